@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairbench.core import Request
-from fairbench.schedulers.accounts.tenant_trees import COUNTERS
+from fairbench.schedulers.accounts.counters import Counters
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.local.fair import FairParams, FairScheduler
 
@@ -23,7 +23,7 @@ class FairShare(FairScheduler):
         """The parameters that every fair scheduler has."""
 
     def __init__(self, params: Params) -> None:
-        self.counters = COUNTERS[params.tenants](params.output_weight)
+        self.counters = Counters(params.output_weight, tenants=params.tenants)
         self.compose(self.counters, params)
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

@@ -10,16 +10,18 @@ from itertools import pairwise
 
 import numpy as np
 
+from fairbench.engine.sequence import FINISHED, REFUSED, UNFINISHED
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import Frontend, TimingProfile
+from fairbench.metrics.limit import TimeSpent
 from fairbench.metrics.tables import RunResult
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class, router_class
 from fairbench.sim.run import Simulation
-from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from tests.worker_invariants import check_rest, check_worker, watch
 
 TOLERANCE_S = 1e-9
+TIME_SPENT = [name.removesuffix("_s") for name in TimeSpent._fields]
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,26 @@ def check_all(result, profile=None) -> None:
     summary = result.summary
     if profile is None and not summary["timing_error_pct"]:
         profile = load_profile(summary["timing_profile"])
-    tables = map(_plain, (result.requests, result.programs, result.service))
+    tables = map(plain, (result.requests, result.programs, result.service))
     local, router = local_class(summary["local"]), router_class(summary["router"])
     held = "gateway" in summary or "admission" in summary
     held = held or summary.get("routers_form") == "ledger"
     limited = local.accepts is not LocalScheduler.accepts or held
     conserving = local.work_conserving and not (router.holds or held)
     check_records(Records(*tables, profile, summary["pool_tokens"], limited, conserving))
+    check_limit(summary)
+
+
+def check_limit(summary) -> None:
+    """INV-29: no run is faster than its limit, and its GPU time is split without a remainder."""
+    if summary["limit_ratio"] is None:
+        return
+    assert 0 < summary["limit_ratio"] <= 1 + TOLERANCE_S
+    if summary["limit_memory_ratio"] is not None:
+        assert summary["limit_ratio"] <= summary["limit_memory_ratio"] <= 1 + TOLERANCE_S
+    parts = {key: summary[f"time_{key}_ratio"] for key in TIME_SPENT}
+    assert min(parts.values()) >= -TOLERANCE_S, parts
+    assert abs(sum(parts.values()) - 1) <= TOLERANCE_S, parts
 
 
 def run_checked(spec) -> RunResult:
@@ -67,7 +82,7 @@ def run_checked(spec) -> RunResult:
     return result
 
 
-def _plain(table) -> dict:
+def plain(table) -> dict:
     """Return columns without dictionary encoding, because the checks use the codes."""
     return {
         name: np.asarray(column.indices) if hasattr(column, "indices") else np.asarray(column)
@@ -315,7 +330,7 @@ def heard_s(requests: dict, placed: np.ndarray, profile: TimingProfile | None) -
 def assert_same_records(one: RunResult, other: RunResult) -> None:
     """INV-11: the same seed gives the same records, to the last bit."""
     for name in ("requests", "programs", "service"):
-        mine, theirs = _plain(getattr(one, name)), _plain(getattr(other, name))
+        mine, theirs = plain(getattr(one, name)), plain(getattr(other, name))
         assert list(mine) == list(theirs)
         for column in mine:
             assert mine[column].tobytes() == theirs[column].tobytes(), f"{name}.{column}"

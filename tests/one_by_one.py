@@ -5,8 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fairbench.execute.executor import attempt
-from fairbench.execute.local_processes import LocalProcesses
+from fairbench.execute.tasks import LocalProcesses, attempt
 
 IN_PROCESSES = LocalProcesses.run
 

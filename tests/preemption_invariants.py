@@ -59,6 +59,24 @@ class Preemptions:
             assert self._fresh.pop(sequence) <= sequence.extend_tokens
 
 
+def watch_fairness(scheduler) -> list:
+    """Check INV-28 at every preemption by this scheduler; return the checked requests.
+
+    INV-28: under ``preempt=fair``, the client that loses memory is at least as far ahead as every
+    other running client, so nobody below their share is preempted for somebody above it.
+    """
+    seen, on_retract = [], scheduler.on_retract
+
+    def checked(request, view, now_s) -> None:
+        ahead, others = scheduler.account.ahead, {one.request.client for one in view.running}
+        assert all(ahead(request.client) >= ahead(other) for other in others)
+        seen.append(request)
+        on_retract(request, view, now_s)
+
+    scheduler.on_retract = checked
+    return seen
+
+
 def watch_preemptions(clock, workers) -> None:
     """Check after every event of the clock."""
     counted, step = [Preemptions(worker) for worker in workers], clock.step

@@ -15,48 +15,54 @@ HEAD = """\
 # Engine releases
 
 This page lists the releases and features of SGLang and vLLM that the [plugins](../guide/sglang.md)
-support, and the test results of each. `tests/release_record.py` generates the page. To test a
-release:
+support, and the test results of each. `tests/release_record.py` generates the page. These commands
+test a release:
 
 ```sh
 tests/sglang_cpu/release.sh 0.5.19
 tests/vllm_cpu/release.sh 0.33.0
 ```
 
-The scripts run the release's own scheduler classes on a CPU, with random request streams and small
+The scripts run the scheduler classes of the release on a CPU, with random request streams and small
 KV pools.
 
-- *Serves correctly*: streams in which every request finished with all of its tokens.
-- *Decides as the engine*: streams in which the plugin's FCFS (on SGLang also its LPM) makes the
-  same decisions as this release without the plugin, in every iteration.
-- *Decides as simulated*: streams in which admissions, cached tokens, evictions and preemptions
-  equal the simulator's in every iteration.
-- *Server*: whether the tests started a real server of the release with the plugin, on a CPU.
+- *Serves correctly* is the number of streams in which every request finished with all of its
+  tokens.
+- *As the engine* is the number of streams in which the plugin's FCFS (on SGLang also the plugin's
+  LPM) makes the same decisions in every iteration as the release without the plugin.
+- *As simulated* is the number of streams in which admissions, cached tokens, evictions and
+  preemptions are equal to the simulator's in every iteration.
+- *Server* states whether the tests started a real server of the release with the plugin on a CPU.
 
-The plugins refuse other releases before they import the engine. To try a newer release, give
-`--allow-untested-release` to `run`, `sweep` or `serve`, or set `FAIRBENCH_ALLOW_UNTESTED_RELEASE=1`
-in the environment of a server that you start yourself. Older releases are always refused.
+The plugins refuse all other releases before the engine is imported. To use a newer release, set
+`--allow-untested-release` for `run`, `sweep` or `serve`, or set
+`FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in the environment of a server that you start yourself.
+Releases older than the tested releases are always refused.
 
-The simulator follows the rules of SGLang 0.5.23. To simulate an older release, set its name:
-`--set engine.release=0.5.17`. The simulator then follows these rules:
+The simulator follows the rules of SGLang 0.5.23. To simulate an older release of SGLang, set the
+release: `--set engine.release=0.5.17`. For older releases, the simulator follows these rules:
 
-- Before 0.5.23 a request that finishes in a decode step stays in the batch until the next decode
-  step. Until then, the request takes a slot and reserves the tokens that it did not use, and a
-  batch that is marked full remains full.
-- Before 0.5.23 a prompt that is computed in chunks takes two of `max_running_requests` from its
+- Before 0.5.23, a request that finishes in a decode step stays in the batch until the next decode
+  step. Until the next decode step, the finished request occupies a place in the batch and reserves
+  the tokens that it did not use, and a batch that is marked full remains full.
+- Before 0.5.23, a prompt that is computed in chunks counts twice in `max_running_requests` from its
   second chunk on.
-- Before 0.5.23 a pass tries one more request when the next chunk of a prompt has used up a budget.
-  The request is admitted if only `max_prefill_tokens` is used up.
-- Before 0.5.22 the prefixes of the first waiting requests are not refreshed.
-- Before 0.5.22 a retracted request's prompt and outputs are stored as a single tree node when they
-  are computed again. The node is split when the request finishes; before 0.5.20 it is never split.
+- Before 0.5.23, a scheduling pass tries one more request after the next chunk of a prompt has used
+  up a budget. The
+  request that is tried additionally is admitted if only the budget `max_prefill_tokens` is used up.
+- Before 0.5.22, a pass does not refresh the cached prefixes of the first waiting requests.
+- Before 0.5.22, the prompt and outputs of a retracted request are stored as a single tree node when
+  they are
+  recomputed. The tree node of a retracted request is split when the request finishes; before
+  0.5.20, the node is never
+  split.
 
-Before 0.5.22 `ignore_eos` does not reserve all outputs; `engine.full_reservation` does so in every
-simulated release.
+Before 0.5.22, `ignore_eos` does not reserve memory for all outputs; `engine.full_reservation`
+reserves memory for all outputs in every simulated release.
 
-The plugin keeps matches between passes on `RadixCache` and `UnifiedRadixCache` of every release. On
-`UnifiedRadixCache` (tree in Python), the plugin's LPM made the same decisions as SGLang's own LPM
-in 10 of 10 streams with each of 0.5.17, 0.5.20 and 0.5.21.
+The plugin stores prefix matches between passes on `RadixCache` and `UnifiedRadixCache` of every
+release. On `UnifiedRadixCache` (a tree in Python), the plugin's LPM made the same decisions as
+SGLang's LPM in 10 of 10 streams with each of 0.5.17, 0.5.20 and 0.5.21.
 
 | engine | release | hooked functions | serves correctly | as the engine | as simulated | server |
 |---|---|---|---|---|---|---|
@@ -65,12 +71,126 @@ in 10 of 10 streams with each of 0.5.17, 0.5.20 and 0.5.21.
 FEATURES = """
 ## Features
 
-A feature that is refused ends SGLang's server before a model is loaded, with one line that names
-the flag and the reason, and exit code 2. *SGLang's own classes* are its scheduler, batch, policy
-and cache on a CPU without a model (`tests/sim/test_sim_sglang_features.py`); the CPU server is
-started by `tests/sglang_cpu/test_sglang_cpu_features.py`. The table comes from
-`fairbench_engines/features.py`.
+If a refused feature is on, the server prints one line that names the flag and the reason, and exits
+with code 2 before a model is loaded. In the table, *SGLang's own classes* are SGLang's scheduler,
+batch, policy and cache on a CPU without a model (`tests/sim/test_sim_sglang_features.py`);
+`tests/sglang_cpu/test_sglang_cpu_features.py` starts the CPU server. *vLLM's own classes* are
+vLLM's scheduler and KV cache manager (`tests/sim/test_sim_vllm_features.py`);
+`tests/vllm_cpu/test_vllm_cpu_features.py` starts the CPU server. `fairbench_engines/features.py`
+contains the table.
 
+"""
+
+DETAILS = """
+### Features inside SGLang
+
+- *LoRA.* If the adapter of a request has no slot, is still loading
+  (`--enable-lora-overlap-loading`) or drains (`--lora-drain-wait-threshold`), the request counts as
+  a request without room: admission stops, or, with `no_room=skip`, the scheduler tries the next
+  request.
+- *HiCache* (`--enable-hierarchical-cache`). Tokens that SGLang loads from the host's memory count
+  as cached tokens. With `charge=gpu-time`, the time of loading tokens is a part of the measured
+  step. The plugin fits the loading time of a token, and charges this time to the request that needs
+  the tokens. While a prefix is loaded from storage (`--hicache-storage-backend`), its request
+  counts as a request without room.
+- *Prefill servers.* A prefill server queues a request once a decode server has memory for the
+  request. Before a request is queued, clients share the buffers for arriving prompts by weight.
+- *Decode servers.* A decode server gives memory to one request after another, and the scheduler
+  chooses the next request. The scheduler skips requests whose prefill server is not ready.
+  Retracted requests return first, in SGLang's order. The client pays for each output token except
+  the first token, which the prefill server charges together with the prompt. On a decode server, no
+  prefix counts as cached.
+- *Refused in prefill and decode servers*: schedulers that preempt (`edf`) are refused, because
+  prompts and outputs run on separate servers; schedulers that refuse requests (`rpm`) are refused,
+  because the other server would wait; and pipeline parallelism is refused, because its stages agree
+  on their own order.
+- *Choices and prompts.* Without the plugin, SGLang drops the `routing_key` in batches, in requests
+  with `n` above 1 and
+  in `/v1/responses`. The plugin keeps the `routing_key` of requests in batches, with `n` above 1
+  and in
+  `/v1/responses`.
+
+### Features inside vLLM
+
+- *LoRA.* The LoRA adapter is part of a request's prefix, and does not change the client of the
+  request. If the adapter of the chosen request has no free slot (`--max-loras`), admission stops.
+  Without the plugin, vLLM lets other requests pass, so that a client with a rare adapter may wait
+  forever.
+- *Speculative decoding.* Clients pay only for accepted tokens. Clients do not pay for rejected
+  draft tokens or for tokens after the end of a request. With a drafting model such as EAGLE, vLLM
+  recomputes the last block of a prefix match, so a prefix-aware scheduler matches all waiting
+  requests in every pass.
+- *Priorities.* With `--scheduling-policy priority`, each priority has its own scheduler. Requests
+  with the lowest priority number go first, and clients of one priority share fairly. When memory
+  runs out, vLLM preempts a request with the highest priority number: the newest request, or the
+  request that the scheduler chooses (`preempt=fair`). Schedulers that charge measured time are
+  refused together with priorities. `fairbench serve` does not pass on `priority`, because a client
+  could put its own requests before the requests of other clients.
+- *KV connectors and offloading* (`--kv-transfer-config`, `--kv-offloading-size`) work with the
+  plugin. Tokens that a KV connector loads count as cached tokens. A request whose tokens are loaded
+  while steps run is admitted and charged when the load begins. With `charge=gpu-time`, a load for
+  which a step waits is charged as a part of the step, and a load that runs while steps run is free.
+  Prefix-aware schedulers see only the prefixes in the GPU's memory. If a KV cache load fails, the
+  affected tokens are recomputed, and no client is charged for the recomputation.
+- *Disaggregation.* The scheduler in a prefill server orders requests fairly. A decode server
+  charges the output tokens, and the part of each prompt that was not loaded, at least one token.
+- *Images.* The tokens of images are charged as vLLM counts the tokens. Two prompts share an image
+  as a prefix only if the images are equal.
+- *Embeddings.* With `--runner pooling`, requests are served in order of arrival, because vLLM does
+  not tell its
+  scheduler the clients of pooling requests. A server with `--runner pooling` prints at its start
+  that requests are
+  served in order of arrival, and reports the scheduler `fcfs`. An eviction policy is refused
+  together with `--runner
+  pooling`.
+- *Sessions.* The session of a request is `session_id` in its `vllm_xargs`, because the request's
+  field `session_id` names the client. The eviction policy `retention` keeps the tokens of sessions.
+- *Several answers.* If `n` is above 1, the client pays for every answer.
+
+"""
+
+RANKS = """## Data-parallel ranks
+
+`--dp-size N` (SGLang) and `--data-parallel-size N` (vLLM) start N engine processes, called ranks,
+in one server; each rank has its own queue and scheduler object. The ranks share one account of each
+client: service at one rank counts at all ranks, so a client that floods every rank receives no more
+than its share of the server.
+
+- *Exchange.* Each rank writes its charges to a file in memory every 50 ms, and reads the charges of
+  the other ranks. No
+  rank waits for another rank. The first process of a server creates the folder of the files with
+  charges, and sets
+  `FAIRBENCH_RANKS` to the path of the folder.
+- *Bound.* If two clients wait at all N ranks, their service differs by at most N times the bound of
+  one rank (DLPM Theorem 5.1), plus twice the charges that a rank has not read yet.
+- *Work.* No rank is idle because a client waits at another rank. A client that waits at only one
+  rank receives at most the service of this rank, and goes before clients that received more service
+  at other ranks in the meantime.
+- *Schedulers.* `vtc`, `dlpm` and their variants share accounts between ranks. `fcfs`, `lpm`, `edf`
+  and all other schedulers without accounts exchange nothing. Schedulers with other totals (`rpm`,
+  `equinox`, `tenants=tree`) are refused.
+- *Refused.* At its start, a server with several ranks refuses, with a one-line message: ranks on
+  several hosts; priorities; in SGLang, tensor or pipeline parallelism inside a rank under `vtc` or
+  `dlpm`; and in vLLM, Ray, external load balancers, and a `VLLM_PLUGINS` without `fairbench`.
+- *Failures.* If a rank dies, its charges remain valid, and after 10 s its clients no longer count
+  as waiting. After the
+  death of a rank, both engines stop the whole server. A restarted rank reads all charges of the
+  other ranks.
+- *Reset.* `POST /flush_cache` and `POST /reset_prefix_cache` do not reset the accounts of several
+  ranks.
+- *Metrics.* `/metrics` has three gauges for each rank: the rank's own charges
+  (`fairbench_rank_charges_sent{rank="0"}`), the charges of other ranks that the rank has read
+  (`fairbench_rank_charges_received`), and the age of the last of these charges when the rank read
+  them (`fairbench_rank_lag_seconds`).
+
+In a test, a CPU server of vLLM 0.32.0 had two ranks with two places each in their batches, under
+`vtc`. One client
+flooded both ranks over 40 connections; a well-behaved client had 4 connections at rank 0 and
+received 40% of the
+service, as with one rank with four places. With separate accounts of the ranks, the well-behaved
+client received 23%,
+and its median latency rose from 0.11 s to 0.20 s. `tests/vllm_cpu/test_vllm_cpu_ranks.py` and
+`tests/sglang_cpu/test_sglang_cpu_ranks.py` repeat the test of two ranks.
 """
 
 SERVERS = {("SGLang", "0.5.23"), ("vLLM", "0.32.0")}
@@ -99,7 +219,7 @@ def page():
     for engine, supported in (("SGLang", SGLANG), ("vLLM", VLLM)):
         seen = rows.get(engine, {})
         lines += [_line(engine, release, seen.get(release)) for release in supported]
-    return HEAD + "\n".join(lines) + "\n" + FEATURES + table()
+    return HEAD + "\n".join(lines) + "\n" + FEATURES + table() + DETAILS + RANKS
 
 
 def _line(engine, release, row):

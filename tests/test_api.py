@@ -19,9 +19,7 @@ from fairbench.cli.plan import plan as plan_command
 from fairbench.cli.run import run as run_command
 from fairbench.cli.score import score as score_command
 from fairbench.cli.sweep import sweep as sweep_command
-from fairbench.config.flags.experiment import COMPARE, PLAN
-from fairbench.config.flags.grid import SWEEP
-from fairbench.config.flags.run import RUN
+from fairbench.config.flags import COMPARE, PLAN, RUN, SWEEP
 from fairbench.execute import one_run
 
 TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
@@ -328,6 +326,7 @@ def test_a_script_that_sweeps_needs_no_main_guard(tmp_path):
 
 # Flags for which the Python interface has other means.
 OF_THE_COMMAND = {
+    *("reference", "no_reference", "every"),
     *("as_json", "disable_tqdm", "output_file", "output_details", "explain", "dry_run", "num_runs"),
     *("executor", "ray_address", "reuse", "launcher", "hosts", "launch_command", "drivers"),
     "driver_launcher",
@@ -375,3 +374,31 @@ def test_names_in_a_notebook_are_never_read_as_markup():
     assert "<i>" not in shown
     assert "2.00 [1.00, 3.00]" in shown
     assert "absent" not in shown
+
+
+def test_tables_are_data_frames_when_asked(result, swept):
+    pytest.importorskip("pandas")
+    requests = result.to_pandas()
+    assert len(requests) == result.summary["num_requests"]
+    by_client = requests.groupby("client", observed=True)["output_tokens"].sum()
+    assert set(by_client.index) == {one["client"] for one in result.summary["clients"]}
+    clients = result.to_pandas("clients")
+    assert list(clients["client"]) == [one["client"] for one in result.summary["clients"]]
+    runs = swept.to_pandas()
+    assert runs.groupby("cell")["seed"].count().to_dict() == {"vtc": 2, "lpm": 2}
+    compared = fairbench.compare(result, result).to_pandas()
+    assert {"metric", "difference", "low", "high"} <= set(compared.columns)
+
+
+@pytest.mark.parametrize("name", ["request", "summary", ""])
+def test_an_unknown_table_is_refused_with_the_nearest(result, name):
+    with pytest.raises(
+        fairbench.UsageError, match=r"unknown table .*choose from clients, programs"
+    ):
+        result.to_pandas(name)
+
+
+def test_without_pandas_the_extra_is_named(result, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(fairbench.UsageError, match=r'needs pandas: pip install "\.\[pandas\]"'):
+        result.to_pandas("clients")

@@ -39,7 +39,7 @@ def in_an_engine(exporter):
         host.ledger.count(what, "ann")
     for what in (QUEUE_TIME, FIRST_TOKEN):
         exporter.waited(what, asked("ann"))
-    exporter.look(host)
+    exporter.update_gauges(host)
 
 
 @pytest.fixture(scope="module")

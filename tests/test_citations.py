@@ -1,4 +1,4 @@
-"""Test that citations in comments and tables are defined in docs/contribute/papers.md."""
+"""Test that citations in comments and tables are defined in docs/reference/papers.md."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAPERS = (ROOT / "docs" / "contribute" / "papers.md").read_text(encoding="utf-8")
+PAPERS = (ROOT / "docs" / "reference" / "papers.md").read_text(encoding="utf-8")
 KEYS = set(re.findall(r"^\| `\[([^\]]+)\]` \|", PAPERS, re.MULTILINE))
 GAPS = set(re.findall(r"^\| ([A-E]\d+) \|", PAPERS, re.MULTILINE))
 # `[KEY] §3`, `[KEY] Alg. 1`, or `([KEY]`: the form of a citation, unlike a subscript.
@@ -29,7 +29,7 @@ def texts(*folders):
 SOURCES = [
     (name, text)
     for name, text in texts("bench", "workloads", "tests", "docs", "results")
-    if name != "docs/contribute/papers.md"
+    if name != "docs/reference/papers.md"
 ]
 
 

@@ -24,10 +24,11 @@ FOLDERS = sorted({path.parent for path in MODULES})
 # Every package by its layer; a package may use the layers below, and no other package of its own
 # layer except in ``BESIDE``.
 FLOORS = (
-    ("errors", "compiled", "version"),
-    ("core", "named", "streams", "studies", "targets", "tenants", "files", "doors"),
+    ("errors", "compiled", "named", "version"),
+    ("core", "streams", "targets", "tenants", "files", "doors"),
     ("records",),
     ("schedulers", "workloads", "metrics", "hardware"),
+    ("engine",),
     ("config",),
     ("results",),
     ("sim",),
@@ -179,7 +180,7 @@ def test_the_core_names_no_door():
 
 
 def test_the_plugins_inside_engines_import_little_of_the_core():
-    allowed = {"core", "errors", "hardware", "live", "schedulers", "sim", "version"}
+    allowed = {"core", "errors", "hardware", "engine", "live", "schedulers", "version"}
     assert {
         room(used)
         for path in MODULES
@@ -189,14 +190,8 @@ def test_the_plugins_inside_engines_import_little_of_the_core():
 
 
 def test_the_package_imports_no_study():
-    """``studies.py`` finds studies on request, because a wheel has none."""
-    assert not [
-        path for path in MODULES for name in imports(path) if "studies" in name.split(".")[0]
-    ]
-    late = [
-        path.name for path in MODULES if "fairbench_studies" in path.read_text(encoding="utf-8")
-    ]
-    assert late == ["studies.py"]
+    """Studies are found by their entry points, because a wheel has none."""
+    assert not [path for path in MODULES if "fairbench_studies" in path.read_text(encoding="utf-8")]
 
 
 def test_a_study_imports_only_the_kit_and_itself():
@@ -282,9 +277,7 @@ def test_modules_import_at_their_top_except_for_extras(name):
         allowed = {
             "result.py": ["fairbench.api.plot.draw"],
             # Their tables of names are shown in the help of commands.
-            "executors.py": [
-                "fairbench.execute.local_processes.LocalProcesses",
-            ],
+            "places.py": ["fairbench.execute.tasks.LocalProcesses"],
         }
         assert late == allowed.get(path.name, []), path
 
@@ -297,23 +290,29 @@ READS = re.compile(
     r"|(pq|pa|pyarrow)\.(.*\.)?(read_|open_|Parquet(?!Writer)|memory_map|input_stream).*"
 )
 READERS = {
-    "config/flags/flag.py": "tomllib.loads: a value on the command line",
-    "execute/drivers/remote_process.py": "open: records that this process has just written",
+    "cli/list.py": "read_text, tomllib.loads: bundled meanings of parameters",
+    "config/flag.py": "tomllib.loads: a value on the command line",
+    "execute/crews.py": "open: records that this process has just written",
     "fairbench_ray/cluster.py": "pickle.loads: what our own task returned",
     "fairbench_ray/replicas.py": "json.loads, open: our own probe's answer; a server's log",
     "execute/sent_files.py": "read_bytes: regular files, copied and not parsed",
     "fairbench_ray/tasks.py": "pickle.loads, read_bytes: our own task, and what it saved",
+    "fairbench_engines/replica/inside/bridge.py": "json.loads: messages of the simulator",
+    "fairbench_engines/replica/inside/source.py": "read_bytes: an engine's code, and its digest",
+    "fairbench_engines/replica/process.py": "json.loads: answers of our own program",
+    "fairbench_engines/rank_board.py": "np.memmap: sums that our own processes write",
     "hardware/catalogue.py": "json.loads, read_text: bundled profiles",
     "live/plugin_config.py": "json.loads: a variable of the environment",
-    "live/processes/http.py": "json.loads, open: the answer of a server",
-    "live/processes/server_log.py": "open: the end of a log",
-    "live/processes/gpus.py": "read_text: what the kernel says of GPUs",
+    "live/server_facts.py": "json.loads, open: the answer of a server",
+    "live/processes/process.py": "open: the end of a log",
+    "live/processes/environment.py": "read_text: what the kernel says of GPUs",
     "metrics/tables.py": "np.memmap: columns that this run has just written",
     "report/pages/html.py": "read_text: the bundled style",
     "config/spec.py": "tomllib.loads: what was just written",
+    "results/references.py": "csv.DictReader, read_text: bundled shares",
     "results/manifest.py": "read_bytes: our own code, and its digest",
-    "sim/records/spool.py": "mmap.mmap, open, pa.ipc.open_stream: logs, mapped, never read whole",
-    "workloads/schemas.py": "literal_eval: a field of a record, of limited length",
+    "sim/records.py": "mmap.mmap, open, pa.ipc.open_stream: logs, mapped, never read whole",
+    "workloads/datasets.py": "literal_eval: a field of a record, of limited length",
 }
 
 
@@ -382,3 +381,26 @@ def test_each_compiled_module_exists_once():
     found = [path for pattern in hook["modules"] for path in package.glob(pattern)]
     assert len(found) == len(set(found))
     assert [one for one in hook["modules"] if not list(package.glob(one))] == []
+
+
+def public_classes(sources: dict[str, str]) -> dict[str, list[str]]:
+    """Return the modules that define each public class at their top level."""
+    homes = defaultdict(list)
+    for module, source in sources.items():
+        for one in ast.parse(source).body:
+            if isinstance(one, ast.ClassDef) and not one.name.startswith("_"):
+                homes[one.name].append(module)
+    return homes
+
+
+def test_the_name_of_a_public_class_is_in_one_module():
+    homes = public_classes({label(path): path.read_text(encoding="utf-8") for path in MODULES})
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def test_a_name_in_two_modules_would_be_noticed():
+    sources = {"a": "class Board: ...", "b": "class Board: ...", "c": "class _Board: ..."}
+    assert public_classes(sources)["Board"] == ["a", "b"]
+    nested = "class FCFS:\n    class Params: ..."
+    assert public_classes({"a": nested, "b": nested})["FCFS"] == ["a", "b"]
+    assert "Params" not in public_classes({"a": nested})

@@ -97,7 +97,7 @@ def test_a_wheel_names_the_installation_of_the_studies(fresh, tmp_path):
         )
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
-        assert "needs the package of the studies, which is not" in line
+        assert "needs the package fairbench_studies, which is not installed" in line
         assert "fairbench-llm[studies]" in line
 
 

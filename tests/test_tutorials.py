@@ -39,7 +39,7 @@ def test_the_jobs_of_the_readme_run_as_printed(tmp_path):
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     # the fourth job needs an engine: tests/live/test_live_installation.py
     jobs = text.partition("## Four jobs")[2].partition("**Make my cluster fair.**")[0]
-    assert len(BLOCK.findall(jobs)) == 3
+    assert len(BLOCK.findall(jobs)) == 4
     run_blocks(jobs, tmp_path)
 
 

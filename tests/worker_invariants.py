@@ -3,7 +3,7 @@
 from collections import Counter
 
 from fairbench.core import prompt_tokens
-from fairbench.sim.engine.client_cache import ClientCache
+from fairbench.engine.client_cache import ClientCache
 
 
 def watch(clock, workers) -> None:

@@ -1,13 +1,13 @@
 """fairbench: is this LLM serving scheduler fair, and what does fairness cost?
 
-The command's Python interface: ``run`` and ``sweep`` take its flags as keywords, ``load`` and
-``load_sweep`` read what it saved, ``compare`` pairs experiments by seed. ``diagnose``, ``score``
-and ``plan`` read a log from a data frame, a table or a file. Modules are imported at first use, so
-that ``import fairbench`` costs next to nothing.
+The Python interface has the functions of the command: ``run`` and ``sweep`` take the command's
+flags as keywords, ``load`` and ``load_sweep`` read saved runs and sweeps, and ``compare`` pairs
+experiments by seed. ``diagnose``, ``score`` and ``plan`` read a log from a data frame, a table or
+a file. ``import fairbench`` is fast, because modules are imported at first use.
 
     result = fairbench.run(scheduler="d2lpm", dp=4)
     result.summary["jain_index"]
-    result.requests.to_pandas()
+    result.to_pandas()
 """
 
 from importlib import import_module
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from fairbench.api.logs import Answer, diagnose, plan, score
     from fairbench.api.result import Result, load, run
     from fairbench.api.sweeps import SweepResult, load_sweep, sweep
-    from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
-    from fairbench.execute.interruption import Interrupted
+    from fairbench.errors import DataError, FairbenchError, Interrupted, RunFailed, UsageError
 
 __all__ = [
     "Answer",
@@ -48,7 +47,7 @@ _HOMES = {
     "Comparison": "api.comparison",
     "DataError": "errors",
     "FairbenchError": "errors",
-    "Interrupted": "execute.interruption",
+    "Interrupted": "errors",
     "Result": "api.result",
     "RunFailed": "errors",
     "SweepResult": "api.sweeps",

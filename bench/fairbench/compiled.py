@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 else:
 
     def mypyc_attr(**_: Any) -> Any:
-        """Return a decorator that only the compiler reads."""
+        """Return a decorator that has an effect only for the compiler mypyc."""
         return lambda cls: cls

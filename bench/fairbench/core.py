@@ -1,7 +1,7 @@
 """The basic types of all modules: segments, prompts, requests and service.
 
 Units are in the names. Simulated time is an integer number of picoseconds (``PS_PER_S``), so that
-sums of iteration times are exact; everything handed to a scheduler or a user is in seconds.
+sums of iteration times are exact. Schedulers and users get times in seconds.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Any, Final, NamedTuple, Protocol
 
 PS_PER_S = 10**12
 
-LIGHTEST, HEAVIEST = 1e-6, 1e6  # a client's weight, its entitlement relative to the others
+# range of a client's weight, the client's entitlement relative to other clients
+LIGHTEST, HEAVIEST = 1e-6, 1e6
 
 
 class Segment(NamedTuple):
-    """A run of ``length`` tokens with one identity.
+    """A sequence of ``length`` tokens with a ``key`` that identifies the tokens.
 
-    Two segments with the same key carry the same token stream, and the shorter one is a prefix of
-    the longer one; segments with different keys differ from their first token on. A 21k-token
-    document is therefore one object, not 21k integers.
+    Of two segments with the same key, the shorter segment is a prefix of the longer segment.
+    Segments with different keys differ from the first token on. A document of 21,000 tokens is
+    therefore one object instead of 21,000 integers.
     """
 
     key: str
@@ -29,8 +30,9 @@ class Segment(NamedTuple):
 
 
 Prompt = tuple[Segment, ...]
-new_tuple = tuple.__new__  # creates a NamedTuple in a third of the time of its own constructor
-LENGTH = itemgetter(1)  # the length of a segment; faster than the attribute
+# creates a NamedTuple in a third of the time that the class's constructor needs
+new_tuple = tuple.__new__
+LENGTH = itemgetter(1)  # gets the length of a segment, faster than the attribute
 
 
 def prompt_tokens(prompt: Prompt) -> int:
@@ -38,21 +40,22 @@ def prompt_tokens(prompt: Prompt) -> int:
     return sum(map(LENGTH, prompt))
 
 
-# not frozen, because a frozen class takes three times as long to create
+# The class is not frozen, because creating a frozen instance takes three times as long.
 @dataclass(slots=True, eq=False)
 class Request:
     """An LLM call as routers, engines and schedulers see it, without its true length.
 
     - ``max_new_tokens`` is the client's limit, not the number of tokens that will be produced.
-    - ``depth`` is the length of the longest chain of earlier calls in its program for which
+    - ``depth`` is the length of the longest chain of earlier calls, in the same program, for which
     this call waited.
-    - ``calls_left`` is the number of calls that its program has yet to make, None if unknown.
+    - ``calls_left`` is the number of calls that the program has yet to make, None if unknown.
     - ``arrival_s`` and the deadlines are seconds on the host's clock, like every ``now_s``.
     - ``deadline_s`` is the time at which the call should have finished.
-    - ``first_token_by_s`` is the time at which its first token is due.
+    - ``first_token_by_s`` is the time at which the call's first token is due.
     - ``token_every_s`` is the promised mean time between the tokens after the first.
-    - ``priority`` is a number chosen by the client; each scheduler defines which end goes first.
-    - ``demoted`` marks a request that admission control placed behind all others.
+    - ``priority`` is a number chosen by the client; each scheduler defines whether larger numbers
+    go first.
+    - ``demoted`` marks a request that admission control placed behind all other requests.
     """
 
     request_id: Final[int]
@@ -81,7 +84,7 @@ class Request:
 class LLM(Protocol):
     """The operations of a program: call the model, wait, and run branches in parallel.
 
-    The same program runs in virtual time and over HTTP, and must therefore use no other awaitable.
+    A program runs in virtual time and over HTTP, so a program awaits only these operations.
     """
 
     def generate(
@@ -89,18 +92,18 @@ class LLM(Protocol):
     ) -> Awaitable[Segment]:
         """Run one call; return the produced tokens as a segment for later prompts.
 
-        ``name`` is unique within the program and names the output, in any order of the calls.
+        ``name`` identifies the output and is unique within the program.
         ``output_tokens`` is the true length, which only the engine may use. Raises ProgramFailed if
         the cluster refuses the request.
         """
         ...
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Resume after ``seconds`` of the cluster's time."""
+        """Wait for ``seconds`` of the cluster's time."""
         ...
 
     def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> Awaitable[list[Any]]:
-        """Run branches in parallel; return their results in the order given."""
+        """Run branches in parallel; return the results in the order of ``branches``."""
         ...
 
 
@@ -108,7 +111,8 @@ class LLM(Protocol):
 class Demand:
     """The total demand of a program, known when the program is created.
 
-    A starved client stops generating its deeper requests and would otherwise look satisfied.
+    Without the total demand, a starved client would look satisfied, because the client's programs
+    never make their later requests.
     """
 
     requests: int
@@ -116,22 +120,22 @@ class Demand:
     output_tokens: int
 
 
+OUTPUT_PRICE = 2  # price of an output token, in input tokens ([VTC] §3.1, [DLPM] §3)
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceWeights:
-    """The price of an extend (or input) token and of an output token.
-
-    See [DLPM] §3, [VTC] §3.1.
-    """
+    """The price of an extend (or input) token and of an output token."""
 
     extend: int = 1
-    output: int = 2
+    output: int = OUTPUT_PRICE
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceBound:
-    """The numbers from which metrics compute the bound of a scheduler's theorem.
+    """The numbers from which metrics compute a scheduler's bound on service differences.
 
-    ``view`` is ``"actual"`` (extend + 2 output) or ``"client"`` (input + 2 output): a bound holds
+    ``view`` is ``"actual"`` (extend + 2 output) or ``"client"`` (input + 2 output). A bound holds
     for one view, for service weighted with ``weights``, and for the given number of ``workers``.
     ``quantum_tokens`` is Q^u (0 for VTC). ``source`` names the theorem.
     """
@@ -151,10 +155,10 @@ class NoBound:
 
 
 class CostModel(Protocol):
-    """The duration of an engine's iterations, for policies that weigh time.
+    """The duration of an engine's iterations, for schedulers that compare times.
 
-    The simulator answers from its timing profile. The host of a real server fits the model to the
-    server's own steps.
+    In the simulator, the timing profile is the cost model. In a real server, the model is fitted to
+    the durations of the server's own steps.
     """
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:
@@ -162,5 +166,5 @@ class CostModel(Protocol):
         ...
 
     def decode_step_s(self, requests: int, context_tokens: int) -> float:
-        """Return a decode step's seconds, given its requests and their total context."""
+        """Return a decode step's seconds for ``requests`` with ``context_tokens`` in total."""
         ...

@@ -1,36 +1,42 @@
-"""Doors: packages beside this one that add commands, executors, launchers and engines.
+"""Doors: packages that add commands, schedulers, executors, launchers and engines to the core.
 
-A door registers by an entry point, as a user's package does. The core names no door.
+A door registers by an entry point, like a user's package. The core names no door. The package of
+the studies is a door that a clone has and a wheel lacks.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
+from fairbench.version import DIRECTORY
 
 COMMAND_GROUP, EXECUTOR_GROUP = "fairbench.commands", "fairbench.executors"
 LAUNCHER_GROUP, ENGINE_GROUP = "fairbench.launchers", "fairbench.engines"
+STUDY_GROUP, CODE_GROUP = "fairbench.studies", "fairbench.engine_code"
+# prefix of fairbench's own doors; the rest of a door's name is the name of an extra
+OURS = "fairbench_"
 
 
 class Command(NamedTuple):
-    """A command of the command line, whose module is imported only when it is used.
+    """A command of the command line; its module is imported when the command is used.
 
-    ``group`` is the heading of ``fairbench --help`` under which ``about``, one line of help,
-    stands. ``target`` is ``MODULE:NAME`` of a function or a group of commands. ``studies`` marks
-    a command in the package of the studies.
+    ``about`` is the command's line in ``fairbench --help``, under the heading ``group``. ``target``
+    is ``MODULE:NAME`` of a function or a group of commands.
     """
 
     group: str
     about: str
     target: str
-    studies: bool = False
 
 
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group by name. Raises UsageError if two share a name."""
+    """Return the entry points of a group by name. Raises UsageError for two with the same name."""
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         if (other := found.setdefault(point.name, point)).value != point.value:
@@ -42,13 +48,54 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
 
 
 def plugin_of(engine: str) -> str:
-    """Return the package of our plugin inside an engine. Raises UsageError if it is missing."""
+    """Return the package of fairbench's plugin for an engine.
+
+    Raises UsageError if it is missing.
+    """
     found = registered(ENGINE_GROUP).get(engine)
     if found is None:
         raise UsageError(f"backend {engine}: the package of the plugin is not installed")
     return found.value
 
 
-def through(group: str, name: str) -> Any:
-    """Return what a door registered under a name. Precondition: the name is registered."""
-    return registered(group)[name].load()
+def through(group: str, name: str, what: str = "") -> Any:
+    """Return the object that a door registered. Precondition: ``name`` is registered.
+
+    Raises UsageError if the package of the door is missing or has another version. The message
+    begins with ``what``, by default with the name.
+    """
+    point = registered(group)[name]
+    find_in_clone(point.value)
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise not_loaded(what or name, point.value, error) from error
+
+
+def find_in_clone(target: str) -> None:
+    """Make the package of ``target`` (``MODULE:NAME``) importable if it is a folder of a clone.
+
+    A wheel has no studies. The studies are found in a clone around the installed package, or in a
+    clone around the current folder.
+    """
+    package = target.partition(":")[0].partition(".")[0]
+    if not package.startswith(OURS) or find_spec(package) is not None:
+        return
+    here = Path.cwd()
+    for top in (DIRECTORY.resolve().parents[1], here, *here.parents):
+        found = top / "studies"
+        if (found / package / "__init__.py").is_file() and (top / "bench" / "fairbench").is_dir():
+            sys.path.append(str(found))
+            return
+
+
+def not_loaded(what: str, target: str, error: Exception) -> UsageError:
+    """Return the error for a ``target`` (``MODULE:NAME``) that could not be imported."""
+    package = target.partition(":")[0].partition(".")[0]
+    if not (isinstance(error, ModuleNotFoundError) and error.name == package):
+        return UsageError(f"{what}: {package} does not fit this version of fairbench: {error}")
+    extra = package.removeprefix(OURS)
+    advice = ""
+    if package.startswith(OURS):
+        advice = f": run it in a clone of the repository, or pip install 'fairbench-llm[{extra}]'"
+    return UsageError(f"{what}: needs the package {package}, which is not installed{advice}")

@@ -30,20 +30,20 @@ class FairbenchError(Exception):
 
 
 class UsageError(FairbenchError):
-    """A wrong name, value or combination. The message is one line and names the field.
+    """An error of the user: a wrong name, value or combination. The message is one line.
 
-    ``keys`` are the keys and settings of an experiment that are wrong, empty if unknown.
+    ``keys`` are the wrong keys and settings of an experiment; empty if unknown.
     """
 
     keys: frozenset[str] = frozenset()
 
     def of(self, *keys: str) -> Self:
-        """Return the error with these keys, unless it already has keys."""
+        """Return the error with ``keys``, unless the error already has keys."""
         self.keys = self.keys or frozenset(keys)
         return self
 
     def is_of_file(self, flagged: Set[str]) -> bool:
-        """Return whether the file is to blame, given that the ``flagged`` keys come from flags."""
+        """Return whether a wrong key comes from the experiment file rather than from a flag."""
         return self.keys.isdisjoint(flagged) if self.keys else not flagged
 
 
@@ -52,20 +52,31 @@ class DataError(UsageError):
 
 
 class ProgramFailed(FairbenchError):
-    """A request of the program was refused (it can never fit the KV pool)."""
+    """An error inside a program: a request was refused because the KV pool can never hold it."""
 
 
 class RunFailed(FairbenchError):
-    """The run started and could not be completed."""
+    """An error for a run that started and could not be completed."""
 
 
 class NotJudged(RunFailed):
-    """A run of a gate failed, such as one whose scheduler raised, so nothing can be judged."""
+    """An error for a gate that cannot judge, because a run failed (a scheduler raised, say)."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """An exception for a run that a signal ended. The message names the saved files.
+
+    ``exit_code`` is the command's exit code, 128 plus the signal's number.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 @contextmanager
 def about(*keys: str) -> Iterator[None]:
-    """Attach these keys of an experiment to a UsageError raised inside that has no keys."""
+    """Attach keys of an experiment to a UsageError without keys that the block raises."""
     try:
         yield
     except UsageError as error:
@@ -75,7 +86,7 @@ def about(*keys: str) -> Iterator[None]:
 
 @contextmanager
 def of_file(where: str, known: Iterable[str] = ()) -> Iterator[None]:
-    """Turn a ValidationError inside, about a file, into a DataError with ``where``."""
+    """Turn a ValidationError of the block into a DataError about the file ``where``."""
     from pydantic import ValidationError
 
     try:
@@ -85,12 +96,12 @@ def of_file(where: str, known: Iterable[str] = ()) -> Iterator[None]:
 
 
 def unknown_name(what: str, name: str, allowed: Iterable[str]) -> UsageError:
-    """Return the error for an unknown name: the name, what is allowed, the nearest match."""
+    """Return the error for an unknown name, with the allowed names and the nearest match."""
     return UsageError(f"unknown {what} {name!r}: {choose_from(name, sorted(allowed))}")
 
 
 def choose_from(given: str, names: Sequence[str]) -> str:
-    """Return what to choose from, and the nearest match; of a long list the most similar names."""
+    """Return a text with the allowed names and the nearest match; long lists are shortened."""
     near = get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     if len(", ".join(names)) <= MAX_CHOICES:
@@ -99,17 +110,17 @@ def choose_from(given: str, names: Sequence[str]) -> str:
     return f"choose from {', '.join(shown)} and {len(names) - len(shown)} others.{hint}"
 
 
-# GitHub Actions reads ``::error::text`` after any blanks as a command of the job. A name at the
-# start of a table's line may therefore look like a command. The older form ``##[error]`` is read
-# anywhere in a line.
+# GitHub Actions treats ``::error::text`` at the start of a line, after any blanks, as a command. A
+# name at the start of a table's line may therefore be such a command. GitHub Actions treats the
+# older form ``##[error]`` as a command anywhere in a line.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 
 def printable(text: str) -> str:
-    """Return the text with its control characters, line ends included, written as escapes.
+    """Return the text with control characters, including line ends, written as escapes.
 
-    A name may contain terminal escape sequences. A name may also contain commands of CI systems,
-    which are broken up by a backslash.
+    Names may contain terminal escape sequences, and commands of CI systems. A backslash is inserted
+    into these commands.
     """
     if not text.isprintable():
         escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -118,14 +129,15 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Apply ``printable`` to each line of a text, keeping its tabs."""
+    """Apply ``printable`` to each line of a text; tabs stay."""
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
 T = TypeVar("T")
 MAX_DEPTH = 32  # limit on nested tables and arrays, so that recursion over them is safe
-MAX_SHOWN = 100  # limit on the characters of a wrong value
-MAX_CHOICES, FEW_CHOICES = 450, 12  # characters of all allowed names, and names of a longer list
+MAX_SHOWN = 100  # limit on the printed characters of a wrong value
+# limit on characters of all allowed names; above, this many names are printed
+MAX_CHOICES, FEW_CHOICES = 450, 12
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 
@@ -146,26 +158,27 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def validated(shape: type[T], data: Any) -> T:
-    """Return plain data as a dataclass or named tuple; only an integer may become a float.
+    """Return plain data as a dataclass or named tuple, without conversions except int to float.
 
     Raises pydantic's ValidationError, or TypeError for dates and times, which JSON does not have.
     """
     plain: type = shape
-    # Through JSON, because strict mode then accepts an array for a tuple, a table for a dataclass.
+    # Validation goes through JSON, because pydantic's strict mode then accepts an array for a tuple
+    # and a table for a dataclass.
     made: T = adapter_of(plain).validate_json(json.dumps(data), strict=True)
     return made
 
 
 @cache
 def adapter_of(shape: type) -> TypeAdapter[Any]:
-    """Return pydantic's adapter of a type, which is made once."""
+    """Return pydantic's adapter of a type; the adapter is cached."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(shape)
 
 
 def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
-    """Return the keys of the first error: its location, or those that its message names."""
+    """Return the keys of the first error: its location, or the keys that its message names."""
     first = _first(error)
     said = getattr(first.get("ctx", {}).get("error"), "keys", ())
     parts = [str(part) for part in first["loc"]]
@@ -174,7 +187,7 @@ def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
 
 
 class Conflict(ValueError):
-    """Values of an experiment that contradict each other, with their keys."""
+    """An error about values of an experiment that contradict each other, with their keys."""
 
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
@@ -182,16 +195,16 @@ class Conflict(ValueError):
 
 
 def _first(error: ValidationError) -> ErrorDetails:
-    """Return the first error; a misspelt key, the cause of a missing key, comes first."""
+    """Return the first error. A misspelt key comes before the missing key that the typo causes."""
     errors = error.errors(include_url=False)
     return next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
 
 
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
-    """Return the first error as one line: key, value, what is allowed, nearest match.
+    """Return the first error as one line: key, value, allowed values, nearest match.
 
-    ``owner`` is prefixed to the key (``dlpm`` makes ``dlpm.quantum``). An unknown top-level key is
-    compared with ``known``.
+    ``owner`` is put before the key (``dlpm`` gives ``dlpm.quantum``). An unknown top-level key is
+    compared with the keys ``known``.
     """
     first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))
@@ -204,7 +217,7 @@ def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) 
 
 
 def complaint(details: ErrorDetails) -> str:
-    """Return pydantic's error about a value as a rule, such as ``must be greater than 0``."""
+    """Return pydantic's error about a value as a rule: ``must be greater than 0``."""
     message = details["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
     message = re.sub(r"^(?:Input|String|List|Tuple|Dictionary) should ", "must ", message)
     message = re.sub(r" after validation, not \d+$", "", message)
@@ -215,13 +228,13 @@ def complaint(details: ErrorDetails) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the text, cut to ``MAX_SHOWN`` characters."""
+    """Return a text, cut to ``MAX_SHOWN`` characters."""
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 @contextmanager
 def writing(path: Path, named: str) -> Iterator[None]:
-    """Turn an OSError inside into a UsageError for the path; ``named`` is its flag or field."""
+    """Turn an OSError of the block into a UsageError; ``named`` is the path's flag or field."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Values by name, imported when they are looked up: a command imports what it uses."""
+"""Values by name that are imported at first use, so that a command starts fast."""
 
 from __future__ import annotations
 
@@ -14,6 +14,26 @@ def imported(path: str) -> Any:
     """Return the object that ``MODULE:NAME`` names. Raises ImportError or AttributeError."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
+
+
+def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a package's ``__getattr__``, which imports a module when one of its names is used.
+
+    ``from fairbench import results`` at the top of a module then costs next to nothing, and
+    ``results.read_run(path)`` in a function imports the store.
+
+    Args:
+        package: Name of the package.
+        names: The names that each of the package's modules provides, separated by spaces.
+    """
+    homes = {name: f"{package}.{module}" for module in names for name in names[module].split()}
+
+    def lazy_name(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(homes[name]), name)
+
+    return lazy_name
 
 
 class Named(Mapping[str, T]):

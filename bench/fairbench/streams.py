@@ -1,4 +1,4 @@
-"""Named streams of random numbers: draws for one purpose never change the draws for another."""
+"""Named streams of random numbers: draws from one stream do not change draws from other streams."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import random
 
 
 def stream(seed: int, name: str) -> random.Random:
-    """Return the random stream of one purpose, whose seed is a text."""
+    """Return the stream ``name`` of random numbers for ``seed``."""
     return random.Random(f"{seed}/{name}")

@@ -1,6 +1,6 @@
 """Latency targets: the limits for each request of a client, and its deadlines.
 
-Metrics judge by the targets; the simulator gives schedulers the deadlines.
+Metrics compare latencies with the targets; the simulator gives the deadlines to schedulers.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple, Protocol
 
 from fairbench.errors import UsageError, unknown_name
 
-LATENCIES = ("ttft", "tpot", "e2el")  # the names of vLLM and AIPerf
+LATENCIES = ("ttft", "tpot", "e2el")  # names of latencies in vLLM and AIPerf
 SHAPE = re.compile(r"(\d+\.?\d*|\.\d+)(ms|s|x|)", re.ASCII)
 WRITE = "write a time above 0 such as 500ms or 2s, or a multiple of the latency alone such as 5x"
 
 
 class RequestCosts(Protocol):
-    """``core.CostModel`` with the time outside the engine."""
+    """A ``core.CostModel`` that also knows the time that a request spends outside the engine."""
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float: ...
 
@@ -39,13 +39,13 @@ class Alone(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A latency limit in seconds, or (``of_alone``) as a multiple of the latency alone."""
+    """A latency limit: seconds or, with ``of_alone``, a multiple of the request's latency alone."""
 
     amount: float
     of_alone: bool = False
 
     def seconds(self, alone_s: float) -> float:
-        """Return the limit (s) of a request whose latency alone is ``alone_s``."""
+        """Return the limit in seconds for a request whose latency alone is ``alone_s``."""
         return self.amount * alone_s if self.of_alone else self.amount
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Target(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The deadlines of a request in seconds on the host's clock; None for no deadline.
+    """The deadlines of a request in seconds on the host's clock, or None for no deadline.
 
     ``token_every_s`` is the promised mean time between tokens.
     """
@@ -65,7 +65,7 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The latency targets of each request of a client; None for no target.
+    """The latency targets of each request of a client, or None for no target.
 
     ``ttft`` is from arrival to the first token, ``tpot`` the mean time between later tokens, and
     ``e2el`` from arrival to the last token.
@@ -87,14 +87,14 @@ class Targets:
 
     @property
     def of_alone(self) -> bool:
-        """Return whether some targets are multiples, which need a timing profile."""
+        """Return whether some target is a multiple of the latency alone."""
         return any(target.of_alone for _, target in self.given())
 
     def due(self, arrival_s: float, alone: Alone | None, max_new_tokens: int) -> Due:
         """Return the deadlines of a request that may produce ``max_new_tokens``.
 
-        The last token is due by ``e2el``, or at the time that ``ttft`` and ``tpot`` allow for all
-        tokens.
+        The deadline of the last token follows from ``e2el``, or from ``ttft`` and ``tpot`` for the
+        whole output.
 
         Args:
             arrival_s: Arrival of the request on the host's clock, in seconds.
@@ -114,9 +114,9 @@ class Targets:
 
 
 def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
-    """Return the latencies of a request alone: frontend, one prefill, decode steps.
+    """Return the latencies of a request alone: frontend, one prefill pass, and decode steps.
 
-    A prompt longer than the engine's chunk takes a little more in reality.
+    A real engine needs a little more time for a prompt longer than a chunk.
 
     Args:
         costs: Time of each step, and of the frontend.
@@ -136,7 +136,7 @@ NOT_DUE = Due(None, None)
 def parse_targets(texts: Mapping[str, str], where: str) -> Targets:
     """Parse targets from texts by name, such as ``{"ttft": "500ms"}``; a bare number is in ms.
 
-    Raises UsageError that begins with ``where``.
+    Raises UsageError with a message that begins with ``where``.
     """
     parsed = {}
     for name, text in texts.items():
@@ -147,12 +147,12 @@ def parse_targets(texts: Mapping[str, str], where: str) -> Targets:
 
 
 def written_targets(text: str) -> Targets:
-    """Parse the targets that ``str`` wrote."""
+    """Parse the text that ``str(targets)`` returns."""
     return parse_targets(dict(word.split(":") for word in text.split()), "goodput_targets")
 
 
 def laid_over(below: Targets, above: Targets) -> Targets:
-    """Return the targets of ``above``, completed by those of ``below``."""
+    """Return the targets of ``above``; missing latencies have the targets of ``below``."""
     return Targets(**dict(below.given()) | dict(above.given()))
 
 
@@ -162,11 +162,11 @@ def named_targets(
     classes: Mapping[str, str] = MappingProxyType({}),
     usual: Mapping[str, Targets] = MappingProxyType({}),
 ) -> dict[str, Targets]:
-    """Return the targets of each client by name: ``given`` targets override ``usual`` ones.
+    """Return each client's targets by name; ``given`` targets override ``usual`` targets.
 
-    A key of ``given`` is ``ttft``, for every client, or ``NAME.ttft``, for a client or one of the
-    ``classes`` (client -> class); a client's own target takes precedence. Raises UsageError for
-    another name, latency or time.
+    A key of ``given`` is ``ttft``, for every client, or ``NAME.ttft``, for a client or a class of
+    ``classes`` (client -> class). A client's own target takes precedence. Raises UsageError for an
+    unknown name or latency, and for an invalid time.
     """
     names = list(clients)
     allowed = {*names, *classes.values()}

@@ -1,4 +1,4 @@
-"""The search for attacks on a scheduler: ``fairbench attack``."""
+"""The command ``fairbench attack``, which searches for attacks on a scheduler."""
 
 from fairbench.doors import Command
 

@@ -1,8 +1,9 @@
-"""The choices of an attacker.
+"""The behaviour of an attacker, as a set of choices, and the known attacks.
 
-Each choice has an honest value; the honest twin has only honest values.
+Each choice has an honest value. The attacker's honest twin is a client with honest values only. An
+attacker runs the programs of its twin, and as many programs as its twin.
 
-An attacker runs the same programs as its twin, and as often.
+The files in ``workloads/attacks/`` are written from the known attacks.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from fairbench.errors import UsageError, of_file, unknown_name, validated
 
 T = TypeVar("T")
 NO_MORE = ConfigDict(extra="forbid")
-"""The ``__pydantic_config__`` of a dataclass that refuses unknown keys."""
+"""The ``__pydantic_config__`` of a dataclass that rejects unknown keys."""
 
 
 def checked(shape: type[T], data: Any, where: str) -> T:
-    """Return ``data`` validated as ``shape``, a dataclass or named tuple of numbers and texts.
+    """Return ``data`` validated as ``shape``, a dataclass or named tuple of numbers and strings.
 
-    Raises DataError: one line that names ``where``, the key, its value and what is allowed.
+    Raises DataError with one line that names ``where``, the key, its value and the allowed values.
     """
     with of_file(where):
         return validated(shape, data)
@@ -36,21 +37,24 @@ Part = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The behaviour of a client. The defaults are honest.
+    """The behaviour of a client. The default values are honest.
 
-    - ``identities`` share the programs, at the same time or ``in_turn`` for ``period_s`` each.
-    - ``padding_tokens`` are prepended to every prompt. The padding is the attacker's own text, or
-      repeats the first tokens of a victim's latest prompt. ``padding_fresh`` gives each call unique
-      text, which floods the cache (scan flooding).
-    - ``keep_alive`` times after each program its padding is sent alone, which pins it in the cache.
+    - ``identities`` is the number of client names that share the programs. The identities send at
+      the same time or, with ``in_turn``, one after another for ``period_s`` seconds each.
+    - ``padding_tokens`` is the number of tokens prepended to each prompt. The padding is the
+      attacker's own text; with ``padding_of_victim``, the padding repeats the first tokens of a
+      victim's latest prompt. ``padding_fresh`` gives each call unique padding, which evicts cached
+      tokens of other clients.
+    - ``keep_alive`` is the number of calls after each program that send only the padding. These
+      calls keep the padding in the prefix cache.
     - ``split`` is the number of smaller calls that replace each call of a program.
-    - ``max_new_multiple`` is the factor by which the reserved output exceeds the real output.
-    - ``on_share`` below 1 sends all load within that fraction of each ``period_s``.
-    - ``in_flight`` limits the running programs per identity. 0 means no limit.
-    - ``reaction`` starts programs when the identity's own requests show the named event.
-    - ``deadline_part`` is the claimed fraction of the promised time.
-    - ``weight_multiple`` is the factor by which the claimed weight exceeds the real weight.
-    - ``output_multiple`` is the factor by which its answers are longer than the twin's.
+    - ``max_new_multiple`` is the ratio of ``max_new_tokens`` to the real output length.
+    - ``on_share`` is the fraction of each ``period_s`` seconds in which the client sends its load.
+    - ``in_flight`` limits the number of running programs per identity. 0 means no limit.
+    - ``reaction`` names the event, seen in the identity's own requests, that starts new programs.
+    - ``deadline_part`` is the ratio of the claimed latency target to the real latency target.
+    - ``weight_multiple`` is the ratio of the claimed client weight to the real client weight.
+    - ``output_multiple`` is the ratio of the attacker's output length to its twin's output length.
     """
 
     __pydantic_config__ = NO_MORE
@@ -72,7 +76,7 @@ class Behaviour:
     keep_alive: Annotated[int, Field(ge=0, le=1000)] = 0
 
     def plain(self) -> Behaviour:
-        """Return the behaviour with honest values for all choices that have no effect."""
+        """Return an equal behaviour in which each choice without effect has its honest value."""
         turns = self.in_turn and self.identities > 1
         paced = turns or self.on_share < 1
         return replace(
@@ -87,7 +91,7 @@ class Behaviour:
         )
 
     def changed(self) -> dict[str, Any]:
-        """Return the choices that are not honest, by name."""
+        """Return the names and values of the choices that differ from the honest value."""
         return {key: one for key, one in asdict(self).items() if one != getattr(HONEST, key)}
 
     def __str__(self) -> str:
@@ -96,7 +100,7 @@ class Behaviour:
 
 HONEST = Behaviour()
 
-# The choices of a search, the honest value first.
+# Values that a search tries for each choice. The first value is the honest value.
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "identities": (1, 2, 3, 5, 8),
     "in_turn": (False, True),
@@ -117,7 +121,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
 
 
 def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
-    """Build a behaviour from its dishonest choices. Raises UsageError for an unknown name."""
+    """Return a behaviour with the given choices. Raises UsageError for an unknown name."""
     names = [field.name for field in fields(Behaviour)]
     for name in data:
         if name not in names:
@@ -128,7 +132,7 @@ def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
         raise UsageError(str(error)) from None
 
 
-# Texts of the choices that stand alone, in the order of the description.
+# Texts that describe one choice each, in the order in which ``str(behaviour)`` lists the choices.
 _TEXTS: Mapping[str, str] = {
     "keep_alive": "{} keep-alive turns",
     "split": "calls split in {}",
@@ -154,3 +158,26 @@ def _words(one: Behaviour) -> Iterator[str]:
     for name, text in _TEXTS.items():
         if name in changed:
             yield text.format(changed[name], period_s=one.period_s)
+
+
+KNOWN: Mapping[str, Behaviour] = {
+    "sybil": Behaviour(identities=5),
+    "fresh-names": Behaviour(identities=8, in_turn=True, period_s=20.0),
+    "padding-3k": Behaviour(padding_tokens=3000),
+    "padding-20k": Behaviour(padding_tokens=20_000),
+    "victims-prefix": Behaviour(padding_tokens=3000, padding_of_victim=True),
+    "small-requests": Behaviour(split=8),
+    "bursts": Behaviour(on_share=0.25, period_s=60.0),
+    "leave-and-rejoin": Behaviour(on_share=0.5, period_s=20.0),
+    "large-reservations": Behaviour(max_new_multiple=100.0),
+    "one-at-a-time": Behaviour(in_flight=8),
+    # This attack was found by a search against ``fair-finish`` with all defences enabled.
+    "long-context-bursts": Behaviour(
+        identities=2, padding_tokens=20_000, split=8, max_new_multiple=4.0, on_share=0.1
+    ),
+    "long-answers": Behaviour(output_multiple=16),
+    "long-decoder": Behaviour(padding_tokens=8000, output_multiple=16),
+    # This attack was found by a search against ``fair-finish`` with all client limits except the
+    # request limit.
+    "long-answer-bursts": Behaviour(identities=5, on_share=0.1, output_multiple=16),
+}

@@ -23,23 +23,23 @@ from fairbench.cli.flags import (
     option_of,
     takes,
 )
-from fairbench.config.flags.flag import assigned, value_or_default
-from fairbench.config.flags.run import SEEDS
+from fairbench.config.flag import parse_assignments, value_or_default
+from fairbench.config.flags import RESUME, SEEDS
+from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError
-from fairbench.execute.executors import LOCAL, executor_named
+from fairbench.execute.places import LOCAL, executor_named
 from fairbench.results.new_directories import check_writable, run_folder
-from fairbench.studies import study
+from fairbench_attacks.behaviour import KNOWN
 from fairbench_attacks.flags import ATTACK, ATTACKED, AttackFlags
-from fairbench_attacks.known import KNOWN
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
-    from fairbench.execute.context import RunContext
+    from fairbench.execute.tasks import RunContext
     from fairbench_attacks.search import Search
-    from fairbench_attacks.store import Plan
+    from fairbench_attacks.store import SearchPlan
 
-QUICK_S = 60.0
-LENGTHS = {"trials", "cpu_hours"}  # options that may be given again with ``--resume``
+QUICK_S = 60.0  # seconds of arrivals in each simulation with ``--quick``
+LENGTHS = {"trials", "cpu_hours"}  # options that are allowed together with ``--resume``
 
 
 @takes(AttackFlags)
@@ -63,9 +63,9 @@ def attack(
     result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
-        Option(
-            metavar="DIR",
-            help="Directory of an interrupted search to continue. --trials and --cpu-hours "
+        option_of(
+            RESUME,
+            "Directory of an interrupted search to continue. --trials and --cpu-hours "
             "count from its start.",
         ),
     ] = None,
@@ -81,10 +81,10 @@ def attack(
     run in which the same client is honest: same programs, same number of programs, same seeds. The
     worst attacks of a search are saved as workload files.
     """
-    from fairbench.execute.context import run_context
+    from fairbench.execute.tasks import run_context
     from fairbench.report.progress import shown_progress
     from fairbench_attacks.search import Search
-    from fairbench_attacks.store import Plan, SearchStore
+    from fairbench_attacks.store import SearchPlan, SearchStore
     from fairbench_attacks.workload import Stakes
 
     searched = flags.keys() - ATTACKED.keys()
@@ -100,7 +100,7 @@ def attack(
                 "--rediscover cannot be combined with attacks, a scheduler, --set, "
                 "--resume, --quick or options of the search; it sets them itself"
             )
-        sought_all = study("attacks.rediscover", "--rediscover").sought_all
+        sought_all = through(STUDY_GROUP, "attacks", "--rediscover").sought_all
         with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
             sought_all(
                 {**attacked, "trials": trials, "seeds": num_runs}, result_dir, context, as_json
@@ -127,11 +127,12 @@ def attack(
                     "cannot be continued; run --rediscover again"
                 )
             if searched:
-                with run_folder(resume, "search"):  # not while another process continues it
+                # the lock prevents another process from continuing the search
+                with run_folder(resume, "search"):
                     store.go_on_for(trials, above_0("--cpu-hours", cpu_hours))
-            _check(store.spec(), store.plan())
+            _check_plan(store.spec(), store.plan())
         else:
-            plan = Plan(
+            plan = SearchPlan(
                 objective=value("objective"),
                 optimiser=value("optimiser"),
                 trials=trials or (16 if quick else None if cpu_hours else 64),
@@ -146,16 +147,16 @@ def attack(
                 cpu_hours=above_0("--cpu-hours", cpu_hours),
             )
             spec = _experiment(attacked | {"workload": value("workload")}, settings, plan.scenario)
-            _check(spec, plan)
+            _check_plan(spec, plan)
             store = SearchStore.create(result_dir, spec, plan)
         _search(Search(store, context), as_json)
 
 
-def _check(spec: ExperimentSpec, plan: Plan) -> None:
+def _check_plan(spec: ExperimentSpec, plan: SearchPlan) -> None:
     from fairbench.config.resolve import check_size
     from fairbench_attacks.behaviour import HONEST
-    from fairbench_attacks.choose import check_optimiser
     from fairbench_attacks.measure import replayed
+    from fairbench_attacks.search import check_optimiser
     from fairbench_attacks.workload import HONEST as HONESTLY
     from fairbench_attacks.workload import Stakes, attack_workload
 
@@ -172,10 +173,10 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
     from fairbench.config.resolve import experiment
 
     flags = {"dp": ATTACK["dp"].default, **flags, "scenario": scenario}
-    spec = experiment(flags, assigned(settings))
+    spec = experiment(flags, parse_assignments(settings))
     if spec.duration_s is None:
         raise UsageError("duration: missing; an attack needs a duration in seconds")
-    # Measurements end with the arrivals, except for latencies.
+    # Only latencies need the time after the last arrival, so the drain is at most ``duration_s``.
     return spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s)})
 
 
@@ -193,7 +194,7 @@ def _search(search: Search, as_json: bool) -> None:
         return
     took = processors_text(result["cpu_hours"])
     title = (
-        f"Worst of {result['trials']} behaviours in {took} of processors "
+        f"Worst of {result['trials']} behaviours in {took} of CPU time "
         f"under {result['scheduler']}, {result['workload']}, dp {result['dp']}, "
         f"by {result['objective']}; "
         f"simulated on {result['timing_profile']}, {result['confirm']} seeds each"
@@ -212,16 +213,17 @@ def _replay(
 ) -> None:
     from fairbench.cli.output import print_json, show
     from fairbench.config.resolve import check_size
-    from fairbench_attacks.known import named_workload
     from fairbench_attacks.measure import pair
     from fairbench_attacks.report import attack_text
     from fairbench_attacks.simulate import replay
+    from fairbench_attacks.store import named_workload
     from fairbench_attacks.workload import HONEST as HONESTLY
 
     pairs = []
     for file in files:
         workload = named_workload(str(file))
-        scenario = HONESTLY if HONESTLY in workload.scenarios else "none"  # ``pair`` rejects "none"
+        # with the scenario "none", ``pair`` reports that the scenario is missing
+        scenario = HONESTLY if HONESTLY in workload.scenarios else "none"
         spec = _experiment({**flags, "workload": workload}, settings, scenario)
         pairs.append(pair(spec, workload))
         for one in pairs[-1]:

@@ -8,11 +8,11 @@ from math import inf
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from fairbench.config.flags.flag import Flag, flags_of
-from fairbench.config.flags.run import RUN
+from fairbench.config.flag import Flag, flags_of
+from fairbench.config.flags import RUN
 
 if TYPE_CHECKING:
-    from fairbench_attacks.measure import Harm
+    from fairbench_attacks.measure import AttackHarm
 
 
 class Objective(StrEnum):
@@ -32,12 +32,13 @@ LABELS = {
 }
 
 
-def value_of(harms: Sequence[Harm], objective: str) -> float:
-    """Return a trial's value to the attacker, averaged over its seeds.
+def value_of(harms: Sequence[AttackHarm], objective: str) -> float:
+    """Return the mean over all seeds of a trial's value to the attacker.
 
-    The value is the attacker's gain, the victims' loss of service or of cache hits, or the ratio of
-    the victims' P95 to the honest twin's. The ratio is infinite if the victims have no P95 because
-    their requests were refused. Victims without hits have none to lose.
+    The objective selects the value: the attacker's gain, the victims' loss of service, their loss
+    of cache hits, or the ratio of their P95 latency to the honest run. The P95 ratio is infinite if
+    the victims have no P95, because all their requests were refused. The loss of cache hits is 0 if
+    the victims have no hits in the honest run.
     """
     if objective == Objective.GAIN:
         return fmean(one.gain for one in harms)
@@ -56,7 +57,7 @@ class Optimiser(StrEnum):
 
 
 class AttackedFlags(TypedDict, total=False):
-    """Flags of the experiment that is attacked."""
+    """Flags of the experiment that the attacks are simulated in."""
 
     scheduler: Annotated[str | None, RUN["scheduler"]]
     gateway: Annotated[str | None, RUN["gateway"]]
@@ -64,7 +65,11 @@ class AttackedFlags(TypedDict, total=False):
     eviction: Annotated[str | None, RUN["eviction"]]
     scenario: Annotated[
         str | None,
-        Flag("Scenario that gives load and parameters, without heavy clients.", default="none"),
+        RUN["scenario"].but(
+            "Scenario that gives load and parameters, without heavy clients.",
+            default="none",
+            metavar=None,
+        ),
     ]
     dp: Annotated[int | None, RUN["dp"].but(default=2)]
     duration: Annotated[
@@ -75,7 +80,7 @@ class AttackedFlags(TypedDict, total=False):
 
 
 class AttackFlags(AttackedFlags, total=False):
-    """Flags of the experiment and of the search."""
+    """Flags of the experiment and flags of the search."""
 
     workload: Annotated[
         str | None, RUN["workload"].but("Workload of all clients.", default="judge")

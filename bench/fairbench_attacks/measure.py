@@ -1,4 +1,4 @@
-"""Simulation of an attack or its honest twin: the attacker's gain and the victims' loss."""
+"""Simulation of an attack and its honest twin: the attacker's gain and the victims' loss."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any, NamedTuple
 from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed, UsageError
 from fairbench.metrics.censored_latency import Ranked, mean_percentile, samples
+from fairbench.metrics.goodput import group_service
 from fairbench.metrics.records import PLAIN, Facts
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import cache_hit_rate
-from fairbench.metrics.useful_service import group_service
 from fairbench.results.intervals import MeanInterval, t_interval
 from fairbench.results.run_facts import padding_of
-from fairbench.sim.tables_only import simulate_tables
+from fairbench.sim.run import simulate_tables
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench_attacks.workload import ATTACK, HONEST
 
-PERCENT = 95
+PERCENT = 95  # percentile of the victims' latency
 
 
 class Seen(NamedTuple):
-    """The measurements of one run, with service up to the end of arrivals.
+    """Measurements of one run. Service counts up to the end of arrivals.
 
-    - ``attacker`` is the attacker's useful service, in programs.
-    - ``victims`` is the mean, over the victims, of the served fraction of the service due to them.
-    - ``finished`` is the number of victims' programs that finished.
-    - ``p95_s`` is the mean of the victims' P95 over programs that arrived after the warm-up.
-    The value is a lower bound if ``more``, and None if unknown or infinite.
+    - ``attacker`` is the service of the attacker without padding, in programs.
+    - ``victims`` is the mean over the victims of the fraction of their due service that was served.
+    - ``finished`` is the number of finished programs of the victims.
+    - ``p95_s`` is the mean of the victims' P95 latencies in seconds, for programs that arrived
+      after the warm-up. None means unknown or infinite. With ``more``, the value is a lower bound.
     - ``hits`` is the mean of the victims' cache hit rates.
     """
 
@@ -43,13 +43,16 @@ class Seen(NamedTuple):
     hits: float | None = None
 
 
-class Harm(NamedTuple):
-    """An attack compared with its honest twin, at one seed.
+class AttackHarm(NamedTuple):
+    """The ratios of an attack run to the run of its honest twin, at one seed.
 
-    Each value is a ratio to the run with the twin. ``gain`` is the ratio of the attacker's useful
-    service, ``kept`` of the victims' served fraction, ``finished`` of their finished programs,
-    ``hits`` of their cache hit rate. ``p95`` is the ratio of their P95, a lower bound if ``more``.
-    None means unknown, or that the twin's value is 0.
+    - ``gain`` is the ratio of the attacker's service without padding.
+    - ``kept`` is the ratio of the victims' served fraction of their due service.
+    - ``finished`` is the ratio of the victims' finished programs.
+    - ``p95`` is the ratio of the victims' P95 latency; with ``more``, the ratio is a lower bound.
+    - ``hits`` is the ratio of the victims' cache hit rate.
+
+    None means that a value is unknown or that the twin's value is 0.
     """
 
     gain: float
@@ -61,7 +64,7 @@ class Harm(NamedTuple):
 
 
 def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> ExperimentSpec:
-    """Return the experiment with the workload of an attack."""
+    """Return the experiment with its workload replaced by the workload of an attack."""
     count = workload.client_count(scenario)
     return spec.model_copy(
         update={"workload": workload, "scenario": scenario, "clients": count, "weights": None}
@@ -69,12 +72,12 @@ def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> Exp
 
 
 def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
-    """Simulate and measure, as a task of an executor. Raises the errors of ``seen_in``."""
+    """Simulate the experiment and measure the run. Raises the errors of ``seen_in``."""
     return seen_in(spec.client_plans(), *simulate_tables(spec, interrupted))
 
 
 def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
-    """Measure a simulated or live run. Raises UsageError if the run is too short."""
+    """Measure a simulated or live run. Raises UsageError if a victim sends no request."""
     end_s = facts.window.end_s
     attackers = {plan.index: padding_of(plan) for plan in plans if plan.misbehaving}
     victims = [plan.index for plan in plans if not plan.misbehaving]
@@ -83,8 +86,8 @@ def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
     each = [group_service(tables, {index: PLAIN}, end_s) for index in victims]
     if not all(one.due for one in each):
         raise UsageError(
-            f"duration = {end_s:g}: in this time some victims send no request; give a longer "
-            "duration"
+            f"duration = {end_s:g}: some victims send no request within this many seconds; "
+            "give a longer duration"
         )
     each_p95 = Ranked(samples(requests, tables.programs, facts)).percentiles(PERCENT)
     p95 = mean_percentile([each_p95[index] for index in victims])
@@ -99,19 +102,19 @@ def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
 
 
 def tried(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen | str:
-    """Return the result of ``measure``, or the reason why the experiment is impossible."""
+    """Return the result of ``measure``, or the reason why the experiment cannot be simulated."""
     try:
         return measure(spec, interrupted)
     except UsageError as error:
         return str(error)
 
 
-def harm(attack: Seen, honest: Seen) -> Harm:
-    """Compare the attack with the honest twin at the same seed."""
+def harm(attack: Seen, honest: Seen) -> AttackHarm:
+    """Return the ratios of the attack run to the honest run at the same seed."""
     p95 = attack.p95_s / honest.p95_s if attack.p95_s and honest.p95_s else None
-    return Harm(
-        gain=_over(attack.attacker, honest.attacker),
-        kept=_over(attack.victims, honest.victims),
+    return AttackHarm(
+        gain=_ratio(attack.attacker, honest.attacker),
+        kept=_ratio(attack.victims, honest.victims),
         finished=attack.finished / honest.finished if honest.finished else None,
         p95=p95 if not honest.more else None,
         more=attack.more,
@@ -119,21 +122,23 @@ def harm(attack: Seen, honest: Seen) -> Harm:
     )
 
 
-def combined(harms: Sequence[Harm]) -> dict[str, Any]:
-    """Return means and 95% intervals over seeds as JSON types, by the names of ``Harm``.
+def combined(harms: Sequence[AttackHarm]) -> dict[str, Any]:
+    """Return means and 95% confidence intervals over seeds, by the fields of ``AttackHarm``.
 
-    If a seed's P95 ratio is a lower bound, only ``low`` holds for the P95, and ``more`` is true.
+    If any seed's P95 ratio is a lower bound, ``more`` is true and only ``low`` of the P95 is valid.
     """
     return {
-        name: any(values) if name == "more" else _interval(values)
-        for name, values in zip(Harm._fields, map(list, zip(*harms, strict=True)), strict=True)
+        name: any(values) if name == "more" else _mean_interval(values)
+        for name, values in zip(
+            AttackHarm._fields, map(list, zip(*harms, strict=True)), strict=True
+        )
     }
 
 
 def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
-    """Return the honest run and the attack run of an attack workload. Raises UsageError.
+    """Return the experiments of the honest run and of the attack run. Raises UsageError.
 
-    The honest run contains nothing of the attack, and several attacks may share it.
+    The honest experiment does not depend on the attack, so several attacks can share its run.
     """
     for scenario in (HONEST, ATTACK):
         if scenario not in workload.scenarios:
@@ -154,7 +159,7 @@ def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, 
     return replayed(spec, honest, HONEST), replayed(spec, workload, ATTACK)
 
 
-def _over(part: float, whole: float) -> float:
+def _ratio(part: float, whole: float) -> float:
     if not whole:
         raise RunFailed(
             "the victims got no service in the run with the honest client: give a longer --duration"
@@ -162,7 +167,7 @@ def _over(part: float, whole: float) -> float:
     return part / whole
 
 
-def _interval(values: Sequence[float | None]) -> dict[str, float | None] | None:
+def _mean_interval(values: Sequence[float | None]) -> dict[str, float | None] | None:
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None

@@ -1,4 +1,4 @@
-"""The worst attacks as a table for people, and the figure of a search."""
+"""The table of the worst attacks, and the figure of a search."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fairbench.report.interval_lines import show
 from fairbench.report.palette import SERIES
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench_attacks.flags import LABELS, Objective, value_of
-from fairbench_attacks.search import Found, Search
+from fairbench_attacks.search import ConfirmedAttack, Search
 
-DIGITS = 2
+DIGITS = 2  # decimal places of a ratio in the table
 KEYS = ("kept", "finished", "gain", "hits")
 EXPLAINED = (
     "All columns are relative to the run in which the attacker is honest. kept: fraction "
@@ -31,7 +31,7 @@ EXPLAINED = (
 def attack_text(
     title: str, rows: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return a table with one row per ``about`` and its harm (``measure.combined``)."""
+    """Return a table with a row per attack. Its columns are the ratios of ``measure.combined``."""
     table = plain_table("", *KEYS, "P95")
     for row in rows:
         p95 = (">" if row["more"] and row["p95"] else "") + show(row["p95"], DIGITS)
@@ -47,18 +47,18 @@ def attack_text(
 
 
 def _about(row: Mapping[str, Any]) -> str:
-    """Describe the attack, with the multiple of programs it sends if that is not 1."""
+    """Describe the attack, with the ratio of sent programs to the honest run if not 1.00."""
     times = f"{row.get('programs', 1.0):.2f}"
     return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
 
 
 def processors_text(hours: float) -> str:
-    """Return processor time as text: in hours, or in seconds below six minutes."""
+    """Return processor time as text: in hours, or in seconds if below 0.1 hours."""
     return f"{hours:.2f} hours" if hours >= 0.1 else f"{3600 * hours:.0f} s"
 
 
-def draw(search: Search, found: Sequence[Found], paths: Sequence[Path]) -> None:
-    """Draw every trial by loss and gain, the ranks of the worst, and the search's course."""
+def draw(search: Search, found: Sequence[ConfirmedAttack], paths: Sequence[Path]) -> None:
+    """Draw each trial's loss and gain, mark the worst attacks, and draw the best value by trial."""
     trials = [trial for trial in search.store.trials() if not trial.error]
     objective, spec = Objective(search.plan.objective), search.spec
     with paper_style():

@@ -1,7 +1,13 @@
-"""The search: batches of attacks compared with the honest twin, on the same seeds."""
+"""The search: batches of attacks, each compared with the honest twin on the same seeds.
+
+The next attacks are random, or Optuna's TPE sampler chooses the attacks. The choice depends only on
+the seed, the trial's number and the earlier trials. A search that is interrupted and continued
+therefore tries the attacks of an uninterrupted search.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,14 +16,23 @@ from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.errors import UsageError
-from fairbench.execute.context import RunContext
+from fairbench.execute.tasks import RunContext
 from fairbench.results.new_directories import run_folder
 from fairbench.results.store import write_json
+from fairbench.streams import stream
 from fairbench.workloads.model import WorkloadSpec
-from fairbench_attacks.behaviour import CHOICES, HONEST, Behaviour
-from fairbench_attacks.choose import RANDOM_FIRST, Choices, random_behaviours, tpe_behaviours
+from fairbench_attacks.behaviour import CHOICES, HONEST, Behaviour, behaviour_of
 from fairbench_attacks.flags import Objective, value_of
-from fairbench_attacks.measure import Harm, Seen, combined, harm, measure, pair, replayed, tried
+from fairbench_attacks.measure import (
+    AttackHarm,
+    Seen,
+    combined,
+    harm,
+    measure,
+    pair,
+    replayed,
+    tried,
+)
 from fairbench_attacks.simulate import (
     gpu_s_per_hour,
     programs_multiple,
@@ -27,40 +42,120 @@ from fairbench_attacks.simulate import (
     timed,
     tokens_per_hour,
 )
-from fairbench_attacks.store import Plan, SearchStore, Spent, Trial
+from fairbench_attacks.store import SearchPlan, SearchStore, Spent, Trial
 from fairbench_attacks.workload import ATTACK, Stakes, attack_workload, choices
 from fairbench_attacks.workload import HONEST as HONESTLY
 
-BATCH = 8  # trials per batch; a fixed number, because the number of processors may differ
-# added to the seeds for the confirmation, so that no attack was chosen by these seeds
+Choices = Mapping[str, tuple[Any, ...]]
+Scored = Sequence[tuple[Behaviour, float]]
+"""Pairs of a simulated attack and its value. A higher value means a better attack."""
+
+# probability that a choice keeps its honest value; most known attacks change few choices
+HONEST_PART = 2 / 3
+RANDOM_FIRST = 24  # number of random trials before TPE is used
+MAX_DRAWS = 1000  # limit on attempts to draw a behaviour that the search has not yet tried
+RANDOM, TPE = "random", "tpe"
+
+
+def random_behaviours(
+    choices: Choices, seed: int, first: int, count: int, tried: Sequence[Behaviour]
+) -> list[Behaviour]:
+    """Draw up to ``count`` new behaviours, with trial numbers from ``first`` on."""
+    known, found = {HONEST, *tried}, []
+    for number in range(first, first + count):
+        rng = stream(seed, f"attack/{number}")
+        for _ in range(MAX_DRAWS):
+            drawn = {
+                name: values[0] if rng.random() < HONEST_PART else rng.choice(values)
+                for name, values in choices.items()
+            }
+            behaviour = behaviour_of(drawn).plain()
+            if behaviour not in known:
+                known.add(behaviour)
+                found.append(behaviour)
+                break
+    return found
+
+
+def tpe_behaviours(
+    choices: Choices, seed: int, first: int, count: int, scored: Scored, tried: Sequence[Behaviour]
+) -> list[Behaviour]:
+    """Return up to ``count`` behaviours that are not in ``tried``, chosen by Optuna's TPE sampler.
+
+    ``tried`` includes behaviours that cannot be simulated. Raises UsageError without Optuna.
+    """
+    optuna = _optuna()
+    several = {name: values for name, values in choices.items() if len(values) > 1}
+    kinds = {
+        name: optuna.distributions.CategoricalDistribution(values)
+        for name, values in several.items()
+    }
+    draws = stream(seed, f"attack/tpe-{first}")
+    sampler = optuna.samplers.TPESampler(
+        seed=draws.randrange(2**32), n_startup_trials=0, constant_liar=True
+    )
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for behaviour, value in scored:
+        params = {name: getattr(behaviour, name) for name in several}
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=kinds, value=value))
+    known, found = {HONEST, *tried}, []
+    for _ in range(count):
+        behaviour = behaviour_of(study.ask(kinds).params).plain()
+        if behaviour not in known:
+            known.add(behaviour)
+            found.append(behaviour)
+    lacking = count - len(found)
+    return found + random_behaviours(choices, seed, first, lacking, [*known])
+
+
+def check_optimiser(name: str) -> None:
+    """Raise UsageError if the package of the optimiser is not installed."""
+    if name != RANDOM:
+        _optuna()
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise UsageError(
+            "--optimiser tpe: needs Optuna: pip install 'fairbench-llm[attack]'"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    return optuna
+
+
+BATCH = 8  # number of trials per batch; results must not depend on the number of CPU cores
+# offset of the seeds that confirm the worst attacks; the search itself uses lower seeds
 CONFIRM_FROM = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A confirmed attack: its trial, and its harm over other seeds."""
+class ConfirmedAttack:
+    """A confirmed attack: its trial, and its ratios to the honest twin on other seeds."""
 
     trial: Trial
     harm: dict[str, Any]
 
 
 class Search:
-    """A search for attacks; ``run`` continues from where its store ends."""
+    """A search for attacks. ``run`` continues after the last trial in the search's directory."""
 
     def __init__(self, store: SearchStore, context: RunContext) -> None:
         self.store = store
         self.context = context
         self.spec: ExperimentSpec = store.spec()
-        self.plan: Plan = store.plan()
+        self.plan: SearchPlan = store.plan()
         self.stakes = Stakes(self.plan.victims, self.plan.multiple)
         self.choices: Choices = choices(self.spec.workload, CHOICES)
         self.honest: dict[int, Seen] = store.honest()
         self.spent: Spent = store.spent()
 
-    def run(self) -> list[Found]:
-        """Try the remaining attacks, confirm the worst on other seeds, and store all.
+    def run(self) -> list[ConfirmedAttack]:
+        """Simulate the remaining trials, confirm the worst attacks, and store the results.
 
-        Raises Interrupted after storing every complete batch, and any error of a simulation.
+        Raises Interrupted after storing each complete batch. Raises any error of a simulation.
         """
         with run_folder(self.store.path, "search"):
             trials = self.store.trials()
@@ -81,18 +176,18 @@ class Search:
             for rank, trial in enumerate(worst):
                 mine = seen[rank * len(seeds) : (rank + 1) * len(seeds)]
                 harms = list(map(harm, mine, (self.honest[seed] for seed in seeds)))
-                found.append(Found(trial, combined(harms)))
+                found.append(ConfirmedAttack(trial, combined(harms)))
             self.store.save_spent(self.spent)
             write_json(self.store.path / "attack.json", result_json(self, found, len(trials)))
             return found
 
     def keep(self, trials: Sequence[Trial]) -> None:
-        """Store the trials so far, and the time that they took."""
+        """Store the trials and the processor time of the search so far."""
         self.store.save_trials(trials)
         self.store.save_spent(self.spent)
 
     def workload(self, behaviour: Behaviour, name: str = "attack") -> WorkloadSpec:
-        """Return a behaviour's workload: its twin's programs, scaled to fit the budget."""
+        """Return the workload of a behaviour, with its load scaled down to fit the budgets."""
         lasting = {"duration_s": self.spec.duration_s, "warmup_s": self.spec.warmup_s}
         base, scenario = self.spec.workload.model_copy(update=lasting), self.plan.scenario
         make = partial(attack_workload, base, scenario, behaviour, self.stakes, name=name)
@@ -105,7 +200,7 @@ class Search:
         return whole if isclose(part, 1) else make(rate_part=part)
 
     def next_batch(self, trials: Sequence[Trial]) -> list[Behaviour]:
-        """Return the next attacks to try, or an empty list."""
+        """Return the next behaviours to simulate, or an empty list after the last trial."""
         left = BATCH if self.plan.trials is None else self.plan.trials - len(trials)
         if (count := min(BATCH, left)) <= 0:
             return []
@@ -121,7 +216,7 @@ class Search:
         return tpe_behaviours(self.choices, seed, first, count, scored, tried_before)
 
     def try_all(self, batch: Sequence[Behaviour], first: int) -> list[Trial]:
-        """Return one trial per behaviour, numbered from ``first``."""
+        """Simulate each behaviour and return one trial per behaviour, numbered from ``first``."""
         seeds = [self.spec.seed + n for n in range(self.plan.seeds)]
         self._know_honest(seeds)
         self._check_comparable(seeds)
@@ -140,14 +235,14 @@ class Search:
         return trials
 
     def attack(self, behaviour: Behaviour) -> ExperimentSpec | str:
-        """Return the experiment of an attack, or the reason why it is impossible."""
+        """Return the experiment of an attack, or the reason why the attack cannot be simulated."""
         try:
             return replayed(self.spec, self.workload(behaviour), ATTACK)
         except UsageError as error:
             return str(error)
 
     def _know_honest(self, seeds: Sequence[int]) -> None:
-        """Simulate the honest twin at the seeds for which it has not run yet."""
+        """Simulate the honest twin at each given seed that has no stored result."""
         left = [seed for seed in seeds if seed not in self.honest]
         if not left:
             return
@@ -164,8 +259,8 @@ class Search:
             if self.honest[seed].p95_s is None or self.honest[seed].more:
                 raise UsageError(
                     f"--objective latency: at seed {seed}, in the run with the honest "
-                    "client, too many programs are unfinished or refused to compute a "
-                    "P95; give a smaller --multiple, or --objective harm"
+                    "client, no P95 can be computed, because too many programs were refused "
+                    "or are unfinished; give a smaller --multiple, or --objective harm"
                 )
 
     def _simulate(self, specs: Sequence[ExperimentSpec], how: Any = tried) -> list[Any]:
@@ -180,8 +275,8 @@ class Search:
 
 
 def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
-    """Return up to ``most`` worst trials, worst first; of equal harm, only the first."""
-    distinct: dict[tuple[Harm, ...], Trial] = {}
+    """Return up to ``most`` trials with the highest values; equal results are listed once."""
+    distinct: dict[tuple[AttackHarm, ...], Trial] = {}
     for trial in trials:
         if not trial.error:
             distinct.setdefault(trial.harms, trial)
@@ -189,8 +284,8 @@ def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
     return worst[:most]
 
 
-def result_json(search: Search, found: Sequence[Found], trials: int) -> Mapping[str, Any]:
-    """Return the outcome as JSON types."""
+def result_json(search: Search, found: Sequence[ConfirmedAttack], trials: int) -> Mapping[str, Any]:
+    """Return the outcome of a search as JSON types."""
     spec, plan = search.spec, search.plan
     return {
         "scheduler": spec.scheduler,

@@ -1,4 +1,4 @@
-"""Simulations of a search or of known attacks, in parallel, and the attacker's budget."""
+"""Parallel simulations of attacks, and estimates of the load that an attacker sends."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from time import process_time
 from typing import Any
 
 from fairbench.config import ExperimentSpec
-from fairbench.execute.context import RunContext
-from fairbench.execute.executor import Failure, Reading, Task
+from fairbench.core import OUTPUT_PRICE
 from fairbench.execute.simulations import files_of
+from fairbench.execute.tasks import Failure, Reading, RunContext, Task
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.schedulers.request_work import RequestWork
+from fairbench.schedulers.routing.finishes import RequestWork
 from fairbench.workloads.disguise import Disguise
 from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream
 from fairbench.workloads.programs.base import Job
 from fairbench_attacks.measure import Seen, combined, harm, measure
 
-SAMPLE = 32  # programs from which a budget is estimated
+SAMPLE = 32  # number of programs from which the mean size of a program is estimated
 
 
 def tokens_per_hour(spec: ExperimentSpec) -> float:
-    """Return input plus twice the output of all heavy clients, including padding."""
+    """Return weighted tokens (input + 2 x output) per hour of all heavy clients, with padding."""
 
     def tokens(plan: ClientPlan, job: Job) -> float:
-        return job.demand.input_tokens + 2 * job.demand.output_tokens
+        return job.demand.input_tokens + OUTPUT_PRICE * job.demand.output_tokens
 
     return _per_hour(spec, tokens)
 
 
 def gpu_s_per_hour(spec: ExperimentSpec) -> float:
-    """Return the GPU time that the attack adds per hour, by the engine's costs (``RequestWork``).
+    """Return the GPU seconds per hour that the attacker's requests take, by ``RequestWork``.
 
-    The attacker's own padding counts as cached, fresh padding only from its second use on, and the
-    rest of a prompt as computed. The result is an upper bound for programs whose calls share a
-    prompt.
+    The estimate counts the attacker's own padding as cached, and the rest of a prompt as computed.
+    Fresh padding is computed on its first use and cached afterwards. The result is an upper bound
+    for programs whose calls share a prompt.
     """
     work = RequestWork(ProfileCosts(load_profile(spec.gpu)))
 
@@ -70,10 +70,7 @@ def _per_hour(spec: ExperimentSpec, size: Callable[[ClientPlan, Job], float]) ->
 
 
 def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
-    """Return the attacker's programs over its twin's, on average.
-
-    The ratio differs from 1 if the time is not a whole number of an attack's periods.
-    """
+    """Return the ratio of the attacker's expected programs to its honest twin's programs."""
     sent = [
         sum(expected_programs(plan) for plan in spec.client_plans() if plan.misbehaving)
         for spec in (attack, honest)
@@ -82,7 +79,7 @@ def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
 
 
 def seeded(spec: ExperimentSpec, seed: int) -> ExperimentSpec:
-    """Return the experiment with this seed."""
+    """Return a copy of the experiment with this seed."""
     return spec.model_copy(update={"seed": seed})
 
 
@@ -91,20 +88,21 @@ def timed(
     spec: ExperimentSpec,
     interrupted: Callable[[], bool],
 ) -> tuple[Any, float]:
-    """Return a simulation's result and its processor time in seconds."""
+    """Return the result of ``how`` and the processor time that ``how`` took, in seconds."""
     begun_s = process_time()
     return how(spec, interrupted), process_time() - begun_s
 
 
 def task_of(how: Any, spec: ExperimentSpec) -> Task:
-    """Return an executor task that applies ``how`` to the experiment."""
+    """Return a task of an executor that applies ``how`` to the experiment."""
     return Reading(partial(how, spec), files_of(spec))
 
 
 def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
-    """Return the tasks' results in order. Raises Interrupted, or the error that a task raised.
+    """Run the tasks and return their results in order.
 
-    ``again`` ends the message after an interruption.
+    Raises Interrupted, or the error that a task raised. ``again`` is the last part of the message
+    after an interruption.
     """
     results: dict[int, Any] = dict(context.run(tasks))
     if context.interrupted():
@@ -118,9 +116,10 @@ def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list
 def replay(
     pairs: Sequence[tuple[ExperimentSpec, ExperimentSpec]], seeds: int, context: RunContext
 ) -> list[dict[str, Any]]:
-    """Return each attack's harm relative to its honest twin (``measure.pair``), over the seeds.
+    """Return the ratios of each attack run to its honest run, combined over the seeds.
 
-    A twin shared by several attacks is simulated once.
+    ``pairs`` holds an honest and an attack experiment per attack. Equal honest experiments run
+    once.
     """
     specs: list[ExperimentSpec] = []
     for number in range(seeds):

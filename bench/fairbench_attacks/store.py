@@ -1,13 +1,13 @@
-"""The directory of a search: its settings, every trial in order, and the worst.
+"""The directory of a search, which holds these files.
 
 experiment.toml  the honest experiment
-search.json      how it is searched
-honest.json      what the honest twin shows, by seed
-trials.json      the trials in order
-cpu.json         what the simulations took so far
-worst/N.toml     the worst behaviours, worst first, as workload files
-attack.json      those, on seeds of their own
-attack.svg       the figure, if matplotlib is there
+search.json      settings of the search
+honest.json      measurements of the honest twin, by seed
+trials.json      all trials in order
+cpu.json         number and processor time of the simulations so far
+worst/N.toml     the worst attacks as workload files; N = 1 is the worst
+attack.json      results of the worst attacks on the confirmation seeds
+attack.svg       the figure, if matplotlib and seaborn are installed
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from pydantic import Field
 
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.resolve import read_spec
-from fairbench.errors import DataError
-from fairbench.files.toml_text import dumps
+from fairbench.errors import DataError, unknown_name
+from fairbench.files.formats import dumps, is_path
 from fairbench.results.new_directories import check_writable, fresh_directory
 from fairbench.results.store import read_json, write_json
 from fairbench.workloads.model import WorkloadSpec
-from fairbench_attacks.behaviour import NO_MORE, Behaviour, checked
+from fairbench.workloads.spec import load_workload, workload_names
+from fairbench_attacks.behaviour import KNOWN, NO_MORE, Behaviour, checked
 from fairbench_attacks.flags import Objective, Optimiser
-from fairbench_attacks.measure import Harm, Seen
+from fairbench_attacks.measure import AttackHarm, Seen
+from fairbench_attacks.workload import Stakes, attack_workload
 
 EXPERIMENT, SEARCH, HONEST, TRIALS = "experiment.toml", "search.json", "honest.json", "trials.json"
 CPU, RESULT, WORST = "cpu.json", "attack.json", "worst"
@@ -39,16 +41,16 @@ Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SearchPlan:
     """The settings of a search.
 
-    - ``budget`` is in weighted tokens (input + 2 x output) per hour. None means no limit.
-    - ``gpu_budget`` is in GPU seconds per hour (``attack.budget``).
+    - ``budget`` limits the attacker's weighted tokens (input + 2 x output) per hour.
+    - ``gpu_budget`` limits the GPU seconds per hour of the attacker's requests.
     - ``seeds`` is the number of seeds per trial.
     - ``confirm`` is the number of further seeds on which the ``keep`` worst trials are confirmed.
 
-    The search ends after ``trials`` trials or ``cpu_hours`` of processor time, whichever comes
-    first.
+    A budget of None means no limit. The search ends after ``trials`` trials or ``cpu_hours`` of
+    processor time, whichever comes first.
     """
 
     __pydantic_config__ = NO_MORE
@@ -69,7 +71,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The number of simulations so far, and their processor time."""
+    """The number of simulations of a search so far, and their processor time in seconds."""
 
     __pydantic_config__ = NO_MORE
 
@@ -79,17 +81,17 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An attack and its harm by seed, or the reason why it is impossible."""
+    """An attack with its ratios at each seed, or with the reason why simulation is impossible."""
 
     __pydantic_config__ = NO_MORE
 
     number: Annotated[int, Field(ge=0, alias="trial")]
     behaviour: Behaviour
-    harms: tuple[Harm, ...] = ()
+    harms: tuple[AttackHarm, ...] = ()
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the trial as stored."""
+        """Return the trial as the JSON object that the file ``trials.json`` stores."""
         data: dict[str, Any] = {"trial": self.number, "behaviour": self.behaviour.changed()}
         if self.error:
             return data | {"error": self.error}
@@ -98,13 +100,13 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchStore:
-    """The directory of one search. Only ``create`` makes the directory."""
+    """The directory of one search. Only the method ``create`` makes a directory."""
 
     path: Path
 
     @classmethod
-    def create(cls, parent: Path, spec: ExperimentSpec, plan: Plan) -> SearchStore:
-        """Create a new directory in ``parent``. Raises UsageError if that fails."""
+    def create(cls, parent: Path, spec: ExperimentSpec, plan: SearchPlan) -> SearchStore:
+        """Create a new search directory in ``parent``. Raises UsageError if that is impossible."""
         check_writable(parent)
         name = f"attack-{spec.scheduler}-{spec.workload.name}-seed{spec.seed}"
         store = cls(fresh_directory(parent, name.replace("/", "_")))
@@ -113,20 +115,20 @@ class SearchStore:
         return store
 
     def spec(self) -> ExperimentSpec:
-        """Return the honest experiment. Raises DataError if the directory is not a search's."""
+        """Return the honest experiment. Raises DataError if the directory is not of a search."""
         return read_spec(self.path / EXPERIMENT)
 
-    def plan(self) -> Plan:
-        """Return the search's settings. Raises DataError."""
-        return checked(Plan, read_json(self.path / SEARCH), str(self.path / SEARCH))
+    def plan(self) -> SearchPlan:
+        """Return the settings of the search. Raises DataError if the file is invalid."""
+        return checked(SearchPlan, read_json(self.path / SEARCH), str(self.path / SEARCH))
 
     def go_on_for(self, trials: int | None, cpu_hours: float | None) -> None:
-        """Continue the search until this many trials, or hours, in total."""
+        """Set new totals of trials or processor hours after which the search ends."""
         plan = replace(self.plan(), trials=trials, cpu_hours=cpu_hours)
         write_json(self.path / SEARCH, asdict(plan))
 
     def honest(self) -> dict[int, Seen]:
-        """Return the stored measurements of the honest twin, by seed. Raises DataError."""
+        """Return the stored measurements of the honest twin by seed. Raises DataError."""
         file = self.path / HONEST
         found = {}
         for seed, data in (read_json(file) if file.exists() else {}).items():
@@ -140,16 +142,16 @@ class SearchStore:
         write_json(self.path / HONEST, data)
 
     def spent(self) -> Spent:
-        """Return the processor time of the simulations so far. Raises DataError."""
+        """Return the number and processor time of the simulations so far. Raises DataError."""
         file = self.path / CPU
         return checked(Spent, read_json(file), str(file)) if file.exists() else Spent()
 
     def save_spent(self, spent: Spent) -> None:
-        """Store the time that the search has spent."""
+        """Store the number and processor time of the simulations so far."""
         write_json(self.path / CPU, asdict(spent))
 
     def trials(self) -> list[Trial]:
-        """Return the trials that were run, in order. Raises DataError naming the trial."""
+        """Return the stored trials in order. Raises DataError that names an invalid trial."""
         file = self.path / TRIALS
         if not file.exists():
             return []
@@ -167,11 +169,11 @@ class SearchStore:
         return found
 
     def save_trials(self, trials: Iterable[Trial]) -> None:
-        """Store all trials."""
+        """Write all trials to the file ``trials.json``."""
         write_json(self.path / TRIALS, {"trials": [trial.to_json() for trial in trials]})
 
     def save_worst(self, workloads: Iterable[WorkloadSpec]) -> None:
-        """Write the worst behaviours as workload files."""
+        """Write each of the worst attacks to a workload file."""
         folder = self.path / WORST
         folder.mkdir(exist_ok=True)
         for rank, workload in enumerate(workloads, start=1):
@@ -179,5 +181,32 @@ class SearchStore:
 
 
 def attack_file(workload: WorkloadSpec) -> str:
-    """Return the workload of an attack as the text of a file."""
+    """Return the workload of an attack as the text of a workload file."""
     return dumps(workload.model_dump(mode="json", exclude_defaults=True))
+
+
+HEADER = """#:schema ../schema.json
+# An attack and its honest twin: fairbench attack workloads/attacks/{name}.toml --scheduler vtc
+# Written from bench/fairbench_attacks/behaviour.py; see docs/guide/attack.md.
+
+"""
+
+
+def named_workload(name: str) -> WorkloadSpec:
+    """Return the workload of a known attack, of a bundled workload or of a workload file."""
+    if name in KNOWN:
+        return known_workload(name)
+    if not is_path(name) and name not in workload_names():
+        raise unknown_name("attack", name, KNOWN)
+    return load_workload(name)
+
+
+def known_workload(name: str) -> WorkloadSpec:
+    """Return a known attack on the workload judge: 3 victims, and an attacker with 4x load."""
+    title = f"attack-{name}"
+    return attack_workload(load_workload("judge"), "none", KNOWN[name], Stakes(), name=title)
+
+
+def known_file(name: str) -> str:
+    """Return the text of ``workloads/attacks/NAME.toml``."""
+    return HEADER.format(name=name) + attack_file(known_workload(name))

@@ -1,7 +1,7 @@
-"""The workload of an attack: one scenario with an honest attacker, one with the attack.
+"""The workload of an attack: a scenario with an honest attacker, and a scenario with the attack.
 
-Client 0 is the attacker, clients 1 and up are its victims, and its further identities come last, so
-that a victim's requests do not depend on the attacker.
+Client 0 is the attacker, and the next clients are the victims. The attacker's further identities
+have the highest numbers, so that the victims' requests do not depend on the attack.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Params = Mapping[str, Any]
 
 
 class Stakes(NamedTuple):
-    """The number of victims, and the attacker's load as a multiple of one victim's."""
+    """The number of victims, and the ratio of the attacker's load to the load of one victim."""
 
     victims: int = 3
     multiple: float = 4.0
@@ -39,10 +39,11 @@ def attack_workload(
     name: str = "attack",
     rate_part: float = 1.0,
 ) -> WorkloadSpec:
-    """Return ``base`` with an attack's clients, which all run its programs.
+    """Return ``base`` with the clients of an attack. All clients run the programs of ``base``.
 
-    The attacker sends ``rate_part`` of its twin's load. Raises UsageError if the workload's
-    clients differ, if its program cannot be split, or for stakes that a workload cannot have.
+    ``rate_part`` is the ratio of the attacker's load to the load of its honest twin. Raises
+    UsageError if clients of the workload differ, if a choice of the behaviour does not fit the
+    workload, or if ``stakes`` are invalid.
     """
     chosen = base.scenario(scenario)
     if chosen.others or base.classes or base.arrivals:
@@ -125,7 +126,7 @@ def _sends(
 
 
 def _claims(base: WorkloadSpec, one: Behaviour) -> dict[str, Any]:
-    """Return an identity's claimed deadlines and weight. Raises UsageError without any."""
+    """Return the deadlines and weight that an identity claims, as a table of a workload file."""
     claims: dict[str, Any] = {}
     if one.deadline_part < 1:
         if not base.targets:
@@ -158,7 +159,7 @@ def _split_samples(params: Params, parts: int) -> dict[str, Any]:
     return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
 
 
-# Functions that split the same output into a multiple of the calls, by the kind of program.
+# Functions that divide the output of a program among more calls, by the kind of program.
 SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
     "judge": _split_judge,
     "samples": _split_samples,
@@ -168,7 +169,7 @@ SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
 def choices(
     base: WorkloadSpec, all_choices: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the choices that a workload allows, by its program kind, deadlines and weights."""
+    """Return the choices that have an effect on a workload; other choices keep the honest value."""
     honest = asdict(Behaviour())
     there = {
         "split": base.program in SPLITS,

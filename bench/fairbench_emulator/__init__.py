@@ -1,4 +1,4 @@
-"""The simulated engine behind SGLang's HTTP API, in real time: ``fairbench emulate``."""
+"""The command ``fairbench emulate``: the simulated engine in real time, with SGLang's HTTP API."""
 
 from fairbench.doors import Command
 

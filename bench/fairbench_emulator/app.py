@@ -1,25 +1,33 @@
-"""The HTTP server of an emulated worker."""
+"""The HTTP server of an emulated worker: its APIs and its information pages.
+
+The page of metrics has SGLang's gauges and counters under SGLang's names, and the tokens of each
+client.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from fairbench.errors import RunFailed
-from fairbench.live.headers import WORKER
+from fairbench.live.headers import WORKER, answer_id
 from fairbench.live.http_server import MAX_BODY_BYTES, listening, metrics_page, parsed
 from fairbench.live.json_errors import errors_as_json, no_such_model
-from fairbench.live.request_tag import answer_id
+from fairbench.live.plugin_config import plugin_params
+from fairbench.version import __version__
 from fairbench_emulator.calls import BadRequest, EmulatedCall, Generation
-from fairbench_emulator.pages import model_card, models, registry_of, server_info
+from fairbench_emulator.kv_events import BLOCK_TOKENS
 from fairbench_emulator.server_apis import (
     EmulatedApi,
     EmulatedChat,
@@ -29,15 +37,150 @@ from fairbench_emulator.server_apis import (
 )
 from fairbench_emulator.worker import EmulatedWorker, EmulatorConfig, build
 
-TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60  # a rate limit is counted per minute
+SERVICE_KINDS = ("input_tokens", "extend_tokens", "recompute_tokens", "output_tokens")
+
+
+def server_info(emulator: EmulatedWorker) -> dict[str, Any]:
+    """Return the keys of SGLang's server info that apply; the key ``emulated`` is true."""
+    config, limits = emulator.config, emulator.worker.limits
+    publisher = emulator.publisher
+    return {
+        "emulated": True,
+        "version": f"fairbench {__version__}",
+        "model_path": config.model,
+        "served_model_name": config.model,
+        "timing_profile": config.gpu,
+        "timing_grade": emulator.profile.grade,
+        "time_scale": config.time_scale,
+        "slowdown": config.slowdown,
+        "stream_interval": config.stream_interval,
+        "token_count_method": emulator.text.method,
+        "vocab_size": emulator.text.vocab_size,
+        "max_total_num_tokens": limits.pool_tokens,
+        "chunked_prefill_size": limits.chunked_prefill_size,
+        "max_prefill_tokens": limits.max_prefill_tokens,
+        "max_running_requests": limits.max_running_requests,
+        "kv_events": publisher
+        and {
+            "publisher": "zmq",
+            "endpoint": publisher.endpoint,
+            "replay_endpoint": publisher.replay_endpoint,
+            "block_size": BLOCK_TOKENS,
+        },
+        "fairbench": _scheduler_report(emulator),
+    }
+
+
+def _scheduler_report(emulator: EmulatedWorker) -> dict[str, Any]:
+    engine, local = emulator.engine, emulator.config.local
+    scheduler: Any = emulator.worker.scheduler
+    engine.catch_up()
+    cap = emulator.worker.limits.load_cap
+    return {
+        "local": local,
+        "params": plugin_params(local, scheduler.params, cap),
+        "weights": dict(emulator.config.weights),
+        "counters": {
+            "finished": engine.finished,
+            "refused": engine.refused,
+            "aborted": engine.aborted,
+        },
+        "clients": {name: asdict(total) for name, total in emulator.totals.clients.items()},
+    }
+
+
+def models(emulator: EmulatedWorker) -> dict[str, Any]:
+    """Return the list of models in OpenAI's format. The list holds the only model."""
+    return {"object": "list", "data": [model_card(emulator)]}
+
+
+def model_card(emulator: EmulatedWorker) -> dict[str, Any]:
+    """Return the description of the model in OpenAI's format."""
+    return {
+        "id": emulator.config.model,
+        "object": "model",
+        "created": 0,
+        "owned_by": "fairbench",
+        "max_model_len": emulator.worker.limits.pool_tokens,
+    }
+
+
+class _Collector(Collector):
+    def __init__(self, emulator: EmulatedWorker) -> None:
+        self._emulator = emulator
+
+    def collect(self) -> Iterator[Metric]:
+        emulator = self._emulator
+        emulator.engine.catch_up()
+        label = [emulator.config.model]
+        for kind, values in (
+            (GaugeMetricFamily, _gauges(emulator)),
+            (CounterMetricFamily, _counters(emulator)),
+        ):
+            for name, value in values.items():
+                family = kind(f"sglang:{name}", f"{name}, emulated", labels=["model_name"])
+                family.add_metric(label, value)
+                yield family
+        yield _service(emulator)
+
+
+def _gauges(emulator: EmulatedWorker) -> dict[str, float]:
+    worker, cache = emulator.worker, emulator.engine.cache
+    used = cache.capacity - cache.free - cache.evictable
+    hits, inputs = emulator.engine.cached_tokens, emulator.engine.input_tokens
+    return {
+        "num_running_reqs": len(worker.batch),
+        "num_queue_reqs": len(worker.waiting),
+        "token_usage": used / cache.capacity,
+        "num_used_tokens": used,
+        "kv_available_tokens": cache.free,
+        "kv_evictable_tokens": cache.evictable,
+        "kv_used_tokens": used,
+        "cache_hit_rate": hits / inputs if inputs else 0.0,
+    }
+
+
+def _counters(emulator: EmulatedWorker) -> dict[str, float]:
+    engine, totals = emulator.engine, emulator.totals.clients.values()
+    return {
+        "prompt_tokens": sum(total.input_tokens for total in totals),
+        "generation_tokens": sum(total.output_tokens for total in totals),
+        "cached_tokens": engine.cached_tokens,
+        "num_requests": engine.finished,
+        "num_aborted_requests": engine.aborted,
+    }
+
+
+def _service(emulator: EmulatedWorker) -> Metric:
+    service = CounterMetricFamily(
+        "fairbench:client_tokens",
+        "Emulated tokens of each client by kind",
+        labels=["client", "kind"],
+    )
+    for client, total in emulator.totals.clients.items():
+        for kind in SERVICE_KINDS:
+            service.add_metric([client, kind.removesuffix("_tokens")], getattr(total, kind))
+    return service
+
+
+def registry_of(emulator: EmulatedWorker) -> CollectorRegistry:
+    """Return a registry from which ``generate_latest`` builds the metrics page."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(emulator))
+    return registry
+
+
+# seconds after which a refused client may retry; the scheduler limits tokens per minute
+TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60
 
 _encode = msgspec.json.Encoder().encode
 
 
 def emulator_app(emulator: EmulatedWorker) -> web.Application:
-    """Return the application.
+    """Return the application of the emulator's HTTP server.
 
-    Run it with ``handler_cancellation``: a disconnect aborts a request.
+    The application needs ``handler_cancellation``, so that a client's disconnect aborts its
+    request.
     """
     registry = registry_of(emulator)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
@@ -99,17 +242,17 @@ def _json(content: Any, status: int = HTTPStatus.OK) -> web.Response:
 def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
     async def serve(request: web.Request) -> web.StreamResponse:
         try:
-            call = await _call(request, api, emulator)
+            call = await _parsed_call(request, api, emulator)
             if (number := emulator.config.number) is not None:
                 call = replace(call, rid=answer_id(number, call.rid))
             generation = emulator.engine.submit(call)
         except BadRequest as error:
-            return _refused(api, str(error))
+            return _refusal(api, str(error))
         try:
-            if emulator.engine.may_refuse:  # known after the delays of HTTP and tokenizer
+            if emulator.engine.may_refuse:  # a refusal is known only after the emulated HTTP delay
                 await generation.begun()
             if generation.refused:
-                answer = _refused(api, "the client has exceeded its rate limit", TOO_MANY)
+                answer = _refusal(api, "the client has exceeded its rate limit", TOO_MANY)
                 answer.headers["Retry-After"] = str(RETRY_AFTER_S)
                 return answer
             if call.stream:
@@ -124,22 +267,24 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
 
 
 def _render(emulator: EmulatedWorker, api: OpenAIApi) -> Handler:
-    """Return a handler that tokenizes prompts, as vllm-router asks before choosing a worker."""
+    """Return a handler that tokenizes a prompt. vllm-router needs the tokens to choose a worker."""
 
     async def render(request: web.Request) -> web.Response:
         try:
-            return _json(api.rendered(await _call(request, api, emulator)))
+            return _json(api.rendered(await _parsed_call(request, api, emulator)))
         except BadRequest as error:
-            return _refused(api, str(error))
+            return _refusal(api, str(error))
 
     return render
 
 
-async def _call(request: web.Request, api: EmulatedApi, emulator: EmulatedWorker) -> EmulatedCall:
+async def _parsed_call(
+    request: web.Request, api: EmulatedApi, emulator: EmulatedWorker
+) -> EmulatedCall:
     return await parsed(await request.read(), api.call, request.headers, emulator.text)
 
 
-def _refused(api: EmulatedApi, why: str, status: int = HTTPStatus.BAD_REQUEST) -> web.Response:
+def _refusal(api: EmulatedApi, why: str, status: int = HTTPStatus.BAD_REQUEST) -> web.Response:
     return _json(api.error(why, status), status)
 
 
@@ -164,10 +309,10 @@ async def _stream(
 async def serve_emulator(
     config: EmulatorConfig, on_ready: Callable[[str, EmulatedWorker], None]
 ) -> None:
-    """Serve until SIGINT or SIGTERM; ``on_ready`` is called with the URL.
+    """Serve until SIGINT or SIGTERM. ``on_ready`` is called with the server's URL and the worker.
 
-    Raises UsageError if a setting or a port cannot be used, RunFailed if the scheduler fails, which
-    ends a SGLang server too.
+    Raises UsageError for an invalid setting or an unavailable port. Raises RunFailed if the local
+    scheduler fails; the same failure would end an SGLang server.
     """
     emulator = build(config, asyncio.get_running_loop())
     try:

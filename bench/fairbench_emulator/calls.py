@@ -1,6 +1,6 @@
-"""Calls: an HTTP request to the engine in a form independent of the API, and its output.
+"""Requests to the emulated engine in a form that does not depend on the API, and their outputs.
 
-All tokens of an output, and therefore its end, are known in advance.
+All output tokens of a request are drawn when the request arrives, so their number is known.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from fairbench.core import PS_PER_S
+from fairbench.engine.sequence import REFUSED, Sequence
 from fairbench.live.headers import (
     CLIENT_ALIASES,
     DEFAULT_CLIENT,
@@ -23,24 +24,23 @@ from fairbench.live.headers import (
     OUTPUT_TOKENS,
     PROGRAM,
     ROUTING_KEY,
+    with_tag,
 )
-from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS
-from fairbench.live.request_tag import with_tag
-from fairbench.sim.sequence import REFUSED, Sequence
+from fairbench.live.openai import DEFAULT_NEW_TOKENS
 from fairbench_emulator.tokens import Ids, Text
 
-MAX_ID = 2**31 - 1
+MAX_ID = 2**31 - 1  # highest token id and highest count that a request may contain
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]
 TokenIds = Annotated[list[TokenId], msgspec.Meta(min_length=1)]
-One = Annotated[int, msgspec.Meta(ge=1, le=1)]  # the scheduler does not know of several choices
+One = Annotated[int, msgspec.Meta(ge=1, le=1)]  # the emulator produces one choice per request
 B = TypeVar("B", bound=msgspec.Struct)
 STOP, LENGTH = "stop", "length"
 
 
 class StopFields(msgspec.Struct, kw_only=True):
-    """Fields of each API's body, or of its ``sampling_params``, for the end and pace of output."""
+    """Request fields of all APIs that set where an output ends and how often tokens are sent."""
 
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -50,7 +50,7 @@ class StopFields(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """The texts and tokens that end an output early. ``keep`` leaves the match in the text."""
+    """Texts and token ids that end an output early. ``keep`` leaves the match in the text."""
 
     texts: tuple[str, ...] = ()
     tokens: frozenset[int] = frozenset()
@@ -61,15 +61,15 @@ NO_STOPS = Stops()
 
 
 class BadRequest(Exception):
-    """Raised for a request that is not valid. The message is one line for the client."""
+    """The error for an invalid request. The message is a single line for the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCall:
-    """A request; its true length ``output_tokens`` is never shown to the scheduler.
+    """A request to the emulated engine. The scheduler never sees ``output_tokens``.
 
-    With ``stream_interval``, every event of a stream has that many tokens, except the first and
-    last. ``routing_key`` names the client and the time left to its deadlines (``due_tag``).
+    ``stream_interval`` is the number of tokens per event of a stream; the first and the last event
+    may have fewer. ``routing_key`` holds the client's name and its remaining time (``due_tag``).
     """
 
     rid: str
@@ -87,7 +87,7 @@ class EmulatedCall:
 
 
 def decoded(raw: bytes, kind: type[B]) -> B:
-    """Decode a body as ``kind``, as tolerant of numbers as servers are. Raises BadRequest."""
+    """Decode a JSON body as ``kind``. Numbers may be strings. Raises BadRequest."""
     try:
         return msgspec.json.decode(raw, type=kind, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -106,7 +106,7 @@ def make_call(
     include_usage: bool = False,
     model: str = "",
 ) -> EmulatedCall:
-    """Build the call from a decoded body and its headers. Raises BadRequest."""
+    """Build the call from the decoded fields of a body and the headers. Raises BadRequest."""
     if not ids:
         raise BadRequest("the prompt is empty")
     most = max_new_tokens or DEFAULT_NEW_TOKENS
@@ -128,20 +128,20 @@ def make_call(
 
 
 def stops_of(body: StopFields) -> Stops:
-    """Return the stop conditions of a body."""
+    """Return the stop texts and stop tokens of a request body."""
     texts = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if not texts and not body.stop_token_ids:
         return NO_STOPS
     return Stops(tuple(texts), frozenset(body.stop_token_ids or ()), bool(body.no_stop_trim))
 
 
-def tokens_of(prompt: list[int] | str, text: Text) -> list[int]:
-    """Return a prompt's tokens."""
+def prompt_ids(prompt: list[int] | str, text: Text) -> list[int]:
+    """Return a prompt's token ids; a prompt that is text is tokenized."""
     return text.encode(prompt) if isinstance(prompt, str) else prompt
 
 
 def _routing_key(headers: Mapping[str, str]) -> str:
-    """Return a router's routing key, or the client's own header without a router."""
+    """Return the routing key that a router has set, or else the client's own header."""
     names = (ROUTING_KEY, *CLIENT_ALIASES)
     return next((headers[name] for name in names if headers.get(name)), DEFAULT_CLIENT)
 
@@ -157,10 +157,10 @@ def _header_number(headers: Mapping[str, str], name: str, default: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of an output after ``tokens`` tokens, for this ``reason``.
+    """The end of an output after ``tokens`` tokens. ``reason`` is SGLang's name of the cause.
 
-    ``matched`` is the stop string or token, or None for its natural end. Only the first ``visible``
-    characters are shown, all if that is None.
+    ``matched`` is the stop text or stop token that ended the output, if any. ``visible`` is the
+    number of characters that the client receives; None means all characters.
     """
 
     tokens: int
@@ -170,15 +170,17 @@ class Ending:
 
 
 def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
-    """Return how an output with these tokens ends, if the request allows ``most`` tokens.
+    """Return the end of an output with the token ids ``ids`` and a limit of ``most`` tokens.
 
-    As in SGLang, after each token the length is checked first, then stop tokens, then stop texts in
-    order.
+    As in SGLang, the engine checks the length after each token first, then the stop tokens, and
+    then the stop texts in order.
     """
     is_full = len(ids) >= most
     found = [Ending(most, LENGTH)] if is_full else []
     token = next((place for place, one in enumerate(ids) if one in stops.tokens), None)
-    lengths = _lengths(ids, text) if stops.texts or token is not None else []
+    lengths = [0]  # lengths in characters of the first 0, 1, 2, ... tokens
+    if stops.texts or token is not None:
+        lengths += accumulate(len(text.decode([one])) for one in ids)
     if token is not None:
         found.append(Ending(token + 1, STOP, ids[token], lengths[token]))
     said = text.decode(ids) if stops.texts else ""
@@ -193,15 +195,11 @@ def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
     return replace(first, visible=None) if stops.keep else first
 
 
-def _lengths(ids: list[int], text: Text) -> list[int]:
-    """Return the lengths in characters of the first 0, 1, 2 ... tokens."""
-    return [0, *accumulate(len(text.decode([one])) for one in ids)]
-
-
 class Generation:
-    """The output of a request: ``produced`` tokens so far, ``done`` when no more will come.
+    """The output of a request. ``produced`` is the number of tokens produced so far.
 
-    ``aborted`` is set to end the call early. ``ids`` is its output, which ends as ``ending`` says.
+    ``done`` is true when no more tokens will follow. A caller sets ``aborted`` to end the call
+    early. The method ``ids`` returns output tokens; ``ending`` holds the end of the output.
     """
 
     def __init__(
@@ -213,7 +211,7 @@ class Generation:
         self.produced = 0
         self.done = False
         self.aborted = False
-        self._sent = 0  # tokens of a stream sent so far
+        self._sent = 0  # number of tokens of the stream that were sent so far
         self._ids = ids
         self._text = text
         self._news = Event()
@@ -223,11 +221,11 @@ class Generation:
         self._news.set()
 
     async def begun(self) -> None:
-        """Wait for the first output or for the end without output, without consuming it."""
+        """Wait for the first output or for the end. The call does not affect ``changed``."""
         await self._news.wait()
 
     async def changed(self) -> None:
-        """Wait until there is more output than before, or until no more will come."""
+        """Wait until more tokens are produced than at the last call, or until the output ends."""
         await self._news.wait()
         self._news.clear()
 
@@ -237,19 +235,19 @@ class Generation:
 
     @property
     def cached_tokens(self) -> int:
-        """The prompt tokens that were cached when the request was admitted."""
+        """The number of prompt tokens that were in the prefix cache at admission."""
         return self.sequence.cached_tokens
 
     @property
     def queue_s(self) -> float:
-        """The queueing delay on the engine's clock. Precondition: the request was admitted."""
+        """The queueing delay in seconds of the engine's clock. Precondition: admitted request."""
         return (self.sequence.admitted_ps - self.sequence.arrival_ps) / PS_PER_S
 
     def ids(self, end: int) -> list[int]:
         return self._ids[:end]
 
     def text(self, start: int, end: int) -> str:
-        """Return output tokens ``start`` to ``end`` as text, up to the visible end."""
+        """Return the output tokens from ``start`` to ``end`` as text, without hidden characters."""
         said = self._text.decode(self._ids[start:end])
         if self.ending.visible is None:
             return said
@@ -257,10 +255,10 @@ class Generation:
         return said[: max(0, self.ending.visible - before)]
 
     def steps(self) -> Iterator[tuple[int, int, bool]]:
-        """Yield (start, end, last) of the next events of a stream, in output tokens.
+        """Yield (start, end, last) of each next event of a stream, in output tokens.
 
-        With an interval, each event covers exactly that many tokens, even if the engine is further
-        ahead.
+        With ``stream_interval``, each event covers exactly that many tokens, even if the engine has
+        produced more tokens.
         """
         every = self.call.stream_interval
         while every is not None and self._sent + (step := every if self._sent else 1) < (

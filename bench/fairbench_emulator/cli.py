@@ -1,4 +1,4 @@
-"""``fairbench emulate``: one emulated worker with SGLang's HTTP API."""
+"""The command ``fairbench emulate``, which runs one emulated worker with SGLang's HTTP API."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import Weights, option_of
-from fairbench.config.flags.flag import assigned, parse_weights
-from fairbench.config.flags.run import HOST, RUN, SETTINGS
+from fairbench.config.flag import parse_assignments, parse_weights
+from fairbench.config.flags import HOST, PORT, RUN, SETTINGS
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.requirements import require_live_extra
+from fairbench.live.processes.environment import require_live_extra
 from fairbench.schedulers.setup import checked_weights
 
 if TYPE_CHECKING:
     from fairbench_emulator.worker import EmulatedWorker
 
-MAX_PORT = 65_535
-
 
 def emulate(
     port: Annotated[
-        int, Option(min=0, max=MAX_PORT, help="Port to listen on for HTTP; 0 chooses a free port.")
+        int, option_of(PORT, "Port to listen on for HTTP; 0 chooses a free port.")
     ] = 30_000,
     host: Annotated[str, option_of(HOST, default="")] = HOST.default,
     gpu: Annotated[str, option_of(RUN["gpu"], default="")] = RUN["gpu"].default,
@@ -55,25 +53,20 @@ def emulate(
     ] = 16,
     kv_events_port: Annotated[
         int | None,
-        Option(
-            min=0,
-            max=MAX_PORT,
-            help="Port on which KV events are published (ZMQ); 0 chooses a free port.",
-        ),
+        option_of(PORT, "Port on which KV events are published (ZMQ); 0 chooses a free port."),
     ] = None,
     kv_replay_port: Annotated[
         int | None,
-        Option(
-            min=0,
-            max=MAX_PORT,
-            help="Port on which subscribers ask for missed KV events. [default: any free port]",
+        option_of(
+            PORT, "Port on which subscribers ask for missed KV events.", default="any free port"
         ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        Option(
-            help="File tokenizer.json that tokenizes text prompts. [default: the number of tokens "
-            "is estimated]"
+        option_of(
+            RUN["tokenizer"],
+            "File tokenizer.json that tokenizes text prompts.",
+            default="the number of tokens is estimated",
         ),
     ] = None,
     number: Annotated[
@@ -96,7 +89,7 @@ def emulate(
         gpu=resolve_profile(gpu, model).profile_id,
         model=model,
         local=local,
-        settings=assigned(settings),
+        settings=parse_assignments(settings),
         weights=checked_weights(parse_weights(weights) or {}),
         host=host,
         port=port,

@@ -1,4 +1,4 @@
-"""The simulator's worker in real time, for requests that arrive at any time."""
+"""The simulator's worker in real time, which serves requests that arrive at any time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from time import monotonic
 import numpy as np
 
 from fairbench.core import PS_PER_S, Request
-from fairbench.live.request_tag import untagged
+from fairbench.engine.clock import Clock
+from fairbench.engine.sequence import REFUSED, Sequence
+from fairbench.engine.sglang import SGLangReplica
+from fairbench.live.headers import untagged
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.sim.clock import Clock
-from fairbench.sim.engine.sglang.worker import Worker
-from fairbench.sim.sequence import REFUSED, Sequence
 from fairbench_emulator.calls import (
     NO_STOPS,
     BadRequest,
@@ -25,17 +25,17 @@ from fairbench_emulator.calls import (
     Generation,
     ending_of,
 )
-from fairbench_emulator.kv_blocks import PublishingCache
+from fairbench_emulator.kv_events import PublishingCache
 from fairbench_emulator.tokens import Ids, Text, TokenStreams
 
-MAX_STREAM_TOKENS = 2**22  # tokens kept in memory before unneeded ones are forgotten
+MAX_STREAM_TOKENS = 2**22  # number of stored tokens above which unused tokens are deleted
 
 
 class WallClock:
-    """A clock that runs ``scale`` seconds per real second.
+    """A clock that runs ``scale`` emulated seconds per real second.
 
-    Waits end at absolute times, so they do not drift. ``time_s`` must return the time that the
-    event loop's ``call_at`` uses.
+    The clock computes waits from absolute times, so that errors do not add up. ``time_s`` must be
+    the time function of the event loop's ``call_at``.
     """
 
     def __init__(self, scale: float, time_s: Callable[[], float] = monotonic) -> None:
@@ -46,11 +46,11 @@ class WallClock:
         self._ps_per_s = scale * PS_PER_S
 
     def now_s(self) -> float:
-        """Return the time on ``clock`` in seconds, as if it had caught up with real time."""
+        """Return the emulated time in seconds that corresponds to the current real time."""
         return (self._time_s() - self._start_s) * self.scale
 
     def catch_up(self) -> None:
-        """Run all events that are due, in order and each at its own time, and advance to now."""
+        """Run all due events in order, each at its own time; set the clock to the present."""
         clock = self.clock
         now_ps = max(clock.now_ps, int((self._time_s() - self._start_s) * self._ps_per_s))
         while (next_ps := clock.next_ps()) is not None and next_ps <= now_ps:
@@ -58,21 +58,21 @@ class WallClock:
         clock.stop_at(now_ps)
 
     def real_s(self, time_ps: int) -> float:
-        """Return the wall-clock time that corresponds to a time of ``clock``."""
+        """Return the real time in seconds that corresponds to a time of ``clock``."""
         return self._start_s + time_ps / self._ps_per_s
 
 
 @dataclass(eq=False)
 class LiveEngine:
-    """An engine that takes calls and delivers tokens. Use it only from the event loop's thread.
+    """An engine that accepts calls and delivers tokens. Call the engine only in the event loop.
 
-    The first token of a request is delivered at once, later ones every ``stream_interval`` steps of
-    the batch. The loop is not woken for the steps in between: their times follow from the run's.
-    After an error of the scheduler the engine stops: ``failure`` is set, and ``on_failure`` is
-    called.
+    The engine delivers a request's first token at once, and later tokens every ``stream_interval``
+    decode steps. The event loop does not wake up for the steps in between, because the engine can
+    compute their times. If the scheduler raises an error, the engine sets ``failure``, calls
+    ``on_failure`` and stops.
     """
 
-    worker: Worker
+    worker: SGLangReplica
     cache: PublishingCache
     streams: TokenStreams
     wall: WallClock
@@ -85,22 +85,22 @@ class LiveEngine:
         self.failure: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None
         self.finished = self.aborted = self.refused = 0
-        self.cached_tokens = self.input_tokens = 0  # totals of finished requests
+        self.cached_tokens = self.input_tokens = 0  # sums over all finished requests
         self._live: dict[Request, Generation] = {}
-        self._paced = 0  # number of these calls that have their own interval
+        self._paced = 0  # number of running calls that set their own ``stream_interval``
         self._request_ids = count()
         self._rng = np.random.default_rng(0)
-        self._delivered_step = 0  # step of the batch up to which tokens were delivered
+        self._delivered_step = 0  # decode step of the batch at which tokens were last delivered
         self._timer: TimerHandle | None = None
         self._stream_limit = MAX_STREAM_TOKENS
 
     @property
     def may_refuse(self) -> bool:
-        """Return whether the scheduler has a limit beyond which it refuses requests."""
+        """Return whether the scheduler has a limit above which the scheduler refuses requests."""
         return type(self.worker.scheduler).accepts is not LocalScheduler.accepts
 
     def submit(self, call: EmulatedCall) -> Generation:
-        """Submit a call now. Raises BadRequest if the call can never fit the KV pool."""
+        """Submit a call now. Raises BadRequest if the KV pool is too small for the call."""
         self._forget_streams()
         prompt, end = self.streams.prompt_of(call.ids)
         now_s = self.wall.now_s()
@@ -126,7 +126,7 @@ class LiveEngine:
         output, ids = self.streams.output_at(end, lambda: self._draw(call))
         with self._working():
             self.wall.catch_up()
-            sequence = Sequence(request, output, self.wall.clock.now_ps, self._over)
+            sequence = Sequence(request, output, self.wall.clock.now_ps, self._on_end)
             listed = ids.tolist()
             generation = Generation(call, sequence, listed, self._ending(call, listed), self.text)
             self._live[request] = generation
@@ -136,7 +136,7 @@ class LiveEngine:
         return generation
 
     def abort(self, generation: Generation) -> None:
-        """Abort a generation that no client reads any more. Finished tokens stay finished."""
+        """Abort a generation whose client has left. A finished generation stays unchanged."""
         if generation.done:
             return
         generation.aborted = True
@@ -146,10 +146,10 @@ class LiveEngine:
             self._advance()
 
     def flush_cache(self) -> bool:
-        """Empty the cache unless requests exist, as SGLang does; return whether it was emptied.
+        """Empty the cache and return True if the engine has no requests, as in SGLang.
 
-        As with our plugin in SGLang, the local scheduler is replaced by a new one, without credits
-        or counters.
+        As in the plugin for SGLang, a new local scheduler without credits or counters replaces the
+        old scheduler.
         """
         self.wall.catch_up()
         if self._live:
@@ -160,7 +160,7 @@ class LiveEngine:
         return True
 
     def catch_up(self) -> None:
-        """Advance the worker's state until now, for a reader of the state."""
+        """Advance the worker's state to the current time, so that a caller can read the state."""
         self.wall.catch_up()
         self.worker.sync()
 
@@ -172,7 +172,7 @@ class LiveEngine:
     def _ending(self, call: EmulatedCall, ids: list[int]) -> Ending:
         return ending_of(ids, call.max_new_tokens, call.stops, self.text)
 
-    def _over(self, sequence: Sequence) -> None:
+    def _on_end(self, sequence: Sequence) -> None:
         generation = self._live.pop(sequence.request)
         self._paced -= generation.call.stream_interval is not None
         generation.deliver(sequence.produced, done=True)
@@ -187,10 +187,10 @@ class LiveEngine:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """Record scheduler errors inside the block, since a timer's error would be lost."""
+        """Record a scheduler error inside the block; asyncio only logs the errors of timers."""
         try:
             yield
-        except Exception as error:  # any exception of the scheduler
+        except Exception as error:  # a scheduler may raise any exception
             self.failure = error
             self.on_failure()
             raise
@@ -226,10 +226,10 @@ class LiveEngine:
                 generation.deliver(batch.produced(sequence))
 
     def _next_ps(self) -> int | None:
-        """Return the time of the next event, or of an earlier step that ends in a delivery."""
+        """Return the time of the next event, or the earlier end of a step that delivers tokens."""
         event_ps = self.wall.clock.next_ps()
         to_go = self._delivered_step + self.stream_interval - self.worker.batch.steps
-        if self._paced:  # the state is examined after every step
+        if self._paced:  # calls with their own interval need a check after each step
             to_go = 1
         step_ps = self.worker.step_end_ps(max(1, to_go))
         return event_ps if event_ps is None or step_ps is None else min(event_ps, step_ps)

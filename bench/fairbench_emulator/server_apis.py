@@ -1,4 +1,4 @@
-"""The server APIs of an emulator: reads bodies and writes answers of SGLang's and of OpenAI's."""
+"""The HTTP APIs of an emulator: readers of bodies and writers of answers (SGLang, OpenAI)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from fairbench.live.chat_texts import Media, beside_messages, pieces_of
-from fairbench.live.openai_shapes import Message
+from fairbench.live.openai import Media, Message, beside_messages, pieces_of
 from fairbench_emulator.calls import (
     LENGTH,
     STOP,
@@ -24,7 +23,7 @@ from fairbench_emulator.calls import (
     TokenIds,
     decoded,
     make_call,
-    tokens_of,
+    prompt_ids,
 )
 from fairbench_emulator.tokens import Text
 
@@ -43,30 +42,30 @@ class _GenerateBody(msgspec.Struct):
 
 
 class EmulatedApi(ABC):
-    """An API of the emulator."""
+    """An HTTP API of the emulator."""
 
     @abstractmethod
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Parse the body ``raw`` and the ``headers``; ``text`` encodes a prompt that is text.
+        """Parse the body ``raw`` and the ``headers``. ``text`` tokenizes a prompt that is text.
 
-        Raises BadRequest.
+        Raises BadRequest if the body is invalid.
         """
 
     @abstractmethod
     def chunks(self, generation: Generation) -> Iterator[Any]:
-        """Yield the next events of a stream."""
+        """Yield the next events of a stream, each as a JSON value."""
 
     @abstractmethod
     def whole(self, generation: Generation) -> Any:
-        """Return the answer so far."""
+        """Return the complete answer as a JSON value."""
 
     @abstractmethod
     def error(self, message: str, status: int) -> Any:
-        """Return the body of an error answer."""
+        """Return the body of an error answer as a JSON value."""
 
 
 class EmulatedGenerate(EmulatedApi):
-    """SGLang's generate API, in which every chunk repeats the output so far (the default)."""
+    """SGLang's API ``/generate``. By default, each chunk repeats the output so far."""
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
         body = decoded(raw, _GenerateBody)
@@ -76,7 +75,7 @@ class EmulatedGenerate(EmulatedApi):
         sampling = body.sampling_params or _SamplingParams()
         return make_call(
             headers,
-            tokens_of(prompt, text),
+            prompt_ids(prompt, text),
             sampling.max_new_tokens,
             sampling,
             stream=bool(body.stream),
@@ -92,12 +91,16 @@ class EmulatedGenerate(EmulatedApi):
         return self._answer(generation, generation.produced, done=generation.done)
 
     def _answer(self, generation: Generation, produced: int, *, done: bool) -> Any:
+        ending = generation.ending
+        reason: dict[str, Any] = {"type": STOP, "matched": ending.matched}
+        if ending.reason == LENGTH:
+            reason = {"type": LENGTH, "length": ending.tokens}
         return {
             "text": generation.text(0, produced),
             "output_ids": generation.ids(produced),
             "meta_info": {
                 "id": generation.call.rid,
-                "finish_reason": _finish_reason(generation) if done else None,
+                "finish_reason": reason if done else None,
                 "prompt_tokens": len(generation.call.ids),
                 "completion_tokens": produced,
                 "cached_tokens": generation.cached_tokens,
@@ -109,13 +112,6 @@ class EmulatedGenerate(EmulatedApi):
     def error(self, message: str, status: int) -> Any:
         error_type = "invalid_request_error" if status < 500 else "server_error"
         return {"error": {"message": message, "type": error_type, "code": status}}
-
-
-def _finish_reason(generation: Generation) -> Any:
-    ending = generation.ending
-    if ending.reason == LENGTH:
-        return {"type": LENGTH, "length": ending.tokens}
-    return {"type": STOP, "matched": ending.matched}
 
 
 class _StreamOptions(msgspec.Struct):
@@ -144,18 +140,18 @@ class _Chat(_Common, kw_only=True):
 
 
 class OpenAIApi(EmulatedApi):
-    """The common part of both APIs. ``object_name`` and ``chunk_name`` are the answers' types."""
+    """The common part of OpenAI's two APIs. The names are values of the answers' ``object``."""
 
     object_name: str
     chunk_name: str
 
     @abstractmethod
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
-        """Return the part of a chunk's choice that carries new text."""
+        """Return the part of a chunk's choice that contains the new text."""
 
     @abstractmethod
     def _message(self, text: str) -> dict[str, Any]:
-        """Return the part of an answer's choice that carries the text."""
+        """Return the part of an answer's choice that contains the whole text."""
 
     def chunks(self, generation: Generation) -> Iterator[Any]:
         for start, end, done in generation.steps():
@@ -172,7 +168,7 @@ class OpenAIApi(EmulatedApi):
         return answer | {"usage": _usage(generation)}
 
     def rendered(self, call: EmulatedCall) -> Any:
-        """Return the prompt's tokens in the format that vllm-router 0.1.17 reads."""
+        """Return the prompt's token ids in the format that vllm-router 0.1.17 reads."""
         return {"request_id": call.rid, "token_ids": call.ids.tolist(), "model": call.model}
 
     def error(self, message: str, status: int) -> Any:
@@ -196,10 +192,11 @@ class EmulatedCompletions(OpenAIApi):
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
         body = decoded(raw, _Completion)
-        return _call(body, tokens_of(body.prompt, text), body.max_tokens, headers)
+        return _openai_call(body, prompt_ids(body.prompt, text), body.max_tokens, headers)
 
     def rendered(self, call: EmulatedCall) -> Any:
-        return [super().rendered(call)]  # vLLM accepts several prompts
+        # vLLM returns a list, because a request may have many prompts
+        return [super().rendered(call)]
 
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
         return {"text": text}
@@ -209,7 +206,7 @@ class EmulatedCompletions(OpenAIApi):
 
 
 class EmulatedChat(OpenAIApi):
-    """The route ``/v1/chat/completions``. The prompt is all that a template may see."""
+    """The route ``/v1/chat/completions``. The prompt contains all fields that templates use."""
 
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 
@@ -221,8 +218,9 @@ class EmulatedChat(OpenAIApi):
         turns = [pieces_of(turn, f"\n<{turn['role']}>") for turn in seen["messages"]]
         texts = [one.words() if isinstance(one, Media) else one for one in chain(*turns)]
         prompt = "".join([beside_messages(seen), *texts])
-        ids = text.encode(f"{prompt}\n<assistant>")  # an answer begins with a space
-        return _call(body, ids, body.max_completion_tokens or body.max_tokens, headers)
+        # the space before an answer belongs to the answer
+        ids = text.encode(f"{prompt}\n<assistant>")
+        return _openai_call(body, ids, body.max_completion_tokens or body.max_tokens, headers)
 
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
         return {"delta": {"role": "assistant", "content": text} if first else {"content": text}}
@@ -231,7 +229,7 @@ class EmulatedChat(OpenAIApi):
         return {"message": {"role": "assistant", "content": text}}
 
 
-def _call(
+def _openai_call(
     body: _Common, ids: list[int], max_new_tokens: int | None, headers: Mapping[str, str]
 ) -> EmulatedCall:
     return make_call(

@@ -1,8 +1,8 @@
-"""Conversion of text to token ids and of ids to segments, both exact, and back.
+"""Exact conversion of text to token ids, of token ids to segments, and back.
 
-An output in a later prompt gives the same ids, and prompts share exactly the equal tokens. The
-pages of ``schedulers.token_pages`` would round every match down, and an engine that misses the last
-half page of each cached prefix computes more than the simulated one.
+An output that is repeated in a later prompt has equal token ids, and prompts share exactly their
+equal tokens. The pages of ``schedulers.token_pages`` round each match down to whole pages. With
+pages, the emulator would compute half a page more per cached prefix than the simulator.
 """
 
 from __future__ import annotations
@@ -24,49 +24,49 @@ from fairbench.errors import DataError
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 Ids: TypeAlias = NDArray[np.int32]
-FORK_TRIES = 16
-VOCABULARY = 128_000
-OUTPUT_WORDS = 4096
-# A token is a word of up to ten letters, three digits, or two signs: prose has about 4.5 characters
-# per token.
+FORK_TRIES = 16  # limit on attempts to draw an output with a new first token
+VOCABULARY = 128_000  # number of different token ids of the approximate tokenizer
+OUTPUT_WORDS = 4096  # number of different words that outputs consist of
+# pattern of a token: up to ten letters, three digits, or two other signs; English prose then has
+# about 4.5 characters per token
 PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
 
 
 class _Stream:
-    """The tokens of one key, and the streams that branch off, by (offset, first token)."""
+    """The token ids of one key, and the streams that branch off, by (offset, first token id)."""
 
     __slots__ = ("forks", "ids", "key", "place")
 
-    def __init__(self, key: str, ids: Ids, place: Place | None) -> None:
+    def __init__(self, key: str, ids: Ids, place: StreamPosition | None) -> None:
         self.key = key
         self.ids = ids
-        self.place = place  # the offset at which the stream leaves its parent
+        self.place = place  # position in the parent stream at which this stream branches off
         self.forks: dict[tuple[int, int], _Stream] = {}
 
 
-class Place(NamedTuple):
-    """A position in a stream, after ``offset`` tokens."""
+class StreamPosition(NamedTuple):
+    """A position in a stream: the position after the first ``offset`` tokens."""
 
     stream: _Stream
     offset: int
 
 
 class TokenStreams:
-    """A tree of all prompts and outputs so far, with a branch where their tokens differ.
+    """A tree of all prompts and outputs so far. Streams branch where their tokens differ.
 
-    ``tokens`` counts the stored tokens. Only ``keep_only`` drops tokens.
+    ``tokens`` is the number of stored tokens. Only the method ``keep_only`` deletes tokens.
     """
 
     def __init__(self) -> None:
         self._root = _Stream("", np.empty(0, np.int32), None)
-        self._streams: dict[str, _Stream] = {}  # in order of creation: children after parents
+        self._streams: dict[str, _Stream] = {}  # in order of creation, so parents precede children
         self._created = 0
         self.tokens = 0
 
-    def prompt_of(self, ids: Ids) -> tuple[Prompt, Place]:
-        """Return the prompt of these tokens, and the place where the prompt ends."""
+    def prompt_of(self, ids: Ids) -> tuple[Prompt, StreamPosition]:
+        """Return the prompt with these token ids, and the position at which the prompt ends."""
         segments = []
-        at, start = Place(self._root, 0), 0
+        at, start = StreamPosition(self._root, 0), 0
         while start < len(ids):
             rest = ids[start:]
             stream = at.stream.forks.get((at.offset, int(rest[0])))
@@ -74,14 +74,14 @@ class TokenStreams:
                 stream = self._fork(at, rest.copy())
             taken = _common(stream.ids, rest)
             segments.append(Segment(stream.key, taken))
-            at, start = Place(stream, taken), start + taken
+            at, start = StreamPosition(stream, taken), start + taken
         return tuple(segments), at
 
-    def output_at(self, place: Place, draw: Callable[[], Ids]) -> tuple[Segment, Ids]:
-        """Draw a new output after the prompt that ends at ``place``; return segment and tokens.
+    def output_at(self, place: StreamPosition, draw: Callable[[], Ids]) -> tuple[Segment, Ids]:
+        """Draw a new output after the prompt that ends at ``place``; return its segment and tokens.
 
-        Its first token differs from all known continuations there. (If every draw fails to differ,
-        the output replaces another one, for which later prompts then find nothing cached.)
+        The first token of the output differs from all known continuations of the prompt. If no draw
+        differs, the output replaces a known output, which later prompts then cannot match.
         """
         stream, offset = place
         follows = int(stream.ids[offset]) if offset < len(stream.ids) else None
@@ -92,7 +92,7 @@ class TokenStreams:
                 break
         return Segment(self._fork(place, ids).key, len(ids)), ids
 
-    def _fork(self, place: Place, ids: Ids) -> _Stream:
+    def _fork(self, place: StreamPosition, ids: Ids) -> _Stream:
         self._created += 1
         stream = _Stream(str(self._created), ids, place)
         place.stream.forks[place.offset, int(ids[0])] = stream
@@ -101,7 +101,7 @@ class TokenStreams:
         return stream
 
     def ids_of(self, prompt: Prompt, start: int, end: int) -> list[int]:
-        """Return tokens ``start`` to ``end`` of a prompt that this object made."""
+        """Return the tokens from ``start`` to ``end`` of a prompt that this object returned."""
         found: list[int] = []
         for key, length in prompt:
             if start < length and end > 0:
@@ -111,7 +111,7 @@ class TokenStreams:
         return found
 
     def keep_only(self, keys: Collection[str]) -> None:
-        """Forget every stream that is not in ``keys`` and does not lead to a stream in ``keys``."""
+        """Delete each stream that is not in ``keys`` and has no descendant in ``keys``."""
         for stream in reversed(list(self._streams.values())):
             if stream.forks or stream.key in keys:
                 continue
@@ -132,9 +132,9 @@ def _common(one: Ids, other: Ids) -> int:
 
 
 class Text(Protocol):
-    """The interface: ``output_ids`` are tokens for outputs.
+    """The interface of tokenizers. ``output_ids`` are the token ids from which outputs are drawn.
 
-    ``method`` says how tokens are counted.
+    ``method`` describes how tokens are counted.
     """
 
     method: str
@@ -142,17 +142,17 @@ class Text(Protocol):
     vocab_size: int
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text."""
+        """Return the token ids of a text."""
 
     def decode(self, output_ids: list[int]) -> str:
-        """Return the text of tokens that are all among ``output_ids``."""
+        """Return the text of token ids that are all among ``output_ids``."""
 
 
 class ApproximateText:
-    """A tokenizer by hash: a token is a word or a part of a word. Outputs are four-letter words.
+    """A tokenizer that hashes words and parts of words. Outputs are random four-letter words.
 
-    In a text with more than ``most_tokens`` tokens only the first are found, because millions would
-    take long.
+    The tokenizer stops after ``most_tokens`` tokens of a text, because millions of tokens would
+    take too long.
     """
 
     method = "approximated: a word of up to 10 letters is a token"
@@ -186,9 +186,9 @@ def _hashed(piece: str) -> int:
 
 
 class TokenizerText:
-    """A tokenizer that uses a ``tokenizers`` object. Outputs are whole words of its vocabulary.
+    """A tokenizer that uses a ``tokenizers`` object. Outputs consist of words of its vocabulary.
 
-    Raises DataError if the vocabulary has no whole words.
+    Raises DataError if no token of the vocabulary is a whole word.
     """
 
     def __init__(self, path: str) -> None:
@@ -205,7 +205,7 @@ class TokenizerText:
         self.output_ids = np.array(list(self._words), np.int32)
 
     def encode(self, text: str) -> list[int]:
-        # Unlike ``encode``, a batch lets other threads run meanwhile.
+        # Unlike ``encode``, ``encode_batch`` lets other threads run during the call.
         with tokenizer_errors(self._name):
             ids: list[int] = self._tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
         return ids
@@ -215,7 +215,7 @@ class TokenizerText:
 
 
 def _whole_words(tokenizer: Any) -> Iterator[tuple[int, str]]:
-    """Yield tokens that are a whole word, each with its text (a space and the word)."""
+    """Yield each token id that is a whole word, with its text (a space and the word)."""
     for token in range(tokenizer.get_vocab_size()):
         word = tokenizer.decode([token]).strip()
         text = f" {word}"

@@ -1,4 +1,4 @@
-"""An emulated worker: its configuration, its parts, and running totals of client service."""
+"""An emulated worker: its configuration, its parts, and the sums of each client's tokens."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 
 from fairbench.config.backend import MAX_TIME_SCALE, MIN_TIME_SCALE
 from fairbench.config.settings import ENGINE
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.logs import InBatch, ServiceLog, Shares, Stretch
+from fairbench.engine.sglang import SGLangReplica, replica_class
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, engine_limits
@@ -17,28 +20,26 @@ from fairbench.hardware.timing import ProfileCosts, TimingProfile, slowed
 from fairbench.schedulers.base import LocalScheduler, Setup
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, local_class
-from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.engine.sglang.contract import worker_class
-from fairbench.sim.engine.sglang.worker import Worker
-from fairbench.sim.records.service_log import ServiceLog, Shares
-from fairbench.sim.records.stretches import InBatch, Stretch
-from fairbench_emulator.kv_blocks import PublishingCache
-from fairbench_emulator.kv_publisher import Publisher
+from fairbench.streams import stream
+from fairbench_emulator.kv_events import Publisher, PublishingCache
 from fairbench_emulator.live_engine import LiveEngine, WallClock
 from fairbench_emulator.tokens import ApproximateText, Text, TokenizerText, TokenStreams
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatorConfig:
-    """An emulator's configuration: ``gpu`` is a full profile id, ``settings`` are NAME.PARAM.
+    """The configuration of an emulator.
 
-    ``weights`` are the clients' entitlements, 1 by default.
-
-    ``time_scale`` emulated seconds pass in a real second; every iteration takes ``slowdown`` times
-    as long as on the GPU. Tokens are streamed every ``stream_interval`` decode steps. Port 0 means
-    any free port; a ``kv_events_port`` of None means that no events are published. ``tokenizer`` is
-    a file for prompts that come as text. ``number`` identifies the worker in its answers, None for
-    no identity.
+    - ``gpu`` is the full id of a timing profile.
+    - ``settings`` maps NAME.PARAM to a value, where NAME is the local scheduler or the engine.
+    - ``weights`` maps client names to weights; the default weight is 1.
+    - ``port`` and ``kv_replay_port`` are TCP ports; 0 means any free port.
+    - ``kv_events_port`` is the TCP port of KV events; None means that no events are published.
+    - ``time_scale`` is the number of emulated seconds per real second.
+    - ``slowdown`` is the ratio of an iteration's duration to its duration in the timing profile.
+    - ``stream_interval`` is the number of decode steps between two chunks of a streamed answer.
+    - ``tokenizer`` is the path of a file tokenizer.json for prompts that are text.
+    - ``number`` identifies the worker in its answers; None means no identification.
     """
 
     gpu: str
@@ -68,7 +69,7 @@ class EmulatorConfig:
 
 
 def _check_settings(local: str, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError unless all settings are known, have the right type, and apply here."""
+    """Raise UsageError unless each setting is known, applies to the emulator, and has its type."""
     used: dict[str, type] = {local: local_class(local).Params, ENGINE: EngineParams}
     for key in settings:
         owner = key.partition(".")[0]
@@ -79,8 +80,8 @@ def _check_settings(local: str, settings: Mapping[str, Any]) -> None:
 
 
 @dataclass(slots=True)
-class Service:
-    """Tokens of a client: prompts admitted, computed, recomputed, and output produced."""
+class ClientTokens:
+    """Token counts of one client: admitted, computed and recomputed prompts, and output."""
 
     input_tokens: int = 0
     extend_tokens: int = 0
@@ -89,11 +90,11 @@ class Service:
 
 
 class ServiceTotals(ServiceLog):
-    """A worker's log that keeps sums instead of rows, because a server runs without end."""
+    """A worker's log that keeps sums instead of rows, because a server runs without limit."""
 
     def __init__(self) -> None:
         super().__init__([])
-        self.clients: defaultdict[str, Service] = defaultdict(Service)
+        self.clients: defaultdict[str, ClientTokens] = defaultdict(ClientTokens)
 
     def prefill(
         self,
@@ -118,7 +119,7 @@ class ServiceTotals(ServiceLog):
 
 @dataclass(frozen=True, slots=True)
 class EmulatedWorker:
-    """The parts of a worker that answer HTTP requests."""
+    """The parts of an emulated worker that the HTTP server uses."""
 
     config: EmulatorConfig
     profile: TimingProfile
@@ -128,19 +129,19 @@ class EmulatedWorker:
     publisher: Publisher | None
 
     @property
-    def worker(self) -> Worker:
+    def worker(self) -> SGLangReplica:
         return self.engine.worker
 
 
 def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
-    """Build an idle emulator with an empty cache, whose time starts now.
+    """Build an idle emulator with an empty cache, whose clock starts now.
 
-    Raises UsageError for settings, a tokenizer or a port that cannot be used.
+    Raises UsageError for an invalid setting, an invalid tokenizer or an unavailable port.
     """
     profile = load_profile(config.gpu)
     limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
     text: Text = (
-        # the first number beyond the limit: it is refused
+        # one token more than the KV pool holds is enough to refuse the prompt
         ApproximateText(most_tokens=limits.pool_tokens + 1)
         if config.tokenizer is None
         else TokenizerText(config.tokenizer)
@@ -154,7 +155,10 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     wall = WallClock(config.time_scale, loop.time)
     timing = slowed(profile, config.slowdown)
     setup = Setup(
-        weights=config.weights, pool_tokens=limits.pool_tokens, costs=ProfileCosts(timing)
+        weights=config.weights,
+        pool_tokens=limits.pool_tokens,
+        costs=ProfileCosts(timing),
+        shuffle=stream(0, "scheduler").shuffle,
     )
 
     def new_scheduler() -> LocalScheduler:
@@ -163,7 +167,7 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
         return scheduler
 
     parts = WorkerParts(0, wall.clock, new_scheduler(), timing, totals)
-    worker = worker_class(limits)(parts, limits, cache)
+    worker = replica_class(limits)(parts, limits, cache)
     engine = LiveEngine(
         worker, cache, streams, wall, text, loop, config.stream_interval, new_scheduler
     )

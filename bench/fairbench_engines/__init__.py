@@ -1,1 +1,1 @@
-"""Plugins inside SGLang and vLLM, in which our schedulers decide about real requests."""
+"""Plugins with which fairbench's schedulers decide about requests inside SGLang and vLLM."""

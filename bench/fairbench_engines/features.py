@@ -1,25 +1,36 @@
-"""The table of features on the releases page: how the plugin of each engine obeys them.
+"""The table of features on the releases page: what works with the plugin in each engine.
 
-Whether a feature is refused is read from the tables with which the plugins refuse it.
+The plugins' own tables of refused features decide whether the page calls a feature refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fairbench_engines.sglang import release as sglang
 from fairbench_engines.vllm import release as vllm
 
 CLASSES = "SGLang's own classes"
+VLLM_CLASSES = "vLLM's own classes"
 SERVER = "a server on a CPU"
+RANKS = "one account over all ranks, which exchange their charges and never wait for each other"
+
+
+ABSENT = "vLLM has no such option"
+
+
+ADAPTERS = (
+    "the client stays the client, the adapter is a part of the prefix, and an adapter without a "
+    "slot counts as no room"
+)
 
 
 class Feature(NamedTuple):
-    """A feature of an engine: how the plugin obeys it, and the flags that ask for it.
+    """A feature of an engine: what works with the plugin, and the flags that request the feature.
 
-    ``sglang`` and ``vllm`` say what works and how that is tested. ``flags`` are names in
-    ``sglang.OFF``, and ``paths`` are names in ``vllm.OFF``: the plugins refuse these.
+    ``sglang`` and ``vllm`` say what works and how the feature is tested. ``flags`` are names in
+    ``sglang.OFF``, and ``paths`` are names in ``vllm.OFF``; the plugins refuse both.
     """
 
     name: str
@@ -32,78 +43,117 @@ class Feature(NamedTuple):
 FEATURES = (
     Feature(
         "data-parallel ranks in one server",
-        flags=("dp_size", "enable_dp_attention"),
-        paths=("parallel_config.data_parallel_size",),
+        f"{RANKS}. Tested on {CLASSES} and on {SERVER} with two ranks and a flood; one process a "
+        "rank (`--tp-size 1`), and no classes of priority",
+        vllm=f"{RANKS}. Tested on {VLLM_CLASSES} and on {SERVER}, with two ranks of a dense model "
+        "and a flood; not on several hosts, with Ray, or for ranks that are started one by one",
+    ),
+    Feature(
+        "data-parallel attention",
+        flags=("enable_dp_attention", "attn_dp_size"),
+        vllm=ABSENT,
     ),
     Feature(
         "LoRA adapters",
-        "the client stays the client, the adapter is a part of the prefix, and an adapter without "
-        f"a slot counts as no room. Tested on {CLASSES}: streams equal the simulator's",
-        paths=("lora_config",),
+        f"{ADAPTERS}. Tested on {CLASSES}: streams equal the simulator's",
+        vllm=f"{ADAPTERS}. Tested on {VLLM_CLASSES}: streams equal vLLM's (which lets others pass "
+        f"an adapter without a slot) and the simulator's; and on {SERVER}",
     ),
     Feature(
         "LoRA: overlapped loading, drained adapters",
-        flags=("enable_lora_overlap_loading", "lora_drain_wait_threshold"),
-        paths=("lora_config",),
+        "an adapter that loads or drains counts as no room. Tested on "
+        f"{CLASSES}: every request is served and charged once",
+        vllm=ABSENT,
     ),
     Feature(
         "speculative decoding",
         "accepted tokens are charged, and neither drafts nor tokens after the end. Tested on "
-        f"{CLASSES}: streams equal SGLang's; no eviction policy and no preempting scheduler",
-        paths=("speculative_config",),
+        f"{CLASSES}: streams equal SGLang's, also under preempting schedulers; no eviction policy",
+        vllm="as in SGLang, also with asynchronous scheduling and eviction policies. Tested on "
+        f"{VLLM_CLASSES}: streams equal vLLM's, charges equal the outputs; and on {SERVER}",
     ),
     Feature(
         "priorities",
         "fair inside a class, with classes and preemption in SGLang's order. Tested on "
         f"{CLASSES}: streams equal SGLang's and the simulator's; and on {SERVER}",
-        paths=("scheduler_config.policy",),
+        vllm="fair inside a class, with classes and preemption in vLLM's order. Tested on "
+        f"{VLLM_CLASSES}: streams equal vLLM's and the simulator's; and on {SERVER}",
     ),
     Feature(
         "HiCache, KV offload",
-        flags=("enable_hierarchical_cache", "enable_lmcache"),
-        paths=("kv_transfer_config",),
+        "tokens from the host or from storage count as cached, and a request whose prefix is still "
+        "fetched from storage counts as without room. The GPU time of a load is charged to the "
+        f"request that needs it. Tested on {CLASSES}: streams equal SGLang's; no eviction policy",
+        flags=("enable_lmcache",),
+        vllm="with `--kv-transfer-config` and `--kv-offloading-size`, loaded tokens count as "
+        "cached. The GPU time of a load is charged if the step waits for it; a load beside the "
+        f"steps takes none. Tested on {VLLM_CLASSES} with a connector: streams equal vLLM's; and "
+        f"with vLLM's example connector on {SERVER}",
     ),
     Feature(
-        "disaggregated prefill, decode and encoders",
-        flags=("disaggregation_mode", "encoder_only", "language_only"),
-        paths=("kv_transfer_config", "ec_transfer_config"),
+        "disaggregated prefill and decode",
+        "a prefill server orders fairly; a decode server gives memory in the scheduler's order and "
+        f"charges outputs. Tested on {CLASSES}: under `fcfs` memory is given as SGLang does, and "
+        f"prompts are ordered as simulated; and on {SERVER} that decodes; no scheduler that "
+        "preempts or refuses requests, no eviction policy, no pipeline",
+        vllm="a server that prefills orders fairly, and a server that decodes charges outputs and "
+        f"the rest of each prompt. Tested on {VLLM_CLASSES} with a connector: streams equal "
+        f"vLLM's and the simulator's; and with vLLM's example connector on {SERVER}",
+    ),
+    Feature(
+        "disaggregated encoders",
+        "a server with `--language-only` charges the tokens of an image as SGLang counts them. "
+        f"Tested on {CLASSES}",
+        flags=("encoder_only",),
+        paths=("ec_transfer_config",),
     ),
     Feature(
         "pipeline parallelism",
         f"each stage decides alike. Tested on {CLASSES}: two running batches, streams equal "
         "SGLang's; no scheduler that reads the clock",
-        paths=("parallel_config.pipeline_parallel_size",),
+        vllm="one scheduler decides for all stages; outputs are charged when they are known. "
+        f"Tested on {VLLM_CLASSES}: up to four batches in flight, streams equal vLLM's",
     ),
     Feature(
         "tensor parallelism",
         f"each rank decides alike. Tested on {CLASSES}: equal streams under different clocks and "
         "random numbers; no scheduler that reads the clock",
-        vllm="one scheduler decides for all ranks (no test)",
+        vllm=f"one scheduler decides for all ranks. Tested on {VLLM_CLASSES}: streams equal vLLM's",
     ),
     Feature(
         "multimodal models",
         "the tokens of an image are charged as SGLang counts them. Tested on "
         f"{CLASSES}, with token numbers of 62 bits",
-        vllm="decoder-only models pass unchanged (no test)",
+        vllm="the tokens of an image are charged as vLLM counts them, and equal images are a "
+        f"common prefix. Tested on {VLLM_CLASSES}: streams equal vLLM's and the simulator's",
         paths=("model_config.is_encoder_decoder",),
     ),
     Feature(
         "embeddings",
         "served in order of arrival, which the server says at its start, because SGLang does not "
         f"tell its scheduler their clients. Tested on {CLASSES}: streams equal SGLang's",
-        paths=("model_config.runner_type",),
+        vllm="served in order of arrival, which the server says at its start, because vLLM does "
+        f"not tell its scheduler their clients. Tested on {SERVER}; no eviction policy",
     ),
     Feature(
         "structured output",
         f"a request is queued once its grammar is ready. Tested on {CLASSES}: streams equal "
         f"SGLang's; and on {SERVER}",
-        vllm="requests pass unchanged (no test)",
+        vllm="a request keeps its position until its grammar is ready, and others pass it. "
+        f"Tested on {VLLM_CLASSES}: streams equal vLLM's; and on {SERVER}",
     ),
     Feature(
         "sessions",
         "the eviction policy `retention` and schedulers of programs know a session that the caller "
         f"names with `session_id`. Tested on {SERVER}",
-        vllm="`session_id` names the client, and `retention` is refused",
+        vllm="as in SGLang; the session is `session_id` in `vllm_xargs`, because the field "
+        f"`session_id` names the client. Tested on {VLLM_CLASSES} and on {SERVER}",
+    ),
+    Feature(
+        "several choices and prompts in a request",
+        "each choice (`n`) and prompt keeps the client of the request. Tested on "
+        f"{SERVER}, with `/v1/responses` behind `serve`",
+        vllm=f"each choice keeps the client of the request. Tested on {SERVER}",
     ),
     Feature("diffusion LLMs", flags=("dllm_algorithm",), paths=("model_config.is_diffusion",)),
 )
@@ -117,16 +167,18 @@ def table() -> str:
 
 
 def _in_sglang(feature: Feature) -> str:
-    if not feature.flags:
-        return f"works: {feature.sglang}"
-    flags = ", ".join(f"`--{name.replace('_', '-')}`" for name in feature.flags)
-    return f"refused ({flags}): {sglang.OFF[feature.flags[0]].why}"
+    told = [f"works: {feature.sglang}"] if feature.sglang else []
+    if feature.flags:
+        flags = ", ".join(f"`--{name.replace('_', '-')}`" for name in feature.flags)
+        told.append(f"refused ({flags}): {sglang.OFF[feature.flags[0]].why}")
+    return ". ".join(told)
 
 
-def _in_vllm(feature: Feature, off: Mapping[str, tuple[str, Any]] = vllm.OFF) -> str:
-    flags = dict.fromkeys(off[path][0] for path in feature.paths if path in off)
-    if not flags:
-        return f"works: {feature.vllm}" if feature.vllm else "works"
-    told = ", ".join(f"`{flag}`" if flag.startswith("--") else flag for flag in flags)
-    works = f"works: {feature.vllm}; " if feature.vllm else ""
-    return f"{works}refused ({told})"
+def _in_vllm(feature: Feature, off: Mapping[str, vllm.OffValue] = vllm.OFF) -> str:
+    if feature.vllm == ABSENT:
+        return ABSENT
+    told = [f"works: {feature.vllm}"] if feature.vllm else []
+    for one in (off[path] for path in feature.paths):
+        flag = f"`{one.flag}`" if one.flag.startswith("--") else one.flag
+        told.append(f"refused ({flag}): {one.why}")
+    return ". ".join(told)

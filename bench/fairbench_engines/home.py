@@ -1,28 +1,33 @@
 """The host of a local scheduler in an engine: the common part for SGLang and vLLM.
 
-The scheduler is the same object as in the simulator. The engine keeps queue, cache and memory; the
-host reports the events of requests to the scheduler, and counts them.
+The scheduler is the same object as in the simulator. The engine keeps queue, cache and memory. The
+host reports the events of requests to the scheduler, and counts the events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import count
+from itertools import compress, count
+from operator import attrgetter
 from typing import Any, Protocol
 
 from fairbench.core import Prompt, Request
 from fairbench.errors import RunFailed
+from fairbench.live.headers import untagged
 from fairbench.live.ledger import FIRST_TOKEN, QUEUE_TIME, Ledger
 from fairbench.live.plugin_config import PluginConfig
-from fairbench.live.request_tag import untagged
-from fairbench.live.step_times import FittedCosts, StepTimes
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.token_pages import narrow, segments_of
 from fairbench.schedulers.views import WaitingView
+from fairbench_engines.ranks import RankLink
+from fairbench_engines.step_times import FittedCosts, StepTimes
 
 Theirs = Any  # an engine's request
+REQUEST, PRODUCED, CLIENT = map(attrgetter, ("request", "produced", "client"))
+IS_POSITIVE = (0).__lt__
 
 
 @dataclass(slots=True, eq=False)
@@ -31,9 +36,10 @@ class Tracked:
 
     request: Request
     theirs: Theirs
-    prompt: Prompt  # the tokens to prefill; for a request that vLLM preempted, its outputs too
+    prompt: Prompt  # tokens to prefill; after a preemption in vLLM, with the request's outputs
     produced: int = 0  # output tokens that the scheduler has received
-    admitted: bool = False  # set, so that the next admission counts as a second one
+    admitted: bool = False  # whether the request was admitted before
+    loaded: int = 0  # number of prefix tokens that the next step loads from host memory
 
 
 def request_of(
@@ -45,9 +51,9 @@ def request_of(
     priority: int = 0,
     session: str | None = None,
 ) -> Request:
-    """Return the scheduler's view of a request; a session is a program of which no end is known.
+    """Return the scheduler's view of a request; a session counts as a program without a known end.
 
-    ``tag`` is the name of the client, with the time left to the request's deadlines at ``now_s``.
+    ``tag`` has the client's name and the seconds left until the request's deadlines at ``now_s``.
     """
     client, due = untagged(tag, now_s)
     return Request(
@@ -62,14 +68,14 @@ def request_of(
 
 
 def program_of(client: str, session: str | None) -> int:
-    """Return the number of a client's session, at least 1; 0 without a session."""
+    """Return a number for a client's session, at least 1; 0 for a request without a session."""
     if session is None:
         return 0
     return 1 + int.from_bytes(blake2b(f"{client}\0{session}".encode(), digest_size=8).digest())
 
 
 class EngineView(WaitingView, Protocol):
-    """A waiting queue from which requests are removed after their admission or abort."""
+    """A waiting queue that removes requests after their admission or abort."""
 
     def leave(self, request: Request) -> None: ...
 
@@ -77,7 +83,7 @@ class EngineView(WaitingView, Protocol):
 
 
 class EngineHome:
-    """A scheduler in an engine, whose requests are called ``name_of``; a subclass adds a view."""
+    """The host of a scheduler in an engine; ``name_of`` identifies the engine's requests."""
 
     view: EngineView
     name_of: Callable[[Theirs], Hashable]
@@ -91,11 +97,14 @@ class EngineHome:
         self.costs = FittedCosts() if wanted else None
         self.scheduler.prepare(Setup(weights=config.weights, costs=self.costs))
         self._times = None
-        if self.costs is not None and self.scheduler.times_steps:
+        if self.costs is not None and self.scheduler.on_gpu_time is not None:
             self._times = StepTimes(self.scheduler, self.costs)
         self._tracked: dict[Hashable, Tracked] = {}
         self._ours: dict[Request, Tracked] = {}
-        self._left: list[Request] = []  # the queue and the engine, which views may still read
+        # link to the other data-parallel ranks of the server, if any
+        self.ranks: RankLink | None = None
+        # requests that have left the queue and that views may still read
+        self._left: list[Request] = []
         self._numbers = count()
 
     @property
@@ -106,6 +115,27 @@ class EngineHome:
     def waiting(self) -> Collection[str]:
         """The clients with waiting requests."""
         return self.view.clients()
+
+    def look(self, now_s: float) -> None:
+        """Apply the charges of the other ranks."""
+        if self.ranks is not None:
+            self.ranks.look(now_s)
+
+    def tell(self, now_s: float) -> None:
+        """Send this rank's charges to the other ranks."""
+        if self.ranks is not None:
+            self.ranks.tell(now_s, self.view.clients(), idle=self.idle)
+
+    def _arrive(self, request: Request, now_s: float, *, again: bool = False) -> None:
+        """Report to the scheduler a request that arrives or waits ``again`` after a retraction."""
+        handle = self.scheduler.on_retract if again else self.scheduler.on_arrival
+        if self.ranks is None:
+            handle(request, self.view, now_s)
+            return
+        if not again:  # a request that waits again may come in the middle of a pass
+            self.ranks.look(now_s)
+        with self.ranks.arriving(request.client):
+            handle(request, self.view, now_s)
 
     def gone(self, theirs: Theirs) -> None:
         """Handle the end of a request in any state. A second call has no effect."""
@@ -130,8 +160,10 @@ class EngineHome:
         self._left.clear()
 
     def retraction_order(self, running: Iterable[Theirs], now_s: float) -> list[Theirs]:
-        """Return all running requests in the order of losing memory; unknown ones go last."""
-        wanted = self.scheduler.retraction_order(self.view.running, now_s)
+        """Return the running requests in the order of losing memory, unknown requests last."""
+        order_victims = self.scheduler.retraction_order
+        assert order_victims is not None, "only a scheduler with such an order is asked"
+        wanted = order_victims(self.view.running, now_s)
         known: dict[Request, Theirs] = {}
         unknown: list[Theirs] = []
         for theirs in running:
@@ -147,7 +179,7 @@ class EngineHome:
         return [*(known[request] for request in wanted), *unknown]
 
     def _admit(self, tracked: Tracked, extend_tokens: int) -> None:
-        """Account an admission; the uncached tokens will all be computed, if in chunks."""
+        """Account an admission; all uncached tokens will be computed, possibly in chunks."""
         request, recompute = tracked.request, tracked.admitted
         tracked.admitted = True
         self.ledger.count("admissions", request.client)
@@ -158,14 +190,38 @@ class EngineHome:
         self.cap.enter(request)
         self.scheduler.on_admitted(request, extend_tokens, recompute)
 
-    def _produce(self, tracked: Tracked, output_tokens: int) -> None:
-        """Account a request's new output tokens, given its total."""
-        request, new = tracked.request, output_tokens - tracked.produced
-        tracked.produced = output_tokens
-        if new:
-            self.ledger.count("output_tokens", request.client, new)
-            if new == output_tokens:
-                self.ledger.waited(FIRST_TOKEN, request)
-            self.scheduler.on_tokens(request.client, new)
-            if self.scheduler.per_request_tokens:
-                self.scheduler.on_request_tokens(request, new)
+    def _produce(self, names: Iterable[Hashable], new_tokens: Iterable[int]) -> None:
+        """Account new output tokens of requests by their names; unknown names are ignored.
+
+        A step has hundreds of requests, so functions in C iterate over the requests where possible.
+        """
+        found = list(map(self._tracked.get, names))
+        new = list(compress(new_tokens, found))
+        tracked: list[Tracked] = list(filter(None, found))
+        if min(new, default=1) < 1:
+            has_new = list(map(IS_POSITIVE, new))
+            tracked, new = list(compress(tracked, has_new)), list(compress(new, has_new))
+        if 0 in map(PRODUCED, tracked):
+            for one in tracked:
+                if not one.produced:
+                    self.ledger.waited(FIRST_TOKEN, one.request)
+        for one, tokens in zip(tracked, new, strict=True):
+            one.produced += tokens
+        requests = list(map(REQUEST, tracked))
+        if (charge_tokens := self.scheduler.on_request_tokens) is not None:
+            # ``deque`` calls ``charge_tokens`` for each pair
+            deque(map(charge_tokens, requests, new), maxlen=0)
+        for client, sum_tokens in _tokens_by_client(requests, new).items():
+            self.ledger.count("output_tokens", client, sum_tokens)
+            self.scheduler.on_tokens(client, sum_tokens)
+
+
+def _tokens_by_client(requests: Iterable[Request], tokens: list[int]) -> Mapping[str, int]:
+    """Return the sum of the requests' tokens by client, in order of each client's first request."""
+    clients = map(CLIENT, requests)
+    if max(tokens, default=1) == 1:
+        return Counter(clients)
+    sums: dict[str, int] = {}
+    for client, new in zip(clients, tokens, strict=True):
+        sums[client] = sums.get(client, 0) + new
+    return sums

@@ -1,6 +1,6 @@
-"""Matches of waiting requests with an engine's cache, kept until the cache changes them.
+"""Matches of waiting requests with an engine's cache, kept until changes of the cache affect them.
 
-They keep an engine's queue in match order, at a cost proportional to the changes.
+Kept matches keep an engine's queue in match order, at a cost proportional to the changes.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from itertools import islice
 from typing import NamedTuple
 
 from fairbench.core import Request, Segment
+from fairbench.engine.kv_cache import AttachedRequest
+from fairbench.engine.sequence import Sequence as Waiting
+from fairbench.engine.waiting_queue import Entry, MatchedQueue
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
-from fairbench.schedulers.token_pages import narrow, segments_of
+from fairbench.schedulers.token_pages import prompt_apart
 from fairbench.schedulers.views import RunningView
-from fairbench.sim.engine.matched_queue import MatchedQueue
-from fairbench.sim.engine.scans import Entry
-from fairbench.sim.prefix_cache import Waiter as AnyWaiter
-from fairbench.sim.sequence import Sequence as Waiting
 
-NO_OUTPUT = Segment("", 0)  # the queue does not read it
+NO_OUTPUT = Segment("", 0)  # placeholder, because the queue does not read outputs
 
 
 class Match(NamedTuple):
     """The result of a look-up in an engine's cache.
 
-    ``depth`` tokens are cached. ``at`` names the end of the cached prefix, and ``awaited`` the next
-    part of the prompt, whose arrival in the cache would extend the match; None if no part would.
+    ``depth`` tokens are cached. ``at`` identifies the end of the cached prefix. ``awaited``
+    identifies the next part of the prompt, which would extend the match if cached; None without
+    such a part.
     """
 
     depth: int
@@ -37,30 +37,30 @@ class Match(NamedTuple):
 class Spot:
     """The end of a cached prefix, and the waiting requests whose match ends there.
 
-    ``latest`` is the last of them in the queue's order, None if unknown.
+    ``latest`` is the last of these requests in the queue's order, None if unknown.
     """
 
-    parent: Spot | None = None  # used only by the engine
+    parent: Spot | None = None  # only the simulated engine uses this field
 
     def __init__(self, depth: int, at: Hashable) -> None:
         self.depth = depth
         self.at = at
-        # the part that each waiting request awaits
+        # the part of the prompt that each waiting request awaits
         self.waiters: dict[Waiter, Hashable | None] = {}
         self.latest: Waiter | None = None
 
     def last(self, refresh: int) -> Waiter:
-        """Return the waiter that comes last in the list of this refresh."""
+        """Return the waiting request that is last in the order of this refresh."""
         if self.latest is None:
             self.latest = max(self.waiters, key=lambda waiter: waiter.touched_at(refresh))
         return self.latest
 
 
-Waiter = AnyWaiter[Spot]
+Waiter = AttachedRequest[Spot]
 
 
 class KeptMatches(ABC):
-    """A MatchCache over an engine's own cache, which is asked only about possible changes.
+    """A MatchCache over an engine's own cache that looks up only matches that may have changed.
 
     A subclass looks up a request, and calls ``stored`` and ``lost`` when the cache changes. An
     unneeded call costs a look-up; a missing call leaves an outdated match in the order of the
@@ -75,16 +75,16 @@ class KeptMatches(ABC):
 
     @abstractmethod
     def look_up(self, request: Request) -> Match:
-        """Ask the engine how much of a waiting request is cached."""
+        """Return the match of a waiting request by the engine's own look-up."""
 
     # Changes of the cache.
 
     def stored(self, part: Hashable) -> None:
-        """Handle a part of a prompt that was cached: requests that await it have longer matches."""
+        """Handle a newly cached part of a prompt, which lengthens other requests' matches."""
         self._moved(self._awaiting.get(part, ()))
 
     def lost(self, at: Hashable) -> None:
-        """Handle the eviction of the prefix that ends here."""
+        """Handle the eviction of the prefix that ends at ``at``."""
         if (spot := self._spots.get(at)) is not None:
             self._moved(spot.waiters)
 
@@ -108,12 +108,12 @@ class KeptMatches(ABC):
         self.match_again(changed)
 
     def match_again(self, waiters: list[Waiter]) -> None:
-        """Match these waiting requests, which are attached nowhere."""
+        """Match the given waiting requests, which have no match position yet."""
         for waiter in waiters:
             self.attach(waiter)
 
     def attach(self, waiter: Waiter) -> None:
-        """Match a waiting request that is attached nowhere."""
+        """Match a waiting request that has no match position yet."""
         depth, at, awaited = self.look_up(waiter.request)
         spot = self._spots.get(at)
         if spot is None:
@@ -126,13 +126,13 @@ class KeptMatches(ABC):
             self._awaiting.setdefault(awaited, {})[waiter] = None
 
     def opened(self, spot: Spot, request: Request) -> None:
-        """Handle a new match position, the end of this request's cached prefix."""
+        """Handle a new match position, the end of the request's cached prefix."""
 
     def closed(self, spot: Spot) -> None:
         """Handle a match position without waiting requests."""
 
     def detach(self, waiter: Waiter) -> None:
-        """Forget a waiting request. Does nothing if it is attached nowhere."""
+        """Forget a waiting request. A request without a match position is ignored."""
         if (spot := waiter.node) is None:
             return
         waiter.node = None
@@ -165,8 +165,8 @@ class KeptMatches(ABC):
 class EngineQueue(MatchedQueue[Spot]):
     """The simulator's queue in match order over an engine's cache.
 
-    ``matched(request)`` returns the cached tokens of what would be prefilled, by the engine's own
-    look-up before an admission.
+    ``matched(request)`` returns the request's cached tokens by the engine's own look-up, which the
+    engine makes before an admission.
     """
 
     def __init__(
@@ -189,23 +189,25 @@ class EngineQueue(MatchedQueue[Spot]):
         apart: Hashable = None,
         first: bool = False,
     ) -> None:
-        """Add an arrival, or a request that lost its memory, to prefill ``token_ids``.
+        """Add a request that arrives, or that has lost its memory, with the prompt ``token_ids``.
 
-        A match has at most ``most`` tokens, by default all but one. ``apart`` separates equal
-        tokens of two requests in the cache. The request goes to the tail of the queue, or
-        ``first``.
+        A match has at most ``most`` tokens, by default all tokens except the last. ``apart`` is the
+        key that separates equal tokens of two requests in the cache. The request goes to the tail
+        of the queue, or to the head with ``first``.
         """
         waiting = Waiting(request, NO_OUTPUT, 0, lambda _: None)
-        # Only the first tokens are compared, to find cold requests that share them.
-        head = segments_of(narrow(token_ids[:IN_BATCH_TOKENS]))
-        waiting.prompt = head if apart is None else (Segment(repr(apart), 0), *head)
+        # Only the first tokens are compared, to find requests without a match that share a prefix.
+        waiting.prompt = prompt_apart(token_ids[:IN_BATCH_TOKENS], apart)
         waiting.total = len(token_ids) if most is None else most + 1
         self.enter(waiting, first=first)
 
-    def look_again(self, request: Request, token_ids: Sequence[int]) -> None:
-        """Match a waiting request again, which now has to prefill ``token_ids``."""
+    def look_again(
+        self, request: Request, token_ids: Sequence[int], apart: Hashable = None
+    ) -> None:
+        """Match a waiting request again, whose prompt is now ``token_ids``."""
         entry = self.entries[request]
-        entry.prompt, entry.total = segments_of(token_ids[:IN_BATCH_TOKENS]), len(token_ids)
+        entry.prompt = prompt_apart(token_ids[:IN_BATCH_TOKENS], apart)
+        entry.total = len(token_ids)
         self._on_moved(entry)
 
     def leave(self, request: Request) -> None:
@@ -213,7 +215,7 @@ class EngineQueue(MatchedQueue[Spot]):
         self.admit(request)
 
     def head(self, count: int) -> list[Request]:
-        """Return the first requests in match order, as the last refresh left it."""
+        """Return the first requests in the match order of the last refresh."""
         return list(islice(self._match_scan(), count))
 
     def _place(self, entry: Entry[Spot], key: int, rank: int) -> None:

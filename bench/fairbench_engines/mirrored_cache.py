@@ -8,26 +8,26 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias, cast
 
 from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.engine.client_cache import ClaimedNode, ClientCache, Residency
+from fairbench.engine.kv_cache import KVNode
 from fairbench.schedulers.eviction.policy import EvictionPolicy
-from fairbench.sim.engine.client_cache import ClaimedNode, ClientCache
-from fairbench.sim.engine.residency import Residency
-from fairbench.sim.kv_node import KVNode
 
-OTHERS = "clients without an entitlement"  # one claimant for all clients that a run does not name
+# name for all clients without an entitlement of their own
+OTHERS = "clients without an entitlement"
 UNKNOWN = Request(-1, OTHERS, 0, 0, (), 0, 0)
 
 Ids: TypeAlias = "array[int]"
 
 
 class Prefix(NamedTuple):
-    """A cached prefix: its tokens, and the namespace that keeps equal tokens apart."""
+    """A cached prefix: token ids, and the namespace that separates equal tokens of models."""
 
     ids: Ids
     namespace: tuple[Hashable, Hashable]
 
 
 class LiveMemoryLog:
-    """The clock of a real engine, with no records."""
+    """A memory log of a real engine, which has a clock and keeps no records."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -37,11 +37,11 @@ class LiveMemoryLog:
         return round(self._now_s() * PS_PER_S)
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
-        """Keep no record."""
+        """Ignore the change."""
 
 
 def claiming(request: Request, clients: Container[str]) -> Request:
-    """Return the request as one of ``clients``, or else as ``OTHERS``."""
+    """Return the request under the name of its client, or under ``OTHERS`` for unknown clients."""
     return request if request.client in clients else replace(request, client=OTHERS)
 
 
@@ -70,10 +70,11 @@ class MirroredCache(ClientCache):
         self._clients = frozenset(self.residency.clients)
         self._drop_theirs = drop
         self._page = page
-        self._stretches: dict[KVNode, Prefix] = {}  # the tokens of each node without its ancestors
+        # tokens of each node, without the tokens of the node's ancestors
+        self._stretches: dict[KVNode, Prefix] = {}
 
     def claiming(self, request: Request) -> Request:
-        """Return the request under the name by which its tokens are claimed."""
+        """Return the request under the name of the client that claims the request's tokens."""
         return claiming(request, self._clients)
 
     # Prefixes in the engine's terms.
@@ -105,7 +106,7 @@ class MirroredCache(ClientCache):
         return cast(ClaimedNode, node)
 
     def matched(self, prefix: Prefix, limit: int) -> ClaimedNode:
-        """Return the end of the longest mirrored prefix of these tokens, at most ``limit``."""
+        """Return the end of the longest mirrored prefix of the tokens, up to ``limit`` tokens."""
         ids, node = prefix.ids, self.root
         while node.depth + self._page <= limit:
             child = node.children.get((self._name(prefix, node.depth), 0))
@@ -151,7 +152,7 @@ class MirroredCache(ClientCache):
     # Memory of running requests.
 
     def take(self, client: str, tokens: int) -> None:
-        """Make room for the tokens of a request that is about to be computed."""
+        """Make room for ``tokens`` tokens of a client's request that is about to be computed."""
         self.claims.keep_within_limit(client, tokens)
         if tokens > self.free:
             self.evict(tokens - self.free, {client: tokens})
@@ -159,20 +160,21 @@ class MirroredCache(ClientCache):
         self.residency.add_private(client, tokens)
 
     def decode(self, requests: Mapping[str, int]) -> None:
-        """Account one more token for each running request; ``requests`` counts by client."""
+        """Account one more token for each running request; ``requests`` is the number by client."""
         for client, tokens in requests.items():
             self.claims.keep_within_limit(client, tokens)
             self.residency.add_private(client, tokens)
 
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
-        """Claim the path to the end ``node`` of a request's stored tokens; ``last`` at its end.
+        """Claim the path to ``node``, where a request's stored tokens end; ``last`` at its end.
 
         The request no longer holds ``private`` of these tokens privately.
         """
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:
             stored, at = stored + at.length, parent
-        self.residency.add_private(request.client, stored - private)  # others had stored the rest
+        # other requests had stored the remaining tokens
+        self.residency.add_private(request.client, stored - private)
         (self.retain if last else self.claim)(node, request)
 
     # Choices of the policy.

@@ -1,1 +1,1 @@
-"""Experiments, servers and drivers on a Ray cluster: ``--executor ray`` and ``--launcher ray``."""
+"""Experiments and servers on a Ray cluster (``--executor ray`` and ``--launcher ray``)."""

@@ -14,37 +14,36 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.executor import Failure, Saving, Task, attempt
-from fairbench.execute.interruption import Interruption
-from fairbench.execute.local_processes import Child, start_child
 from fairbench.execute.sent_files import SentFiles, write_file
-from fairbench.results.new_directories import made, renamed_to_fresh
+from fairbench.execute.tasks import Child, Failure, Interruption, Saving, Task, attempt, start_child
+from fairbench.results.new_directories import making_parents, renamed_to_fresh
 from fairbench_ray.connection import Connected, Unreachable
-from fairbench_ray.tasks import STOP, Ended, Over, Refused, serve
+from fairbench_ray.tasks import STOP, EndedTask, Over, Refused, serve_tasks
 
 AUTO = "auto"
-POLL_S = 0.2
-CONNECT_S = 180.0  # Ray is slow on a busy machine
-PATIENCE_S = 300.0  # how long a cluster's head may be unreachable
-MOST_LOSSES = 3  # limit on losses of the head without a result between them
+POLL_S = 0.2  # seconds between two checks for a message or an interruption
+# limit in seconds on connecting to the cluster; Ray connects slowly on a busy host
+CONNECT_S = 180.0
+PATIENCE_S = 300.0  # limit in seconds on the time for which the cluster's head is unreachable
+MOST_LOSSES = 3  # limit on consecutive losses of the cluster's head without a finished task
 
 
 class _NotThere(Exception):
-    """A failure to reach any cluster."""
+    """The error raised when the process cannot connect to a Ray cluster."""
 
 
 class RayCluster:
-    """Runs as many tasks at a time as a Ray cluster has processors.
+    """An executor that runs as many tasks in parallel as a Ray cluster has CPU cores.
 
-    Tasks are as in ``LocalProcesses``; a task is restarted when its node is lost, or when the whole
-    cluster was away for a while. Files that a ``Saving`` task saves are sent back and written here,
-    once. Nothing that the executor starts outlives this process.
+    The class ``LocalProcesses`` defines what a task is. The executor restarts a task if its node
+    is lost, or if the whole cluster was unreachable for a while. Files that a ``Saving`` task saves
+    are sent back and written once, on this machine. All tasks end when this process ends.
     """
 
     def __init__(self, address: str | None = None) -> None:
-        """Use the cluster with head ``HOST:PORT``; by default, this machine's cluster.
+        """Use the cluster whose head has the address ``HOST:PORT``; or this machine's cluster.
 
-        Raises UsageError without Ray.
+        Raises UsageError if the package Ray is not installed.
         """
         if find_spec("ray") is None:
             raise UsageError("--executor ray needs the package ray: pip install '.[ray]'")
@@ -53,16 +52,16 @@ class RayCluster:
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Run the tasks; if a process dies, only its own task fails.
+        """Run the tasks; yield each task's number and result. A dying process fails only its task.
 
-        Raises UsageError if the cluster does not answer or a node is unfit for the tasks, and
-        RunFailed once the cluster is lost for good.
+        Raises UsageError if the cluster does not answer or if a node cannot run the tasks. Raises
+        RunFailed if the cluster stays unreachable or is lost too often.
         """
         sent_files = pickle.dumps(SentFiles.packed(tasks))
         left = {index: pickle.dumps(task) for index, task in enumerate(tasks)}
         losses, lost_s = 0, None
         while left and not interrupted():
-            child = start_child(serve, self._address)
+            child = start_child(serve_tasks, self._address)
             try:
                 for index, outcome in _outcomes(child, (sent_files, left), interrupted):
                     result = attempt(partial(_kept, tasks[index], outcome), interrupted)
@@ -94,7 +93,7 @@ class RayCluster:
 def _outcomes(
     child: Child, work: tuple[bytes, Mapping[int, bytes]], interrupted: Interruption
 ) -> Iterator[tuple[int, bytes | Failure]]:
-    """Yield outcomes while the child is connected. EOFError or OSError means that it died."""
+    """Yield the outcome of each task. EOFError or OSError means that the child process died."""
     child.pipe.send(work)
     connected = asked_to_stop = False
     until = time.monotonic() + CONNECT_S
@@ -110,7 +109,7 @@ def _outcomes(
             match child.pipe.recv():
                 case Connected():
                     connected = True
-                case Ended(index, outcome):
+                case EndedTask(index, outcome):
                     yield index, outcome
                 case Unreachable(reason):
                     raise _NotThere(reason)
@@ -119,12 +118,12 @@ def _outcomes(
                 case Over():
                     return
     finally:
-        if not connected:  # the process would not receive our request
+        if not connected:  # a process that is still connecting does not read the request to stop
             child.process.kill()
 
 
 def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
-    """Return a task's result, after storing the files that the task saved."""
+    """Return a task's result after writing the files that the task saved to the task's folder."""
     if isinstance(outcome, Failure):
         return outcome
     result, files = pickle.loads(outcome)
@@ -134,12 +133,12 @@ def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
 
 
 def _save(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write received files into a folder, each entry completely or not at all.
+    """Write received files into a folder; each entry is written completely or not at all.
 
-    A folder whose name is taken gets a number, as a run's does; a file is replaced.
+    If a folder's name is taken, a number is appended to the name. An existing file is replaced.
     """
     hidden = folder / f".writing-{secrets.token_hex(8)}"
-    with made(folder):
+    with making_parents(folder):
         try:
             for name, content in files.items():
                 write_file(hidden / name, content)

@@ -1,4 +1,4 @@
-"""The connection to Ray in its own process, because Ray ends a process without a head."""
+"""The process that connects to Ray. Ray ends each process that loses the cluster's head."""
 
 from __future__ import annotations
 
@@ -12,34 +12,35 @@ from threading import Thread
 from time import sleep
 from typing import Any, NamedTuple, NoReturn
 
-from fairbench.execute.local_processes import leave_signals_to_parent
+from fairbench.execute.tasks import leave_signals_to_parent
 
-ANSWER_S = 10.0
-LOOK_S = 2.0
+ANSWER_S = 10.0  # limit in seconds on opening a TCP connection to a node
+LOOK_S = 2.0  # seconds between two checks that the node of this process answers
 
 
 class Connected(NamedTuple):
-    """The first message: the cluster is connected."""
+    """The first message of the process: the process is connected to the cluster."""
 
 
 class Unreachable(NamedTuple):
-    """A message that no cluster was found at the address."""
+    """A message that the process found no cluster at the address."""
 
     reason: str
 
 
 @contextmanager
 def connected(pipe: Connection, address: str) -> Iterator[Any]:
-    """Yield Ray connected to the cluster, or None; the pipe receives which of the two.
+    """Connect to the cluster; yield the module ``ray``, or None if the connection fails.
 
-    Tasks begun inside end with the block. The block also ends, without an error, when the other end
-    of the pipe is closed. The process ends once its node is lost.
+    The pipe receives ``Connected`` or ``Unreachable``. Tasks that were started inside the block end
+    with the block. If the other end of the pipe is closed, the block ends without an error. The
+    process ends if its node is lost.
     """
     leave_signals_to_parent()
-    os.dup2(2, 1)  # Ray prints events of its nodes; our standard output may be JSON
+    os.dup2(2, 1)  # Ray prints events of its nodes; the command's standard output may be JSON
     import ray
 
-    with suppress(EOFError, OSError):  # the parent has died
+    with suppress(EOFError, OSError):  # EOFError and OSError mean that the parent process has died
         try:
             host, colon, port = address.rpartition(":")
             if colon and "/" not in host:
@@ -55,30 +56,31 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
             (node,) = (node for node in ray.nodes() if node["NodeID"] == own)
             home = node["NodeManagerAddress"], node["NodeManagerPort"]
         except (ValueError, RuntimeError, ray.exceptions.RayError):
-            give_up()  # the node is about to die: the parent connects again
+            give_up()  # the node is about to fail; the parent process will connect again
         Thread(target=_watch, args=home, name="home", daemon=True).start()
         pipe.send(Connected())
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray handles this signal itself
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray handles SIGTERM itself
         try:
             yield ray
         finally:
-            ray.shutdown()  # this ends our remaining tasks
+            ray.shutdown()  # the shutdown ends the remaining tasks of this process
 
 
 def give_up() -> NoReturn:
-    """End this process, as Ray does without a head; the parent notices.
+    """Kill this process, as Ray kills a process that has lost the head. The parent notices the end.
 
-    Ray's own shutdown would wait for absent nodes.
+    Ray's own shutdown would wait for nodes that no longer exist.
     """
     os.kill(os.getpid(), signal.SIGKILL)
-    raise SystemExit  # not reached
+    raise SystemExit  # SIGKILL ends the process before this line
 
 
 def _watch(host: str, port: int) -> None:
-    """End this process once the address does not answer any more.
+    """End this process as soon as the node at this address refuses connections.
 
-    If the head returns at the same address within a minute, Ray takes the new head for the old one
-    and waits forever. The head may be away for a while, and is therefore not asked.
+    If the head restarts at the same address within a minute, Ray treats the new head as the old
+    head and waits forever. This function checks the node, not the head, because a head may be
+    unreachable for a while without being lost.
     """
     while True:
         sleep(LOOK_S)
@@ -87,4 +89,5 @@ def _watch(host: str, port: int) -> None:
         except ConnectionRefusedError:
             give_up()
         except OSError:
-            continue  # slack for a busy machine
+            # a busy machine may answer late, so only a refused connection ends the process
+            continue

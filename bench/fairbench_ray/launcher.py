@@ -1,46 +1,267 @@
-"""The launcher that places each replica of a live run on a node of a Ray cluster."""
+"""The launcher that places each replica of a live run on a node of a Ray cluster.
+
+The module also represents places and server processes on other nodes in the process of the
+launcher.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any
+from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any, Self
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.local_processes import Child, start_child
-from fairbench.live.launchers import probe
-from fairbench.live.launchers.base import Wanted
-from fairbench.live.processes.process import Place
+from fairbench.execute.tasks import Child, start_child
+from fairbench.live.launchers import Wanted, check_alike, engine_modules
+from fairbench.live.processes.process import (
+    GRACE_S,
+    REAPER_MARGIN_S,
+    Process,
+    ReplicaPlace,
+    cause_in,
+    log_end,
+)
 from fairbench_ray.cluster import AUTO
 from fairbench_ray.connection import Connected, Unreachable
-from fairbench_ray.remote_places import RemotePlace, ReplicaCalls, ReplicaLost
-from fairbench_ray.replicas import Bundles, Close, Found, Placed, Placing, serve
+from fairbench_ray.replicas import (
+    Broken,
+    Bundles,
+    CallResult,
+    Close,
+    NodePython,
+    Placing,
+    RemoteCall,
+    ReplicasPlaced,
+    serve_replicas,
+)
 
-POLL_S = 0.2
-DISMISS_S = 90.0
-ASK_S = 120.0  # a first import takes long on a busy node
+LOOK_S = 0.2  # seconds between two checks of the servers on other nodes
+ASK_S = 60.0  # limit in seconds on an actor's answer
+STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0  # limit in seconds on stopping a server
+LOST = 255  # exit code that a server gets if its node is unreachable
+
+
+class ReplicaLost(Exception):
+    """The error raised when a replica can no longer be reached."""
+
+
+class ReplicaCalls:
+    """Calls to the actors of replicas, and periodic checks of their servers; thread-safe."""
+
+    def __init__(self, pipe: Connection, hosts: Sequence[str]) -> None:
+        self.hosts = hosts
+        self.lost: set[int] = set()
+        self._pipe, self._lock = pipe, Lock()
+        self._tickets = count()
+        self._open: dict[int, tuple[int, Future[Any]]] = {}
+        self._watched: list[RemoteProcess] = []
+        self._over = Event()
+
+    @classmethod
+    @contextmanager
+    def to(cls, pipe: Connection, hosts: Sequence[str]) -> Iterator[Self]:
+        """Yield the object through which replicas are called. The calls end with the block."""
+        calls = cls(pipe, hosts)
+        threads = [
+            Thread(target=work, name="replicas", daemon=True)
+            for work in (calls._hear, calls._watch_processes)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield calls
+        finally:
+            calls._over.set()
+            for thread in threads:
+                thread.join()
+
+    def call(self, replica: int, method: str, *arguments: Any) -> Future[Any]:
+        """Call a method of one replica's actor. The future may raise UsageError or ReplicaLost."""
+        future: Future[Any] = Future()
+        with self._lock:
+            ticket = next(self._tickets)
+            if replica in self.lost:
+                future.set_exception(ReplicaLost())
+                return future
+            self._open[ticket] = replica, future
+            try:
+                self._pipe.send(RemoteCall(ticket, replica, method, arguments))
+            except OSError:
+                self._lose_all()
+        return future
+
+    def watch(self, process: RemoteProcess) -> None:
+        """Check the process every ``LOOK_S`` seconds from now on."""
+        self._watched.append(process)
+
+    def _watch_processes(self) -> None:
+        while not self._over.wait(LOOK_S):
+            for process in list(self._watched):
+                process.poll_actor()
+
+    def _hear(self) -> None:
+        try:
+            while not self._over.is_set():
+                if self._pipe.poll(LOOK_S):
+                    self._settle_call(self._pipe.recv())
+        except (EOFError, OSError):
+            with self._lock:
+                self._lose_all()
+
+    def _settle_call(self, message: CallResult | Broken) -> None:
+        with self._lock:
+            replica, future = self._open.pop(message.ticket)
+            if isinstance(message, CallResult):
+                future.set_result(message.value)
+            elif message.lost:
+                self.lost.add(replica)
+                future.set_exception(ReplicaLost(message.reason))
+            else:
+                future.set_exception(UsageError(message.reason))
+
+    def _lose_all(self) -> None:
+        self.lost.update(range(len(self.hosts)))
+        for _, future in self._open.values():
+            future.set_exception(ReplicaLost("the Ray cluster is gone"))
+        self._open.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePlace:
+    """The place of one replica, which is the node of the replica's Ray actor."""
+
+    calls: ReplicaCalls
+    number: int
+    python: str
+    environment: Mapping[str, str] = field(default_factory=dict)  # Ray sets the actor's environment
+
+    @property
+    def host(self) -> str:
+        return self.calls.hosts[self.number]
+
+    @property
+    def listen(self) -> str:
+        return self.host
+
+    @property
+    def is_lost(self) -> bool:
+        return self.number in self.calls.lost
+
+    def free_ports(self, count: int) -> list[int]:
+        try:
+            found: list[int] = self.calls.call(self.number, "free_ports", count).result(ASK_S)
+        except (ReplicaLost, TimeoutError):
+            raise RunFailed(f"node {self.host} was lost before its server was started") from None
+        return found
+
+    def start(
+        self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
+    ) -> Process:
+        return RemoteProcess(self, command, log_path, environment)
+
+
+class RemoteProcess:
+    """A server that an actor started on another node. Its log is copied to this machine."""
+
+    def __init__(
+        self,
+        place: RemotePlace,
+        command: Sequence[str],
+        log_path: Path,
+        environment: Mapping[str, str],
+    ) -> None:
+        self.exit_code: int | None = None
+        self._place, self._log_path = place, log_path
+        log_path.touch()
+        self._log_start = log_path.stat().st_size
+        self._looking: Future[tuple[int | None, bytes]] | None = None
+        begun = self._call_actor("start", list(command), dict(environment))
+        try:
+            begun.result(ASK_S)
+        except (ReplicaLost, UsageError, TimeoutError):
+            self.exit_code = LOST
+        else:
+            place.calls.watch(self)
+
+    def _call_actor(self, method: str, *arguments: Any) -> Future[Any]:
+        return self._place.calls.call(self._place.number, method, *arguments)
+
+    @property
+    def ending(self) -> str:
+        if self._place.is_lost:
+            return f"its node, {self._place.host}"
+        return f"exit code {self.exit_code}"
+
+    def poll_actor(self) -> None:
+        """Read the actor's last answer and request the next answer. Not thread-safe."""
+        if self.exit_code is not None:
+            return
+        if self._looking is None:
+            self._looking = self._call_actor("look")
+        if not self._looking.done():
+            return
+        looking, self._looking = self._looking, None
+        try:
+            exit_code, said = looking.result()
+        except (ReplicaLost, UsageError):
+            exit_code, said = LOST, b""
+        with self._log_path.open("ab") as log:
+            log.write(said)
+        self.exit_code = exit_code
+
+    def log_tail(self) -> str:
+        return log_end(self._log_path, self._log_start)
+
+    def cause(self) -> str:
+        return cause_in(self._log_path, self._log_start)
+
+    def ask_to_stop(self) -> None:
+        if self.exit_code is None:
+            self._call_actor("stop")
+
+    def stop(self) -> None:
+        if self.exit_code is not None:
+            return
+        with suppress(ReplicaLost, UsageError, TimeoutError):
+            self._call_actor("stop").result(STOP_S)
+        seen = Event()
+        for _ in range(int(ASK_S / LOOK_S)):
+            if self.exit_code is not None:
+                return
+            seen.wait(LOOK_S)
+
+
+POLL_S = 0.2  # seconds between two checks for a message or an interruption
+DISMISS_S = 90.0  # limit in seconds on ending all replicas before their process is killed
+FIND_S = 120.0  # limit in seconds on a node's answer; a first import takes long on a busy node
 
 log = logging.getLogger(__name__)
 
 
 class RayLauncher:
-    """Places replicas on the nodes of a Ray cluster, each with a processor and its GPUs.
+    """A launcher that places replicas on the nodes of a Ray cluster.
 
-    Nothing that the launcher starts outlives this process. A replica whose node is lost is lost;
-    the others continue.
+    Each replica reserves one CPU core and its GPUs. All replicas end when this process ends. If a
+    node is lost, its replicas are lost, and the replicas on other nodes continue.
     """
 
     def __init__(self, address: str | None) -> None:
-        """Use the cluster's head, as ``RayCluster`` does. Raises UsageError without Ray."""
+        """Use the cluster with this head address. Raises UsageError if Ray is not installed."""
         if find_spec("ray") is None:
             raise UsageError("--launcher ray needs the package ray: pip install '.[ray]'")
         self._address = address or AUTO
 
     def check(self, wanted: Wanted) -> None:
-        """Reject shared GPUs. The cluster itself is checked later."""
+        """Raise UsageError if replicas should share GPUs. The cluster itself is checked later."""
         if wanted.share_gpus:
             raise UsageError(
                 "--share-gpus cannot be combined with --launcher ray, which gives each "
@@ -50,11 +271,11 @@ class RayLauncher:
     @contextmanager
     def places(
         self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
-    ) -> Iterator[Sequence[Place]]:
-        child = start_child(serve, self._address)
+    ) -> Iterator[Sequence[ReplicaPlace]]:
+        child = start_child(serve_replicas, self._address)
         try:
             child.pipe.send(Bundles(wanted.replicas, wanted.gpus, wanted.spread))
-            placed = self._placed(child, wanted, timeout_s, interrupted)
+            placed = self._wait_until_placed(child, wanted, timeout_s, interrupted)
             with ReplicaCalls.to(child.pipe, placed.hosts) as calls:
                 yield _fit_places(calls, placed, wanted)
         finally:
@@ -62,27 +283,27 @@ class RayLauncher:
                 child.pipe.send(Close())
             child.pipe.close()
             child.process.join(DISMISS_S)
-            child.process.kill()  # Ray may wait for a head that has ended
+            child.process.kill()  # Ray may wait forever for a head that has ended
             child.process.join()
 
-    def _placed(
+    def _wait_until_placed(
         self, child: Child, wanted: Wanted, timeout_s: float, interrupted: Callable[[], bool]
-    ) -> Placed:
+    ) -> ReplicasPlaced:
         until, told = time.monotonic() + timeout_s, False
         placing = Placing(0, "an answer of the cluster")
         while not interrupted():
             match self._heard(child):
-                case Placed() as placed:
+                case ReplicasPlaced() as placed:
                     return placed
                 case Unreachable(reason):
                     raise UsageError(f"--ray-address {self._address}: {reason}")
                 case Placing() as placing if not told:
                     told = True
-                    log.info("waiting for places: %s each", placing.needs)
+                    log.info("waiting for the Ray cluster: each replica needs %s", placing.needs)
                 case Connected() | None:
                     pass
             if time.monotonic() > until:
-                had = "not room for all" if wanted.spread else f"room for {placing.placed}"
+                had = "no room for all" if wanted.spread else f"room for {placing.placed}"
                 raise RunFailed(
                     f"{wanted.asked.format(wanted.replicas)}: the Ray cluster at {self._address} "
                     f"had {had} within {timeout_s:g} s; each needs {placing.needs}"
@@ -90,16 +311,16 @@ class RayLauncher:
         raise KeyboardInterrupt
 
     def _heard(self, child: Child) -> Any:
-        """Return the child's next message, or None if there is none at present."""
+        """Return the child's next message, or None after ``POLL_S`` seconds without a message."""
         try:
             return child.pipe.recv() if child.pipe.poll(POLL_S) else None
-        except (EOFError, OSError):  # Ray ends a process that has lost the head
+        except (EOFError, OSError):  # Ray ends a process that has lost the cluster's head
             raise RunFailed(f"the Ray cluster at {self._address} was lost") from None
 
 
-def _fit_places(calls: ReplicaCalls, placed: Placed, wanted: Wanted) -> list[RemotePlace]:
-    """Return the places after a check that all nodes have equal software."""
-    modules = tuple(probe.engine_modules(wanted))
+def _fit_places(calls: ReplicaCalls, placed: ReplicasPlaced, wanted: Wanted) -> list[RemotePlace]:
+    """Return the replicas' places; raise UsageError if software versions differ between nodes."""
+    modules = tuple(engine_modules(wanted))
     asked = [
         calls.call(number, "find", wanted.python, wanted.chosen, modules)
         for number in range(wanted.replicas)
@@ -107,7 +328,7 @@ def _fit_places(calls: ReplicaCalls, placed: Placed, wanted: Wanted) -> list[Rem
     places, versions = [], {}
     for number, (host, future) in enumerate(zip(placed.hosts, asked, strict=True)):
         try:
-            found: Found = future.result(ASK_S)
+            found: NodePython = future.result(FIND_S)
         except (UsageError, ReplicaLost, TimeoutError) as error:
             raise UsageError(f"node {host}: {f'{error}' or 'does not answer'}") from None
         if wanted.gpus and not placed.gpus and not found.needs_no_gpu:
@@ -116,5 +337,5 @@ def _fit_places(calls: ReplicaCalls, placed: Placed, wanted: Wanted) -> list[Rem
             )
         versions[f"node {host}, for {wanted.name}-{number}"] = found.versions
         places.append(RemotePlace(calls, number, found.python))
-    probe.check_alike(versions, wanted)
+    check_alike(versions, wanted)
     return places

@@ -1,4 +1,4 @@
-"""Replicas on Ray: the process that places them, and the actor that runs each server."""
+"""Replicas on Ray: the process that places replicas, and the actor that runs each server."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError, printable
-from fairbench.live.launchers import probe
+from fairbench.live.launchers import PROBE
 from fairbench.live.processes import reaper
-from fairbench.live.processes.ports import free_ports
+from fairbench.live.processes.addresses import free_ports
+from fairbench.live.processes.environment import ServerPython
 from fairbench.live.processes.process import GRACE_S, ServerProcess
-from fairbench.live.processes.server_python import ServerPython
 from fairbench_ray.connection import connected
 
-POLL_S = 0.05
-IDLE_POLL_S = 0.5
-CLOSE_S = 30.0
-AT_ONCE = 4  # concurrent calls of one actor, because a look must not wait for a stop
+POLL_S = 0.05  # seconds between two checks for answers while calls are open
+IDLE_POLL_S = 0.5  # seconds between two checks for a message while no call is open
+CLOSE_S = 30.0  # limit in seconds on closing all actors
+AT_ONCE = 4  # limit on concurrent calls of one actor; a status check must not wait for a stop
 CPU, GPU = "CPU", "GPU"
 
-# Ray kills the children of an actor that ends, but no grandchildren: the reaper is a grandchild,
-# and has time to end its server.
+# Ray kills the direct children of an actor that ends. The shell makes the reaper a grandchild of
+# the actor, so that the reaper lives long enough to end its server.
 BETWEEN = ("/bin/sh", "-c", '"$@"; exit', "sh")
 
 
-class Found(NamedTuple):
-    """A node's Python for servers, and the versions that must be equal on all nodes."""
+class NodePython(NamedTuple):
+    """The Python interpreter for servers on a node, and the versions that all nodes must share."""
 
     python: str
     versions: Mapping[str, str]
@@ -40,7 +40,10 @@ class Found(NamedTuple):
 
 
 class ReplicaActor:
-    """Starts and ends the server of one replica on its node. The server ends with this process."""
+    """A Ray actor that starts and ends one replica's server on its node.
+
+    The server ends when the actor ends.
+    """
 
     def __init__(self) -> None:
         self._folder = Path(mkdtemp(prefix="fairbench-"))
@@ -48,32 +51,32 @@ class ReplicaActor:
         self._read = 0
         self._server: ServerProcess | None = None
 
-    def find(self, wanted: ServerPython, chosen: str | None, modules: Sequence[str]) -> Found:
-        """Find the Python for servers. Raises UsageError unless it contains fairbench."""
-        python = wanted.find(chosen)
-        command = [python, "-m", probe.__name__, "versions", *modules]
+    def find(self, wanted: ServerPython, chosen: str | None, modules: Sequence[str]) -> NodePython:
+        """Find the Python interpreter for servers. Raises UsageError without fairbench."""
+        python = wanted.find_python(chosen)
+        command = [python, "-m", PROBE, "versions", *modules]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             said = (done.stderr.strip() or "said nothing").splitlines()[-1]
             raise UsageError(f"{python}: {printable(said)[:200]}")
         versions = json.loads(done.stdout.splitlines()[-1])
-        return Found(python, versions, wanted.needs_no_gpu(python))
+        return NodePython(python, versions, wanted.needs_no_gpu(python))
 
     def free_ports(self, count: int) -> list[int]:
-        """Different ports of the node."""
+        """Return ``count`` different free ports of the node."""
         return free_ports(count)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the server. Precondition: none runs."""
+        """Start the server. Precondition: no server of this actor is running."""
         under = (*BETWEEN, sys.executable, "-I", "-S", reaper.__file__, str(GRACE_S))
         self._server = ServerProcess(
             [*under, *command], self._log, environment=environment, reaped=True
         )
 
     def look(self) -> tuple[int | None, bytes]:
-        """Return the server's exit code, None while it runs, and its new output."""
+        """Return the server's exit code (None while the server runs) and its new output."""
         assert self._server is not None
-        # checked first, so that all of the server's output is read
+        # The exit code is read before the log, so that the log of an ended server is complete.
         exit_code = self._server.exit_code
         with self._log.open("rb") as log:
             log.seek(self._read)
@@ -82,21 +85,21 @@ class ReplicaActor:
         return exit_code, said
 
     def stop(self) -> None:
-        """End the server, if there is one."""
+        """End the server if the actor has started one."""
         if self._server is not None:
             self._server.stop()
 
     def close(self) -> None:
-        """End everything that the actor started on the node."""
+        """End the server and delete all files that the actor created on the node."""
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class Bundles(NamedTuple):
-    """A request for replicas, each on one node with ``gpus`` GPUs.
+    """A request to place ``replicas`` replicas, each on a single node with ``gpus`` GPUs.
 
-    ``spread`` distributes the replicas over as many nodes as possible. Spread replicas get places
-    together or not at all.
+    ``spread`` distributes the replicas over as many nodes as possible. Ray then places either all
+    replicas or no replica.
     """
 
     replicas: int
@@ -105,21 +108,21 @@ class Bundles(NamedTuple):
 
 
 class Placing(NamedTuple):
-    """A progress message: the number of placed replicas, and the needs of each."""
+    """A progress message: the number of placed replicas, and the resources that each needs."""
 
     placed: int
     needs: str
 
 
-class Placed(NamedTuple):
-    """A message that all replicas are placed: node addresses by replica number, GPUs of each."""
+class ReplicasPlaced(NamedTuple):
+    """A message that all replicas are placed: node addresses by replica, and GPUs per replica."""
 
     hosts: tuple[str, ...]
     gpus: int
 
 
-class Call(NamedTuple):
-    """A call of a method of one replica's ``ReplicaActor``; its answer has the same ticket."""
+class RemoteCall(NamedTuple):
+    """A call of a method of a replica's ``ReplicaActor``. The answer has an equal ``ticket``."""
 
     ticket: int
     replica: int
@@ -127,15 +130,15 @@ class Call(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-class Answer(NamedTuple):
-    """The return value of a call."""
+class CallResult(NamedTuple):
+    """A message with the return value of the call that has this ticket."""
 
     ticket: int
     value: Any
 
 
 class Broken(NamedTuple):
-    """The reason why a call failed: an error in the call, or a ``lost`` replica."""
+    """A message that a call failed, with the reason. ``lost`` means that the replica is lost."""
 
     ticket: int
     reason: str
@@ -146,10 +149,10 @@ class Close(NamedTuple):
     """A message that no more calls follow."""
 
 
-def serve(pipe: Connection, address: str) -> None:
-    """Place ``Bundles``, then answer each ``Call``, until ``Close``.
+def serve_replicas(pipe: Connection, address: str) -> None:
+    """Place the replicas of a ``Bundles`` message; then answer each ``RemoteCall`` until ``Close``.
 
-    If the parent or the cluster disappears, everything ends.
+    All servers end if the parent process ends or the cluster is lost.
     """
     with connected(pipe, address) as ray:
         if ray is None:
@@ -157,26 +160,23 @@ def serve(pipe: Connection, address: str) -> None:
         bundles: Bundles = pipe.recv()
         gpus = bundles.gpus if ray.cluster_resources().get(GPU) else 0
         needs = {CPU: 1, **({GPU: gpus} if gpus else {})}
-        groups = _groups(ray, bundles, needs)
+        groups = (
+            [ray.util.placement_group([needs] * bundles.replicas, strategy="SPREAD")]
+            if bundles.spread
+            else [ray.util.placement_group([needs]) for _ in range(bundles.replicas)]
+        )
         try:
             if _are_placed(ray, pipe, groups, needs):
                 seats = [(group, n) for group in groups for n in range(group.bundle_count)]
-                pipe.send(Placed(tuple(_hosts(ray, seats)), gpus))
+                pipe.send(ReplicasPlaced(tuple(_hosts(ray, seats)), gpus))
                 _Switchboard(ray, pipe, [_actor(ray, *seat, gpus) for seat in seats]).run()
         finally:
             for group in groups:
                 ray.util.remove_placement_group(group)
 
 
-def _groups(ray: Any, bundles: Bundles, needs: dict[str, int]) -> list[Any]:
-    """Return a placement group per replica, or a single one for all if spread."""
-    if bundles.spread:
-        return [ray.util.placement_group([needs] * bundles.replicas, strategy="SPREAD")]
-    return [ray.util.placement_group([needs]) for _ in range(bundles.replicas)]
-
-
 def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, int]) -> bool:
-    """Wait until all groups are placed; return False if the request is withdrawn."""
+    """Wait until Ray has placed all groups; return False if the parent cancels the request."""
     text = " and ".join(f"{count} {name}" for name, count in needs.items())
     while True:
         states = [ray.util.placement_group_table(group)["state"] for group in groups]
@@ -184,7 +184,7 @@ def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, 
             return True
         pipe.send(Placing(placed, text))
         if pipe.poll(IDLE_POLL_S):
-            return False  # only Close can come now
+            return False  # the parent sends only ``Close`` before the replicas are placed
 
 
 def _hosts(ray: Any, seats: list[tuple[Any, int]]) -> list[str]:
@@ -221,10 +221,10 @@ class _Switchboard:
                 for ref in done:
                     self._pipe.send(self._answer(ref, self._waiting.pop(ref)))
 
-    def _answer(self, ref: Any, ticket: int) -> Answer | Broken:
+    def _answer(self, ref: Any, ticket: int) -> CallResult | Broken:
         errors = self._ray.exceptions
         try:
-            return Answer(ticket, self._ray.get(ref))
+            return CallResult(ticket, self._ray.get(ref))
         except errors.RayTaskError as error:
             return Broken(ticket, f"{error.cause}".partition("\n")[0], lost=False)
         except errors.RayError as error:

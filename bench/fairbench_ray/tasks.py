@@ -1,4 +1,4 @@
-"""Tasks on Ray: the process that hands them out, and the code that runs on nodes."""
+"""Tasks on Ray: the process that distributes tasks, and the code that nodes run for each task."""
 
 from __future__ import annotations
 
@@ -14,53 +14,52 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from fairbench.errors import RunFailed
-from fairbench.execute.executor import Failure, Saving, attempt
-from fairbench.execute.interruption import Interruption
 from fairbench.execute.sent_files import SentFiles
+from fairbench.execute.tasks import Failure, Interruption, Saving, attempt
 from fairbench_ray.connection import connected, give_up
 
-POLL_S = 0.2
-STOP = "stop"
-MOST_LOST = 5  # limit on lost nodes per task, because the task may break them
+POLL_S = 0.2  # seconds between two checks for a request to stop
+STOP = "stop"  # the message that asks the process to stop all tasks
+MOST_LOST = 5  # limit on nodes lost by one task, because the task itself may crash its nodes
 
 
 class StartedTasks:
-    """An actor that knows which tasks have started, and tells them when to stop."""
+    """An actor that records which tasks have started and tells them when to stop."""
 
     def __init__(self) -> None:
         self._begun: set[int] = set()
         self._stop = asyncio.Event()
 
     async def begin(self, index: int) -> bool:
-        """Return whether a task may still start, and record that it does."""
+        """Record that a task starts, and return whether the task may start."""
         if not self._stop.is_set():
             self._begun.add(index)
         return index in self._begun
 
     async def lost(self, index: int) -> None:
-        """Record that a task did not start, because its node is lost."""
+        """Record that a task must start again, because its node is lost."""
         self._begun.discard(index)
 
     async def stopped(self) -> None:
-        """Wait until all tasks should stop."""
+        """Wait until all tasks are asked to stop."""
         await self._stop.wait()
 
     async def stop(self) -> set[int]:
-        """Tell all tasks to stop; return the tasks that have started."""
+        """Ask all tasks to stop; return the numbers of the tasks that have started."""
         self._stop.set()
         return self._begun
 
 
 def work(sent_files: bytes, pickled: bytes, index: int, started: Any) -> bytes:
-    """Do one task; return its pickled result or ``Failure``, and the files that it saved, by path.
+    """Run one task; return its pickled outcome with the files that the task saved, by path.
 
-    The answer is empty if the task may not start. ``started`` is Ray's handle of the actor
-    ``StartedTasks``. Raises UsageError if no task may run on this node.
+    Returns empty bytes if the task may not start. ``started`` is the Ray handle of the actor
+    ``StartedTasks``. Raises UsageError if this node cannot run the tasks.
     """
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())
     task = pickle.loads(pickled)
-    # A task that waits in `ray.get` lends its processor to another task, so it is not used here.
+    # ``ray.get`` would give this task's CPU core to another task, so the code waits for the future.
     if not started.begin.remote(index).future().result():
         return b""
     interrupted = Interruption()
@@ -83,7 +82,7 @@ def _note(interrupted: Interruption) -> None:
     interrupted.signum = interrupted.signum or signal.SIGTERM
 
 
-class Ended(NamedTuple):
+class EndedTask(NamedTuple):
     """A message that a task has ended, with its pickled outcome or its failure."""
 
     number: int
@@ -91,7 +90,7 @@ class Ended(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A node that cannot run these tasks."""
+    """A message that a node cannot run the tasks, with the reason."""
 
     reason: str
 
@@ -100,10 +99,10 @@ class Over(NamedTuple):
     """A message that all tasks have ended."""
 
 
-def serve(pipe: Connection, address: str) -> None:
-    """Receive the pickled files and numbered tasks, and do the tasks; take ``STOP`` meanwhile.
+def serve_tasks(pipe: Connection, address: str) -> None:
+    """Receive pickled files and numbered tasks from the pipe, and run the tasks until ``STOP``.
 
-    If the parent disappears, everything ends.
+    All tasks end if the parent process ends.
     """
     with connected(pipe, address) as ray:
         if ray is not None:
@@ -123,7 +122,7 @@ class _Bridge:
             num_cpus=0, scheduling_strategy=here, max_concurrency=1_000_000
         )
         self._started = actor.remote()
-        # Ray itself would also retry a task that had crashed its process.
+        # With max_retries above 0, Ray would also retry a task that has crashed its process.
         self._work_on = ray.remote(_work_function()).options(num_cpus=1, max_retries=0)
         self._sent_files = ray.put(sent_files)
         self._lost = dict.fromkeys(tasks, 0)
@@ -136,7 +135,7 @@ class _Bridge:
         while self._running:
             done, _ = self._ray.wait(list(self._running), timeout=POLL_S)
             for ref in done:
-                self._ended(ref, self._running.pop(ref))
+                self._on_task_end(ref, self._running.pop(ref))
             if not self._stopped and self._pipe.poll():
                 self._pipe.recv()
                 self._stop()
@@ -146,26 +145,26 @@ class _Bridge:
         self._running[ref] = index
 
     def _stop(self) -> None:
-        """Cancel tasks that have not started, and wait for the others."""
+        """Cancel the tasks that have not started, and wait for the tasks that have started."""
         self._stopped = True
         begun = self._ray.get(self._started.stop.remote())
         for ref, index in self._running.items():
             if index not in begun:
                 self._ray.cancel(ref)
 
-    def _ended(self, ref: Any, index: int) -> None:
+    def _on_task_end(self, ref: Any, index: int) -> None:
         errors = self._ray.exceptions
         try:
             if outcome := self._ray.get(ref):
-                self._pipe.send(Ended(index, outcome))
+                self._pipe.send(EndedTask(index, outcome))
         except (errors.NodeDiedError, errors.ObjectLostError) as error:
             self._lose(index, error)
         except errors.TaskCancelledError:
-            pass  # the task had not started
-        # not an error of the task, because those are part of its outcome
+            pass  # ``_stop`` cancelled this task before the task started
+        # A task's own error is part of its outcome; a RayTaskError comes from the code around it.
         except errors.RayTaskError as error:
             if isinstance(error.cause, errors.RayActorError):
-                give_up()  # the actor is lost, and it runs on this process's node
+                give_up()  # the actor ran on the node of this process, so the node is about to fail
             self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
         except errors.WorkerCrashedError:
             self._fail(index, "its process died")
@@ -184,11 +183,14 @@ class _Bridge:
             self._begin(index)
 
     def _fail(self, index: int, reason: str) -> None:
-        self._pipe.send(Ended(index, Failure(RunFailed(reason.partition("\n")[0]), "")))
+        self._pipe.send(EndedTask(index, Failure(RunFailed(reason.partition("\n")[0]), "")))
 
 
 def _work_function() -> Any:
-    """Return a function that Ray sends by value, so that it can report a missing package."""
+    """Return a function that Ray pickles by value.
+
+    A node without fairbench can therefore run the function and report that fairbench is missing.
+    """
 
     def work(sent_files: bytes, task: bytes, index: int, started: Any) -> bytes:
         import importlib

@@ -1,4 +1,4 @@
-"""The router in front of servers: ``fairbench serve`` and the KV events that it follows."""
+"""The router in front of servers: the command ``fairbench serve``."""
 
 from fairbench.doors import Command
 

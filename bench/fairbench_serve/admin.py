@@ -1,4 +1,4 @@
-"""An admin endpoint on its own port adds and removes workers while requests continue."""
+"""The admin port, through which an operator adds and removes workers without a restart."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ log = logging.getLogger(__name__)
 
 PATH = "/workers"
 FIELDS = ("url", "key")
-# seconds within which an added worker may become healthy before the answer is sent
+# seconds for which the answer to an added worker waits until the worker is healthy
 PATIENCE_S = 2.0
-MOST_BYTES = 2**16
+MOST_BYTES = 2**16  # limit on the bytes of a request body
 
 
 @dataclass(eq=False)
 class Membership:
-    """Adds and drains workers. A number is never used twice, so that ``workers`` only grows.
+    """The set of workers, which an operator can change. Each added worker gets a new number.
 
-    ``follow(worker)`` is called for an added worker, ``unfollow(worker)`` for a removed one.
-    Methods that change the membership raise Problem if that is impossible.
+    The list ``workers`` therefore only grows. ``follow(worker)`` is called for an added worker, and
+    ``unfollow(worker)`` for a removed worker. Methods that change the set raise Problem if the
+    change is impossible.
     """
 
     workers: list[WorkerAddress]
@@ -49,13 +50,13 @@ class Membership:
     unfollow: Callable[[int], None]
 
     def __post_init__(self) -> None:
-        self._adding = asyncio.Lock()  # two calls may add the same worker
+        self._adding = asyncio.Lock()  # prevents two concurrent calls from adding the same worker
 
     def rows(self) -> list[dict[str, Any]]:
         return [self.row(worker) for worker in self.dispatcher.flights]
 
     def row(self, worker: int) -> dict[str, Any]:
-        """Return a worker's number, address, state and requests, without its key."""
+        """Return a worker's number, address, state and number of requests, without its API key."""
         address = self.workers[worker]
         return {
             "worker": worker,
@@ -76,10 +77,10 @@ class Membership:
         return "ejected" if self.breakers.is_open(worker) else "down"
 
     async def add(self, address: WorkerAddress, patience_s: float) -> int:
-        """Add a worker and return its number. The worker joins once it is healthy.
+        """Add a worker and return its number. The worker gets requests as soon as it is healthy.
 
-        Fails with 409 if the worker is known already or is this router itself, or if the router
-        cannot have more workers.
+        Raises Problem (409) if the worker is already known or is this router itself, or if the
+        router does not support more workers.
         """
         self._check_changeable()
         if await self.health.is_this_router(address, patience_s):
@@ -90,7 +91,7 @@ class Membership:
         return worker
 
     async def _numbered(self, address: WorkerAddress) -> int:
-        """Make a worker known. Raises Problem if it is known under any name."""
+        """Add a worker to the list. Raises Problem if a known worker has the same address."""
         known = {self.workers[worker].url: worker for worker in self.dispatcher.flights}
         twin = await asyncio.to_thread(same_worker, address.url, tuple(known))
         if twin is not None:
@@ -100,16 +101,16 @@ class Membership:
         worker = self.dispatcher.add(followed=address.kv_events is not None)
         self.workers.append(address)
         assert self.workers[worker] is address
-        self.breakers.add(worker)
+        self.breakers.add_worker(worker)
         self.follow(worker)
         log.info("worker %d is added: %s", worker, address.url)
         return worker
 
     def drain(self, worker: int) -> None:
-        """Stop sending requests to a worker, and remove it once its requests have finished.
+        """Stop sending requests to a worker, and remove the worker after its last request.
 
-        A second call has no effect. Fails with 404 for an unknown worker. Fails with 409 for the
-        only worker that is up, or if the router needs it.
+        A second call has no effect. Raises Problem: 404 for an unknown worker; 409 for the only
+        available worker, or if the router does not support the removal of workers.
         """
         if worker not in self.dispatcher.flights:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is no worker {worker}")
@@ -122,7 +123,7 @@ class Membership:
                 f"worker {worker} is the only available worker, and cannot be drained",
             )
         log.info("worker %d is being drained", worker)
-        self.breakers.forget(worker)
+        self.breakers.forget_worker(worker)
 
         def removed() -> None:
             self.unfollow(worker)
@@ -141,11 +142,11 @@ class Membership:
 def admin_app(
     membership: Membership, worker_keys: WorkerKeys, key: str | None = None
 ) -> web.Application:
-    """Return the admin application. With ``key``, callers must send this key.
+    """Return the HTTP application of the admin port. With ``key``, callers must send this key.
 
-    ``worker_keys`` are the keys of workers to be added. Web pages in a browser on this machine can
-    reach the endpoint but not change anything: another site cannot send JSON, nor use a name of
-    this machine.
+    ``worker_keys`` holds the API keys of workers that may be added. A web page in a browser on this
+    machine can reach the port but cannot change anything. A page of another site can neither send
+    JSON nor use a host name of this machine.
     """
 
     @web.middleware
@@ -172,19 +173,15 @@ def admin_app(
     middlewares = [errors_as_json, problems_as_answers, guard]
     app = web.Application(client_max_size=MOST_BYTES, middlewares=middlewares)
     app.add_routes(
-        [
-            web.get(PATH, show),
-            web.post(PATH, add),
-            web.delete(PATH + "/{worker:[0-9]{1,9}}", drain),
-        ]
+        [web.get(PATH, show), web.post(PATH, add), web.delete(PATH + "/{worker:[0-9]{1,9}}", drain)]
     )
     return app
 
 
 def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
-    """Return the worker in a body: its ``url``, as in ``--worker-url``, and its ``key``.
+    """Return the worker in a request body, from ``url`` (as in ``--worker-url``) and ``key``.
 
-    Raises Problem.
+    Raises Problem if a field is invalid.
     """
     if not isinstance(body, dict) or not isinstance(body.get("url"), str):
         raise bad_request('send {"url": "http://HOST:PORT[,kv=...[,replay=...]]"}')

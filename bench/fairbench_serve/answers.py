@@ -1,9 +1,8 @@
-"""Answers of workers: their events, their tokens, and whether they failed, read in passing."""
+"""Answers of workers: the events that clients receive, the tokens, and the charges for tokens."""
 
 from __future__ import annotations
 
-import re
-from codecs import BOM_UTF8
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from http import HTTPStatus
@@ -12,104 +11,39 @@ from typing import NamedTuple
 import msgspec
 
 from fairbench.live.json_errors import Problem
-from fairbench.live.openai_answers import (
+from fairbench.live.openai import (
     DONE,
     Answered,
+    EventSplitter,
     Fault,
     StreamJudge,
+    Typed,
     answered,
     choice_texts,
+    data_lines,
+    event_name,
+    typed,
+    usage_in,
 )
-from fairbench.live.openai_shapes import usage_in
-from fairbench.live.typed_answers import Typed, typed
 from fairbench_serve.prompts import TOKEN_BYTES
 
-MAX_EVENT_BYTES = 2**22
-# A blank line, with any of the three line ends. The group is atomic: CR LF is one line end, not
-# two.
-_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
-_BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
-_LONGEST_END = 4
+MAX_EVENT_BYTES = 2**22  # limit on the bytes of an event that the router keeps in memory
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class EventSplitter:
-    """A splitter that returns whole events, each with the blank line that ends it.
-
-    An event of more than ``MAX_EVENT_BYTES`` is returned in pieces, so that a worker that never
-    ends an event cannot fill the memory: ``feed`` marks pieces and whole events.
-    """
-
-    def __init__(self) -> None:
-        self._begun = bytearray()
-        self._searched = 0  # no blank line begins before this position
-        self._oversized = False  # whether parts of the current event were already forwarded
-
-    def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
-        """Return the completed parts, each with whether it is a whole event."""
-        self._begun += chunk
-        end = self._last_end()
-        whole = bytes(self._begun[:end])
-        del self._begun[:end]
-        found = self._events_in(whole) if whole else []
-        if len(self._begun) > MAX_EVENT_BYTES:
-            # Everything except a possible beginning of a blank line.
-            stop = len(self._begun) - _LONGEST_END
-            found.append((bytes(self._begun[:stop]), False))
-            del self._begun[:stop]
-            self._oversized = True
-        self._searched = max(0, len(self._begun) - _LONGEST_END)
-        return found
-
-    def _events_in(self, whole: bytes) -> list[tuple[bytes, bool]]:
-        if b"data" not in whole:  # comments, which some servers send frequently
-            self._oversized = False
-            return [(whole, False)]
-        found: list[tuple[bytes, bool]] = []
-        start = 0
-        for end in _BLANK_LINE.finditer(whole):
-            found.append((whole[start : end.end()], not self._oversized))
-            start, self._oversized = end.end(), False
-        if start < len(whole):  # one more line end
-            found.append((whole[start:], False))
-        return found
-
-    def _last_end(self) -> int:
-        begun, searched = self._begun, self._searched
-        ends = [(begun.rfind(end, searched), len(end)) for end in _BLANK_LINES]
-        return max(at + length if at >= 0 else 0 for at, length in ends)
-
-    def rest(self) -> bytes:
-        """Return the received part of an event that never ended."""
-        return bytes(self._begun)
-
-
-def data_of(event: bytes) -> bytes:
-    """Return an event's ``data``, or b"" if it has none, such as a comment."""
-    if b"data:" not in event:
-        return b""
-    lines = event.removeprefix(BOM_UTF8).splitlines()
-    return b"\n".join([line[5:].strip(b" ") for line in lines if line.startswith(b"data:")])
-
-
-def name_of(event: bytes) -> str:
-    """Return an event's name, or "" if it has none."""
-    if b"event" not in event:
-        return ""
-    lines = [line[6:] for line in event.splitlines() if line.startswith(b"event:")]
-    return lines[-1].decode("utf-8", "replace").strip() if lines else ""
-
-
 class Usage(NamedTuple):
-    """The tokens of one answer; None if the worker did not report them."""
+    """The token counts of an answer.
+
+    A count of None means that the worker did not report the count.
+    """
 
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
-    failed: bool = False  # whether the answer ended with an error
+    failed: bool = False  # true if the answer ended with an error
 
-    def over(self, earlier: Usage) -> Usage:
-        """Return this usage, with the counts of an ``earlier`` event where it has none."""
+    def completed_by(self, earlier: Usage) -> Usage:
+        """Return this usage, with each missing count taken from the ``earlier`` usage."""
         read, output, cached = (
             old if new is None else new for new, old in zip(self[:3], earlier[:3], strict=True)
         )
@@ -117,7 +51,7 @@ class Usage(NamedTuple):
 
 
 def is_object(answer: bytes) -> bool:
-    """Return whether a text is a JSON object, like answers and their events, with any content."""
+    """Return whether a byte string is a JSON object with any content."""
     try:
         _object.decode(answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -126,7 +60,7 @@ def is_object(answer: bytes) -> bool:
 
 
 def _usage_of(answer: Answered, payload: bytes, *, whole: bool) -> Usage:
-    """Return the usage of an answer or event. Raises ``msgspec.MsgspecError``."""
+    """Return the usage of an answer or of an event. Raises ``msgspec.MsgspecError``."""
     told = usage_in(answer.meta_info or answer.usage, payload)
     usage = Usage(failed=answer.error is not None)
     if told is not None:
@@ -137,9 +71,9 @@ def _usage_of(answer: Answered, payload: bytes, *, whole: bool) -> Usage:
 
 
 def usage_of(answer: bytes) -> Usage:
-    """Return an answer's usage for any API, or an estimate from its text if absent.
+    """Return the usage in an answer of any API, or an estimate from the answer's length.
 
-    An answer with invalid numbers counts entirely as text.
+    For an answer with invalid numbers, the estimate counts the bytes of the whole answer.
     """
     with suppress(msgspec.MsgspecError):
         if (found := answered(answer)) is not None:
@@ -148,7 +82,7 @@ def usage_of(answer: bytes) -> Usage:
 
 
 def _usage_told(named: Typed) -> Usage:
-    """Return the counts of a typed event; none of them if one is invalid."""
+    """Return the token counts of a typed event. If any count is invalid, all counts are None."""
     with suppress(msgspec.MsgspecError):
         if (told := usage_in(named.usage, b"")) is not None:
             return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
@@ -156,7 +90,7 @@ def _usage_told(named: Typed) -> Usage:
 
 
 def problem_of(fault: Fault, worker: int | None = None) -> Problem:
-    """Return the error for a client whose ``worker`` has answered without an answer."""
+    """Return the error for the client if ``worker`` has sent no valid answer."""
     status = HTTPStatus.BAD_GATEWAY
     if fault.status is not None:
         with suppress(ValueError):
@@ -166,18 +100,21 @@ def problem_of(fault: Fault, worker: int | None = None) -> Problem:
 
 
 class StreamReader:
-    """A reader of server-sent events that are passed on; it keeps only the facts about the end.
+    """A reader of a stream of server-sent events that decides which events the client receives.
 
-    Nothing is passed on before the first output, so that a stream without an answer can be tried at
-    another worker: earlier events wait, and comments are left out. With ``hide_usage``, an event
-    that contains only the usage is left out. ``fault`` is why the stream is no answer, if it is
-    none; an event that clients would not recognise as an error becomes one. ``is_complete`` means
-    that the last event has come, and ``has_new_output`` that the last chunk had output.
+    The reader holds back all events until the first event with output. A stream that fails before
+    this event can therefore be retried at another worker. Comments before this event are removed.
+    With ``hide_usage``, events that contain only the usage are removed. An error event in an
+    unusual format is replaced by an error event that clients recognise.
+
+    - ``fault`` is the reason why the stream is no valid answer; None means a valid answer so far.
+    - ``is_complete`` means that the last event has arrived.
+    - ``has_new_output`` means that the last chunk contained output.
     """
 
     def __init__(self, *, hide_usage: bool, answers: int = 1) -> None:
         self._hide_usage = hide_usage
-        self._splitter = EventSplitter()
+        self._splitter = EventSplitter(MAX_EVENT_BYTES)
         self._judge = StreamJudge(answers)
         self._named = Usage()
         self._names_events = False
@@ -192,7 +129,7 @@ class StreamReader:
         self.has_new_output = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the whole events that can be passed on after this chunk."""
+        """Return the complete events that the client receives after this chunk of the stream."""
         self.has_new_output = False
         passed = b"".join(
             [
@@ -210,33 +147,33 @@ class StreamReader:
         return b""
 
     def rest(self) -> bytes:
-        """Return the remaining bytes to pass on after the stream's end."""
+        """Return the remaining bytes that the client receives after the end of the stream."""
         rest = self._splitter.rest()
-        self.is_complete |= data_of(rest) == DONE
+        self.is_complete |= data_lines(rest) == [DONE]
         if self.fault is None and self.is_complete and not self._is_passing:
-            self.fault = self._judge.end()
+            self.fault = self._judge.end_fault()
         return self._take_waiting() + rest
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the finish reasons have come; only the usage may follow."""
+        """Return whether all finish reasons have arrived; only the usage may still follow."""
         return self._judge.finished
 
     def end_with(self, problem: Problem) -> bytes:
-        """Return the event that ends the stream with an error, in the stream's format."""
+        """Return an event that ends the stream with an error, in the stream's format."""
         return problem.event(named=self._names_events, done=not self._names_events)
 
     def usage(self) -> Usage:
-        """Return the tokens so far.
+        """Return the token counts so far.
 
-        If the worker has not reported a positive number, four bytes of text count as a token, and
-        an event as at least one.
+        If the worker has not reported a positive number of output tokens, the number is estimated.
+        Four bytes of text count as one token, and each event counts as at least one token.
         """
         told = Usage()
         with suppress(msgspec.MsgspecError):
             if (last := answered(self._last)) is not None:
                 told = _usage_of(last, self._last, whole=False)
-        told = told.over(self._named)
+        told = told.completed_by(self._named)
         is_error = told.failed
         if self.fault is not None:
             told = told._replace(failed=True)
@@ -249,27 +186,27 @@ class StreamReader:
         return waiting
 
     def _unread(self, piece: bytes) -> bytes:
-        """Return a comment, or a piece of an oversized event, which counts as output."""
+        """Return a comment or a piece of an oversized event. A piece counts as output."""
         self._is_passing |= b"data" in piece
         return piece if self._is_passing else b""
 
     def _passed(self, event: bytes) -> bytes:
-        data = data_of(event)
+        data = b"\n".join(data_lines(event))
         if self._is_done or (self.is_complete and data != DONE):
-            return b""  # nothing belongs to an answer after its last event
+            return b""  # the client receives nothing after the last event of an answer
         if not data:
             return event if self._is_passing else b""
         if data == DONE:
             self.is_complete = self._is_done = True
             return event
-        name = name_of(event)
-        found = self._judge.take(data, name)
+        name = event_name(event)
+        found = self._judge.judge_event(data, name)
         self._events += found.output or found.typed is None
         self._last = data
         self.has_new_output |= found.output
         if found.typed is not None:
             self._names_events = bool(name)
-            self._named = _usage_told(found.typed).over(self._named)
+            self._named = _usage_told(found.typed).completed_by(self._named)
             self.is_complete |= found.typed.complete
         if found.fault is not None:
             self.fault = found.fault
@@ -297,3 +234,103 @@ def _said_bytes(answer: Answered) -> int:
     if (named := typed(answer)) is not None:
         texts += named.texts
     return _text_bytes([*texts, answer.text] if isinstance(answer.text, str) else texts)
+
+
+# seconds per token that are assumed before a worker's first complete answer (8B model, A100)
+FIRST_TOKEN_S = 0.02
+# Fraction, and limit in tokens, of the remaining output for which an engine keeps memory free.
+# SGLang reserves memory for at most 4,096 tokens, times the minimum of its new_token_ratio.
+RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
+LATEST_SHARE = 0.05  # weight of the latest answer in the exponential average
+
+
+class Charge(NamedTuple):
+    """The tokens that a client pays for. Cached tokens are part of the input tokens."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+    def plus(self, other: Charge) -> Charge:
+        return Charge(*map(sum, zip(self, other, strict=True)))
+
+
+NOTHING = Charge()
+
+
+class Bill:
+    """The charges of a request so far, summed over all workers that worked on the request."""
+
+    def __init__(self) -> None:
+        self.total = NOTHING
+
+    def add_charge(self, charge: Charge) -> None:
+        self.total = self.total.plus(charge)
+
+
+class HighestCost(NamedTuple):
+    """The maximum cost of a request. ``prompt_tokens`` is the known or estimated prompt length.
+
+    ``most_output_tokens`` limits the total output of all ``answers``, which are decoded in
+    parallel.
+    """
+
+    prompt_tokens: int
+    most_input_tokens: int
+    most_output_tokens: int
+    answers: int = 1
+
+
+def reported(usage: Usage, asked: HighestCost) -> Charge:
+    """Return the charge for the token counts that a worker reports.
+
+    If the count of input tokens is missing or impossible, the known or estimated prompt length is
+    used. If the count of cached tokens is missing or impossible, 0 is used.
+    """
+    told = _possible(usage.input_tokens, asked.most_input_tokens)
+    read = told or min(asked.prompt_tokens, asked.most_input_tokens)
+    output = max(0, min(usage.output_tokens or 0, asked.most_output_tokens))
+    return Charge(read, output, _possible(usage.cached_tokens, read))
+
+
+def broken_off(
+    usage: Usage, asked: HighestCost, elapsed_s: float, token_s: float | None, *, left: bool = False
+) -> Charge:
+    """Return the charge for an incomplete answer: the received tokens, or an estimate.
+
+    ``left`` means that the client abandoned an unfinished answer. A client that abandons an answer
+    also pays for the memory that the engine reserved for the remaining output. Without this rule, a
+    client that requests long answers and leaves early would reserve memory for free. All prompt
+    tokens count.
+
+    An answer without streaming arrives only at its end. The estimate is one token per ``token_s``
+    seconds since sending, for each of the requested answers. ``token_s`` is None if the tokens were
+    counted.
+    """
+    so_far, most = reported(usage, asked), asked.most_output_tokens
+    produced = so_far.output_tokens
+    if token_s is not None:
+        produced = max(produced, min(int(elapsed_s / token_s) * asked.answers, most))
+    if left:
+        produced += int(RESERVED_SHARE * min(most - produced, MOST_RESERVED * asked.answers))
+    return so_far._replace(output_tokens=produced)
+
+
+def _possible(tokens: int | None, most: int) -> int:
+    return tokens if tokens is not None and 0 <= tokens <= most else 0
+
+
+class Pace:
+    """Recent seconds per output token of complete answers at each worker, including queueing."""
+
+    def __init__(self) -> None:
+        self._token_s: defaultdict[int, float] = defaultdict(lambda: FIRST_TOKEN_S)
+
+    def token_s(self, worker: int) -> float:
+        """Return the seconds per output token, an exponential average over the worker's answers."""
+        return self._token_s[worker]
+
+    def observe(self, worker: int, elapsed_s: float, output_tokens: int) -> None:
+        if output_tokens > 0:
+            latest = max(elapsed_s / output_tokens, 1e-6)
+            self._token_s[worker] += LATEST_SHARE * (latest - self._token_s[worker])

@@ -1,51 +1,217 @@
-"""The router's HTTP application."""
+"""The router's process: its parts, its HTTP application, and its server loop from start to end."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 from socket import gethostname
-from typing import TYPE_CHECKING
+from ssl import SSLContext
+from typing import TYPE_CHECKING, NamedTuple
 
-from aiohttp import web
+from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
 from aiohttp.typedefs import Handler
 
+from fairbench.errors import FairbenchError
 from fairbench.live import headers
-from fairbench.live.http_server import metrics_page
+from fairbench.live.http_server import Connections, listening, listening_beside, metrics_page
 from fairbench.live.json_errors import Problem, errors_as_json, problems_as_answers
-from fairbench.schedulers.gateway.admission.reroute import rerouting
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.registry import admission_params
+from fairbench.schedulers.gateway.rerouting import is_overruled, rerouting
 from fairbench.schedulers.registry import build_router
+from fairbench_serve.admin import PATH, Membership, admin_app
+from fairbench_serve.attempts import Attempts, Sessions
+from fairbench_serve.background import (
+    WorkerTasks,
+    background,
+    give_back_freed_memory,
+    keep_large_buffers_apart,
+)
+from fairbench_serve.breaker import Breakers, Refusals
 from fairbench_serve.calls import APIS, Api
 from fairbench_serve.config import RouterConfig
+from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.gateway import hold_requests
+from fairbench_serve.health import Health, WorkerWatch
 from fairbench_serve.identity import ANY_HOST, LOOPBACK_HOSTS, check_host, check_single
+from fairbench_serve.keys_file import Access
+from fairbench_serve.kv_events import BlockIndex, Subscriber
 from fairbench_serve.metrics import RouterMetrics
 from fairbench_serve.peers import PATH as PEERS_PATH
-from fairbench_serve.prompts import load_text_tokens
-from fairbench_serve.service import Service, running
+from fairbench_serve.peers import Peering, peering_of, telling
+from fairbench_serve.prompts import TextTokens, load_text_tokens
+from fairbench_serve.proxy import Proxy
 from fairbench_serve.traces import NO_TRACES, Traces
+from fairbench_serve.worker_info import (
+    ASSUMED_POOL_TOKENS,
+    WorkerFacts,
+    WorkerInfo,
+    ask_workers,
+    warn_of_others,
+)
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
-SERVICE = web.AppKey("service", Service)
+
+# limit in seconds on the time for which an idle connection is kept; Uvicorn, the server of SGLang
+# and vLLM, closes a connection after 5 s, which a busy router may notice too late
+KEEP_ALIVE_S = 4.0
+CONNECT_TIMEOUT_S = 10.0  # limit in seconds on opening a connection to a worker
+FIRST_CHECK_S = 2.0  # limit in seconds on the first health check before the router starts
+
+
+class RouterService(NamedTuple):
+    """The parts of a running router that the HTTP application uses."""
+
+    proxy: Proxy
+    dispatcher: Dispatcher
+    membership: Membership
+    peering: Peering | None
+
+
+@asynccontextmanager
+async def running(
+    config: RouterConfig, router: Router, text: TextTokens, metrics: RouterMetrics, traces: Traces
+) -> AsyncIterator[RouterService]:
+    """Run the service, including health checks and subscribers of KV events."""
+    keep_large_buffers_apart()
+    workers = list(config.workers)
+    async with (
+        _new_session(TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)) as session,
+        _new_session(TCPConnector(limit=0, force_close=True)) as fresh,
+        aclosing(WorkerTasks()) as tasks,
+    ):
+        info = await ask_workers(session, workers)
+        access = Access(config.keys, config.keys_file, config.weights, time.monotonic)
+        dispatcher = _new_dispatcher(config, router, info, access.weights)
+        warn_of_others(config.local, dict(enumerate(info.locals)))
+        facts = WorkerFacts(session, workers, info, config)
+        breakers, refusals = Breakers(len(workers), time.monotonic), Refusals(time.monotonic)
+        poll = await hold_requests(config, session, dispatcher, info, access.weights)
+        access.on_weights = dispatcher.router.on_weights
+        peering = peering_of(config, dispatcher)
+        subscribers: dict[int, Subscriber] = {}
+        metrics.watch_router(dispatcher, subscribers, access.weights)
+
+        def subscribe(worker: int) -> None:
+            subscriber = _subscriber(worker, workers[worker], dispatcher)
+            if subscriber is not None:
+                subscribers[worker] = subscriber
+                tasks.start_task(worker, subscriber.run())
+
+        def follow_load(worker: int) -> None:
+            if poll is not None:
+                tasks.start_task(worker, poll(worker, workers[worker]))
+
+        def follow(worker: int) -> None:
+            subscribe(worker)
+            follow_load(worker)
+
+        def unfollow(worker: int) -> None:
+            tasks.stop_tasks(worker)
+            subscribers.pop(worker, None)
+
+        async def returned(worker: int) -> None:
+            refusals.forget_worker(worker)
+            await facts.learn(worker)
+            if worker in subscribers:
+                subscribers[worker].restart()
+
+        health = Health(
+            *(workers, dispatcher, config.health_timeout_s, breakers, returned), config.router_id
+        )
+        sessions = Sessions(session, fresh)
+        progress = WorkerWatch(workers, dispatcher, session, config.stall_s, health.stalled)
+        attempts = Attempts(
+            *(workers, sessions, dispatcher, health, breakers, refusals, metrics, progress)
+        )
+        membership = Membership(workers, dispatcher, health, breakers, follow, unfollow)
+        async with aclosing(health):
+            for worker in range(len(workers)):
+                subscribe(worker)
+            await health.begin(FIRST_CHECK_S)
+            for worker in range(len(workers)):
+                follow_load(worker)
+            beside = [
+                health.watch(config.health_interval_s),
+                progress.watch(),
+                access.watch_file(),
+                give_back_freed_memory(),
+                *telling(config, peering, session),
+            ]
+            async with background(beside):
+                proxy = Proxy(
+                    *(config, workers, session, dispatcher, health, attempts, facts, text, access),
+                    traces,
+                )
+                yield RouterService(proxy, dispatcher, membership, peering)
+
+
+def _new_session(connector: TCPConnector) -> ClientSession:
+    return ClientSession(
+        connector=connector,
+        # There is no limit on the total time, because a request may be queued for long. Health
+        # checks find workers that hang.
+        timeout=ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+        auto_decompress=False,
+        # workers must not compress answers, because the router does not decompress
+        headers={"Accept-Encoding": "identity"},
+    )
+
+
+def _new_dispatcher(
+    config: RouterConfig, router: Router, info: WorkerInfo, weights: Mapping[str, float]
+) -> Dispatcher:
+    workers, start_s = config.workers, time.monotonic()
+    dispatcher = Dispatcher(
+        router,
+        len(workers),
+        info.pool_tokens or ASSUMED_POOL_TOKENS,
+        lambda: time.monotonic() - start_s,
+        page_tokens=info.page_tokens,
+        followed={n for n, worker in enumerate(workers) if worker.kv_events is not None},
+    )
+    router.prepare(Setup(weights=weights, pool_tokens=info.pool_tokens or 0, fleet=dispatcher))
+    return dispatcher
+
+
+def _subscriber(worker: int, address: WorkerAddress, dispatcher: Dispatcher) -> Subscriber | None:
+    """Return the subscriber of a worker's KV events; None if the router needs no KV events."""
+    if address.kv_events is None or not dispatcher.router.wants_evictions:
+        return None
+    lost, cleared = dispatcher.lost, dispatcher.forget_cache
+    return Subscriber(
+        address,
+        BlockIndex(partial(lost, worker), partial(cleared, worker)),
+        on_follow=partial(dispatcher.follow, worker),
+    )
+
+
+SERVICE = web.AppKey("service", RouterService)
 
 log = logging.getLogger(__name__)
 
 
 def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Application:
-    """Return the application. Run it with ``handler_cancellation``: a disconnect aborts a request.
+    """Return the router's HTTP application.
 
-    Raises UsageError for a wrong router, setting or tokenizer.
+    The application needs ``handler_cancellation``, so that a client's disconnect aborts its
+    request. Raises UsageError for an invalid router, setting or tokenizer.
     """
     router = build_router(config.router, config.settings, len(config.workers))
-    admission = admission_params(config.settings)
-    if admission.is_on and admission.reroute:
+    if is_overruled(config.gateway, admission_params(config.settings)):
         router = rerouting(router)
     text = load_text_tokens(config.tokenizer)
     metrics = RouterMetrics()
     metrics.describe(config.router, text.method)
-    log.info("prompts in text: tokens %s", text.method)
+    log.info("tokens of text prompts: %s", text.method)
     app = web.Application(
         client_max_size=config.max_body_bytes,
         middlewares=[errors_as_json, problems_as_answers, _only_hosts(config)],
@@ -82,15 +248,15 @@ def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Applicat
 async def _peer(request: web.Request) -> web.StreamResponse:
     peering = request.app[SERVICE].peering
     assert peering is not None, "there are peers"
-    return await peering.hear(request)
+    return await peering.answer_peer(request)
 
 
 def _generate(api: Api, metrics: RouterMetrics) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
-            return await request.app[SERVICE].proxy.serve(request, api)
+            return await request.app[SERVICE].proxy.answer_request(request, api)
         except Problem as problem:
-            metrics.refused(problem.status)
+            metrics.count_refusal(problem.status)
             raise
 
     return handle
@@ -105,15 +271,76 @@ async def _version(request: web.Request) -> web.StreamResponse:
 
 
 def _only_hosts(config: RouterConfig) -> Middleware:
-    """Return a middleware that refuses ambiguous requests, and those of other sites' pages."""
+    """Return a middleware that refuses ambiguous requests and requests of other sites' pages."""
     allowed = {*LOOPBACK_HOSTS, gethostname().lower(), *(name.lower() for name in config.hosts)}
     is_open = ANY_HOST in allowed or config.keys is not None
 
     @web.middleware
-    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def check_request(request: web.Request, handler: Handler) -> web.StreamResponse:
         check_single(request)
         if not (is_open or request.path == PEERS_PATH):
             check_host(request, allowed, addresses=True)
         return await handler(request)
 
-    return checked
+    return check_request
+
+
+ADMIN_FLAG = "--admin-port"
+POLL_S = 0.05  # seconds between two checks for unfinished requests during the shutdown
+
+
+async def serve_router(
+    config: RouterConfig,
+    host: str,
+    port: int,
+    *,
+    grace_s: float,
+    on_ready: Callable[[str], None],
+    tls: SSLContext | None = None,
+    read_tls: Callable[[], SSLContext | None] = lambda: None,
+    traces: Traces = NO_TRACES,
+) -> None:
+    """Serve until SIGINT, SIGTERM or SIGHUP. Streams then have ``grace_s`` seconds to finish.
+
+    A second signal ends the streams at once. ``on_ready`` receives the server's URL. With ``tls``,
+    SIGHUP does not end the server, but loads new certificates with ``read_tls``. Raises UsageError
+    for an invalid setting or an unavailable address.
+    """
+    app = router_app(config, traces)
+    async with (
+        listening(app, host, port, tls, decompress=False) as server,
+        _administered(app, config),
+    ):
+        if tls is not None:
+            renew = partial(_renew_tls, server.site, read_tls)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, renew)
+        on_ready(server.url)
+        await server.stop.wait()
+        server.stop.clear()
+        await server.site.stop_accepting()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while app[SERVICE].dispatcher.under_way and not server.stop.is_set():
+                    await asyncio.sleep(POLL_S)
+
+
+def _renew_tls(site: Connections, read_tls: Callable[[], SSLContext | None]) -> None:
+    """Use new certificate files for new connections. Invalid files are logged and not used."""
+    try:
+        site.tls = read_tls()
+    except FairbenchError as error:
+        log.warning("%s: the previous certificate stays in force", error)
+        return
+    log.info("the TLS certificate and its key were read again")
+
+
+@asynccontextmanager
+async def _administered(app: web.Application, config: RouterConfig) -> AsyncIterator[None]:
+    """Serve the admin port, if it is configured, until the block ends."""
+    if config.admin_port is None:
+        yield
+        return
+    admin = admin_app(app[SERVICE].membership, config.worker_keys, config.admin_key)
+    async with listening_beside(admin, config.admin_port, ADMIN_FLAG) as url:
+        log.info("admin endpoint: %s%s", url, PATH)
+        yield

@@ -1,4 +1,4 @@
-"""Attempts: a request at one worker, and at a second one if the first failed before answering."""
+"""Attempts to serve a request: the first worker, and retries at other workers after a failure."""
 
 from __future__ import annotations
 
@@ -14,42 +14,35 @@ from aiohttp import ClientSession, web
 
 from fairbench.core import Request
 from fairbench.live import headers
+from fairbench.live.headers import tagged
 from fairbench.live.json_errors import Problem
 from fairbench.live.ledger import FIRST_TOKEN
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.request_tag import tagged
 from fairbench.targets import Due
+from fairbench_serve.answers import NOTHING, Bill, Charge, HighestCost, Pace, broken_off, reported
 from fairbench_serve.breaker import Breakers, Doubts, Refusals
 from fairbench_serve.calls import Api, Call
-from fairbench_serve.charges import NOTHING, Asked, Bill, Charge, Pace, broken_off, reported
 from fairbench_serve.client_limits import Slot
 from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.exchange import (
-    ERROR,
-    EVICTED,
-    LEFT,
-    LOST,
-    OK,
-    RETRIED,
-    Exchange,
-    How,
-    WorkerFailed,
-)
-from fairbench_serve.health import Health, Progress
-from fairbench_serve.ingress import ANYWHERE, Flight, Wish
+from fairbench_serve.exchange import Exchange, WorkerFailed
+from fairbench_serve.health import Health, WorkerWatch
+from fairbench_serve.ingress import ANYWHERE, AttemptFailure, RequestInFlight, Wish, outcome_of
 from fairbench_serve.metrics import RouterMetrics
-from fairbench_serve.traces import Trace
+from fairbench_serve.traces import RequestTrace
 
 
-async def sent(dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE) -> Flight:
-    """Return the request's flight. Cancelling withdraws a request that is still queued.
+async def wait_until_sent(
+    dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE
+) -> RequestInFlight:
+    """Wait until the request is sent to a worker, and return the request's flight.
 
-    Raises the dispatcher's Problem, and WorkerFailed if its worker leaves at that moment.
+    Cancelling the task withdraws a queued request. Raises the dispatcher's Problem. Raises
+    WorkerFailed if the worker leaves at the moment of sending.
     """
-    went: list[Flight | Problem] = []
+    went: list[RequestInFlight | Problem] = []
     told = asyncio.Event()
 
-    def on_sent(flight: Flight | Problem) -> None:
+    def on_sent(flight: RequestInFlight | Problem) -> None:
         went.append(flight)
         told.set()
 
@@ -58,35 +51,39 @@ async def sent(dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE) 
         return flight
     try:
         await told.wait()
-    except asyncio.CancelledError:  # the client has left
+    except asyncio.CancelledError:  # cancellation means that the client has disconnected
         for one in went:
-            if isinstance(one, Flight):
+            if isinstance(one, RequestInFlight):
                 dispatcher.finish(one, 0, failed=True)
-        dispatcher.over(request)
+        dispatcher.close_request(request)
         raise
     result = went[0]
     if isinstance(result, Problem):
         raise result
-    if not dispatcher.is_under_way(result):  # its worker has left before we received it
+    if not dispatcher.is_under_way(result):  # the worker left before this task received the flight
         dispatcher.finish(result, 0, failed=True)
-        raise WorkerFailed(result.worker, How.UNREACHED)
+        raise WorkerFailed(result.worker, AttemptFailure.UNREACHED)
     return result
 
 
 log = logging.getLogger(__name__)
 
-UNSEEN = (How.UNREACHED, How.STALE)  # the worker has not seen the request, or may not have seen it
-FAILED = (How.BROKE, How.ANSWERED)  # the worker is up, but has failed the request
-# Statuses that concern the worker's load, or the router's key for this worker.
+# failures in which the worker may not have seen the request
+UNSEEN = (AttemptFailure.UNREACHED, AttemptFailure.STALE)
+# failures in which the worker runs but failed the request
+FAILED = (AttemptFailure.BROKE, AttemptFailure.ANSWERED)
+# failures of a connection, after which a health check shows whether the worker is up
+DISCONNECTED = (AttemptFailure.UNREACHED, AttemptFailure.STALE, AttemptFailure.BROKE)
+# HTTP statuses that concern the worker's load or the router's API key, not the request
 OF_WORKERS = (401, 403, 407, 408, 425, 429)
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A client's request with everything that is needed to send it to a worker.
+    """A client's request with all data that is needed to send the request to a worker.
 
-    ``sent`` are the headers, ``asked`` the request's limits, ``bill`` its charges, ``trace`` its
-    OpenTelemetry span.
+    ``sent`` holds the headers for the worker. ``asked`` holds the maximum cost of the request, and
+    ``bill`` the charges so far. ``trace`` holds the data for the OpenTelemetry span.
     """
 
     http: web.Request
@@ -94,29 +91,29 @@ class Asking:
     call: Call
     request: Request
     slot: Slot
-    asked: Asked
+    asked: HighestCost
     sent: Mapping[str, str]
     bill: Bill
-    trace: Trace
+    trace: RequestTrace
 
     @property
     def kind(self) -> int:
-        """A hash of what a worker may be unable to serve: API, model, fields, the client's key."""
+        """A hash of the properties that a worker may refuse: API path, model, fields, API key."""
         fields = self.call.fields
         model = bytes(fields.get("model", b""))
         return hash((self.api.path, model, frozenset(fields), self.sent.get("Authorization")))
 
     @property
     def size(self) -> int:
-        """The number of tokens that the request needs, as far as the client says."""
+        """The number of tokens that the request needs, if the client sets a limit on the output."""
         return len(self.call.ids) + (self.call.max_new_tokens or 0)
 
 
 @dataclass(slots=True)
 class Tries:
-    """A request's failed attempts so far, and the workers that refuse requests of its ``kind``.
+    """The failed attempts of a request, and ``refusers``, the workers that refuse its ``kind``.
 
-    ``has_key`` means that the worker checks the client's own key.
+    ``has_key`` means that the request carries the client's own API key to the worker.
     """
 
     kind: int
@@ -128,20 +125,20 @@ class Tries:
 
     @property
     def stale(self) -> int | None:
-        """The worker whose kept connection has just broken, which is asked on a new connection."""
+        """The worker whose kept connection was closed; the next attempt opens a new connection."""
         last = self.failures[-1]
-        return last.worker if last.how is How.STALE else None
+        return last.worker if last.reason is AttemptFailure.STALE else None
 
     def is_refusal(self, failure: WorkerFailed) -> bool:
-        """Return whether a failure says only that the worker refuses this kind of request."""
+        """Return whether a failure means that the worker refuses this kind of request."""
         status = 0 if failure.answer is None else failure.answer.status
         of_worker = status in OF_WORKERS and not self.has_key
         return 400 <= status < 500 and not of_worker
 
     def given_up(self) -> web.Response:
-        """Return the client's answer: the last refusal, which says what to change, or an error."""
+        """Return the last refusal, which says what the client can change, or else an error."""
         last = self.failures[-1]
-        if last.how is How.ANSWERED:
+        if last.reason is AttemptFailure.ANSWERED:
             last = next(filter(self.is_refusal, reversed(self.failures)), last)
         if last.answer is not None:
             return last.answer
@@ -150,7 +147,7 @@ class Tries:
 
 
 class Sessions(NamedTuple):
-    """HTTP sessions: ``kept`` reuses connections; ``fresh`` makes a new one for each request."""
+    """HTTP sessions: ``kept`` reuses connections; ``fresh`` opens a connection per request."""
 
     kept: ClientSession
     fresh: ClientSession
@@ -158,7 +155,7 @@ class Sessions(NamedTuple):
 
 @dataclass(eq=False)
 class Attempts:
-    """Sends a request to workers until one answers, and books the cost."""
+    """A sender of requests that tries workers until a worker answers, and records the cost."""
 
     workers: Sequence[WorkerAddress]
     sessions: Sessions
@@ -167,19 +164,20 @@ class Attempts:
     breakers: Breakers
     refusals: Refusals
     metrics: RouterMetrics
-    progress: Progress
+    progress: WorkerWatch
     pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
         self._doubts = Doubts()
 
-    async def serve(self, asking: Asking) -> web.StreamResponse:
+    async def answer_request(self, asking: Asking) -> web.StreamResponse:
         """Return the answer of a worker. Raises Problem if no worker has answered.
 
-        A request is retried if its worker never saw it: an unreachable worker (up to one attempt
-        per worker), or a closed idle connection. Any other failure is retried once, and more often
-        only if workers have answered with errors and another worker has not failed its last
-        request. A request whose worker died is not retried.
+        If a worker cannot be reached, the request is sent again, at most once per worker. If a kept
+        connection turns out to be closed, the request is sent once more. After any other failure,
+        the request is retried once. A further retry needs two conditions: all failures were error
+        answers, and some worker has not failed its last request. If the worker's process has ended,
+        the request is not retried.
         """
         probe = self.breakers.probe()
         try:
@@ -187,7 +185,7 @@ class Attempts:
         finally:
             if probe is not None:
                 self.breakers.undecided(probe)
-            self.dispatcher.over(asking.request, asking.bill.total)
+            self.dispatcher.close_request(asking.request, asking.bill.total)
 
     async def _tried(self, asking: Asking, probe: int | None) -> web.StreamResponse:
         kind, size, client = asking.kind, asking.size, asking.request.client
@@ -196,23 +194,23 @@ class Attempts:
         while True:
             wish = Wish(self._avoided(tries), tries.stale if tries.failures else probe)
             try:
-                flight = await self._sent(asking, wish)
+                flight = await self._flight_of(asking, wish)
                 return await self._attempt(asking, flight, tries)
             except WorkerFailed as failure:
                 tries.failures.append(failure)
-                if failure.how in FAILED:
+                if failure.reason in FAILED:
                     is_refusal = tries.is_refusal(failure)
-                    self._doubts.add(failure.worker, tries.kind if is_refusal else None)
+                    self._doubts.add_doubt(failure.worker, tries.kind if is_refusal else None)
                 again = self._may_retry(tries)
-                how = LOST if failure.how is How.DIED else RETRIED if again else ERROR
-                self.metrics.totals.finished(asking.request.client, how, NOTHING)
-                asking.trace.ended(failure.worker, how)
+                self._record_attempt(
+                    asking, failure.worker, outcome_of(failure.reason, retried=again)
+                )
                 if not again:
                     return tries.given_up()
 
     def _avoided(self, tries: Tries) -> Collection[int]:
-        """Return workers that the next attempt avoids, as far as others are up."""
-        failed = {one.worker for one in tries.failures if one.how is not How.STALE}
+        """Return the workers that the next attempt avoids, unless no other worker is available."""
+        failed = {one.worker for one in tries.failures if one.reason is not AttemptFailure.STALE}
         refusing = failed.union(tries.refusers)
         doubted = refusing | self._doubted(tries) if failed else refusing
         return next((some for some in (doubted, refusing) if self.dispatcher.up - some), failed)
@@ -220,58 +218,61 @@ class Attempts:
     def _doubted(self, tries: Tries) -> set[int]:
         return self._doubts.among(self.dispatcher.up, tries.kind)
 
-    async def _sent(self, asking: Asking, wish: Wish) -> Flight:
+    async def _flight_of(self, asking: Asking, wish: Wish) -> RequestInFlight:
         now_s = asyncio.get_running_loop().time
         begun_s = now_s()
         try:
-            return await sent(self.dispatcher, asking.request, wish)
+            return await wait_until_sent(self.dispatcher, asking.request, wish)
         finally:
             held_s = now_s() - begun_s
-            self.metrics.totals.held(asking.request.client, held_s)
+            self.metrics.totals.count_held(asking.request.client, held_s)
             asking.trace.held_s += held_s
 
     def _may_retry(self, tries: Tries) -> bool:
         failures = tries.failures
         last = failures[-1]
-        if last.how is How.UNREACHED:
+        if last.reason is AttemptFailure.UNREACHED:
             return len(failures) <= len(self.dispatcher.flights)
-        if last.how is How.STALE:
+        if last.reason is AttemptFailure.STALE:
             return True
         others = self.dispatcher.up - {one.worker for one in failures}
-        seen = [one.how for one in failures if one.how not in UNSEEN]
+        seen = [one.reason for one in failures if one.reason not in UNSEEN]
         if len(seen) > 1:
-            is_cheap = all(how is How.ANSWERED for how in seen)
+            is_cheap = all(reason is AttemptFailure.ANSWERED for reason in seen)
             return is_cheap and bool(others - self._doubted(tries))
-        # A connection may break by itself, but an error would occur again.
-        return last.how is How.BROKE or (last.how is not How.DIED and bool(others))
+        # A broken connection may be accidental, but an error answer would probably occur again.
+        return last.reason is AttemptFailure.BROKE or (
+            last.reason is not AttemptFailure.DIED and bool(others)
+        )
 
     def _judge(self, worker: int, tries: Tries) -> None:
-        """Record that a worker served a request that others failed."""
-        self._doubts.clear(worker, tries.kind)
-        self.refusals.served(worker, tries.kind, tries.size)
-        if self.breakers.served(worker, tries.client):
+        """Record that this worker served a request that other workers failed."""
+        self._doubts.clear_doubts(worker, tries.kind)
+        self.refusals.record_service(worker, tries.kind, tries.size)
+        if self.breakers.record_success(worker, tries.client):
             log.warning("worker %d serves again", worker)
             self.dispatcher.join(worker)
         for failure in tries.failures:
-            if failure.how in FAILED and failure.worker != worker:
+            if failure.reason in FAILED and failure.worker != worker:
                 if tries.is_refusal(failure):
-                    self._refuse(failure.worker, tries)
+                    if self.refusals.record_refusal(
+                        failure.worker, tries.kind, tries.size, tries.client
+                    ):
+                        log.warning(
+                            "worker %d refused requests that other workers served; requests of the "
+                            "same model and fields that need at least %d tokens avoid this worker "
+                            "for a while",
+                            *(failure.worker, tries.size),
+                        )
                 else:
                     self._blame(failure.worker, tries.client)
 
-    def _refuse(self, worker: int, tries: Tries) -> None:
-        if self.refusals.refused(worker, tries.kind, tries.size, tries.client):
-            log.warning(
-                "worker %d refused requests that other workers served; requests of the same model "
-                "and fields that need at least %d tokens avoid this worker for a while",
-                *(worker, tries.size),
-            )
-
     def _blame(self, worker: int, client: str) -> None:
-        if not self.breakers.failed(worker, client):
+        if not self.breakers.record_failure(worker, client):
             return
         if self.dispatcher.up <= {worker}:
-            self.breakers.reset(worker)  # a failing worker is better than none
+            # this worker is the only available worker, so this worker stays in use
+            self.breakers.reset(worker)
             return
         log.warning(
             "worker %d failed requests that other workers served; it gets no requests for a while",
@@ -279,8 +280,10 @@ class Attempts:
         )
         self.dispatcher.eject(worker)
 
-    async def _attempt(self, asking: Asking, flight: Flight, tries: Tries) -> web.StreamResponse:
-        """Send the request to one worker. Raises WorkerFailed once the worker's health is known."""
+    async def _attempt(
+        self, asking: Asking, flight: RequestInFlight, tries: Tries
+    ) -> web.StreamResponse:
+        """Send the request to one worker. Raises WorkerFailed after a health check."""
 
         def begun() -> None:
             asking.slot.begin()
@@ -290,7 +293,9 @@ class Attempts:
         heard = partial(self.progress.heard, flight.worker)
         exchange = Exchange(asking.http, asking.call, flight, begun, heard)
         worker = self.workers[flight.worker]
-        key = self._routing_key(asking.request)
+        request = asking.request
+        due = Due(request.first_token_by_s, request.deadline_s, request.token_every_s)
+        key = tagged(request.client, due, self.dispatcher.now_s())
         asking.api.sign(asking.call, key)
         names = {headers.ROUTING_KEY: key, headers.SESSION: key}
         shown = {**asking.sent, **names, **worker.authorization}
@@ -298,60 +303,75 @@ class Attempts:
         begun_s = asyncio.get_running_loop().time()
         try:
             answer = await exchange.run(session, worker.url + asking.api.path, shown)
-        except WorkerFailed as failure:
+        except WorkerFailed as failed:
             self.dispatcher.finish(flight, 0, failed=True)
-            if failure.how in (How.UNREACHED, How.BROKE, How.STALE):
-                healthy = await self._is_healthy(asking, flight.worker)
-                if not healthy and failure.how is not How.UNREACHED:
-                    failure.how = How.DIED
-                elif tries.failures and failure.how is How.STALE:
-                    failure.how = How.BROKE  # its connection was a new one
-            raise
+            reason = await self._confirmed_reason(asking, failed, is_retry=bool(tries.failures))
+            raise WorkerFailed(failed.worker, reason, failed.answer) from failed
         except BaseException:
             elapsed_s = asyncio.get_running_loop().time() - begun_s
-            self._settle(asking, flight, exchange, elapsed_s)
+            self._settle_exchange(asking, flight, exchange, elapsed_s)
             raise
-        self._settle(asking, flight, exchange, asyncio.get_running_loop().time() - begun_s)
-        if exchange.outcome == OK and not asking.slot.begun:
+        self._settle_exchange(asking, flight, exchange, asyncio.get_running_loop().time() - begun_s)
+        if exchange.failure is None and not asking.slot.begun:
             begun()
-        if exchange.outcome == LOST:
+        if exchange.failure is AttemptFailure.CUT:
             self.health.suspect(flight.worker)
         return answer
 
-    async def _is_healthy(self, asking: Asking, worker: int) -> bool:
-        """Return whether the failed worker is up, and count a client that leaves meanwhile."""
+    async def _confirmed_reason(
+        self, asking: Asking, failed: WorkerFailed, *, is_retry: bool
+    ) -> AttemptFailure:
+        """Return the reason of a failure, after a health check if the connection failed.
+
+        If the client disconnects during the check, the request is counted as left or evicted.
+        """
+        if failed.reason not in DISCONNECTED:
+            return failed.reason
         try:
-            return await self.health.check(worker)
+            healthy = await self.health.check(failed.worker)
         except BaseException:
-            outcome = EVICTED if asking.slot.evicted else LEFT
-            self.metrics.totals.finished(asking.request.client, outcome, NOTHING)
-            asking.trace.ended(worker, outcome)
+            reason = AttemptFailure.EVICTED if asking.slot.evicted else AttemptFailure.LEFT
+            self._record_attempt(asking, failed.worker, outcome_of(reason))
             raise
+        if not healthy and failed.reason is not AttemptFailure.UNREACHED:
+            return AttemptFailure.DIED
+        if is_retry and failed.reason is AttemptFailure.STALE:
+            return AttemptFailure.BROKE  # a retry uses a new connection, which cannot be stale
+        return failed.reason
 
-    def _routing_key(self, request: Request) -> str:
-        due = Due(request.first_token_by_s, request.deadline_s, request.token_every_s)
-        return tagged(request.client, due, self.dispatcher.now_s())
+    def _record_attempt(
+        self, asking: Asking, worker: int, outcome: str, charge: Charge = NOTHING
+    ) -> None:
+        """Count the end of an attempt, and add the attempt to the request's trace."""
+        self.metrics.totals.count_finished(asking.request.client, outcome, charge)
+        asking.trace.end_attempt(worker, outcome, charge)
 
-    def _settle(self, asking: Asking, flight: Flight, exchange: Exchange, elapsed_s: float) -> None:
-        """Book the cost of the exchange, and tell the router."""
-        outcome = EVICTED if asking.slot.evicted else exchange.outcome
-        charge = self._charge(asking, flight.worker, exchange, elapsed_s)
-        if outcome == OK:
+    def _settle_exchange(
+        self, asking: Asking, flight: RequestInFlight, exchange: Exchange, elapsed_s: float
+    ) -> None:
+        """Record the cost of the exchange, and tell the router that the request has ended."""
+        failure = AttemptFailure.EVICTED if asking.slot.evicted else exchange.failure
+        charge = self._exchange_charge(asking, flight.worker, exchange, elapsed_s)
+        if failure is None:
             self.pace.observe(flight.worker, elapsed_s, charge.output_tokens)
-        asking.bill.add(charge)
+        asking.bill.add_charge(charge)
         self.dispatcher.finish(flight, charge.output_tokens)
-        self.metrics.totals.finished(asking.request.client, outcome, charge)
-        if flight.first_token_s is not None:  # an answer in one piece has no known first token
+        self._record_attempt(asking, flight.worker, outcome_of(failure), charge)
+        # without streaming, the time of the first token is unknown
+        if flight.first_token_s is not None:
             waited_s = flight.first_token_s - asking.request.arrival_s
             self.metrics.totals.waited(FIRST_TOKEN, asking.request.client, waited_s)
-        asking.trace.ended(flight.worker, outcome, charge)
 
-    def _charge(self, asking: Asking, worker: int, exchange: Exchange, elapsed_s: float) -> Charge:
-        usage = exchange.usage
-        if exchange.outcome in (LEFT, LOST):
+    def _exchange_charge(
+        self, asking: Asking, worker: int, exchange: Exchange, elapsed_s: float
+    ) -> Charge:
+        usage, failure = exchange.usage, exchange.failure
+        if failure in (AttemptFailure.LEFT, AttemptFailure.CUT):
             token_s = None if asking.call.stream else self.pace.token_s(worker)
-            left = exchange.outcome == LEFT and not (asking.slot.evicted or exchange.is_finished)
+            left = failure is AttemptFailure.LEFT and not (
+                asking.slot.evicted or exchange.is_finished
+            )
             return broken_off(usage, asking.asked, elapsed_s, token_s, left=left)
-        if exchange.outcome == ERROR and usage.output_tokens is None:
+        if failure is AttemptFailure.ANSWERED and usage.output_tokens is None:
             return NOTHING
         return reported(usage, asking.asked)

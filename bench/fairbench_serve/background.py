@@ -1,4 +1,4 @@
-"""Background tasks beside the requests, such as the return of freed memory."""
+"""Background tasks of the router, and the return of freed memory to the operating system."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from typing import Any, TypeAlias
 log = logging.getLogger(__name__)
 
 Work: TypeAlias = Coroutine[Any, Any, None]
-GIVE_BACK_S = 30.0  # seconds between two returns of free memory to the system
-LARGE_BYTES = 2**17  # less than the 256 KiB that asyncio allocates for each read
-M_MMAP_THRESHOLD = -3  # as in malloc.h
+GIVE_BACK_S = 30.0  # seconds between two returns of freed memory to the operating system
+LARGE_BYTES = 2**17  # bytes of a large buffer; asyncio allocates 256 KiB for each read
+M_MMAP_THRESHOLD = -3  # number of this parameter of ``mallopt`` in the C header malloc.h
 
 
 @asynccontextmanager
 async def background(work: Iterable[Work]) -> AsyncIterator[None]:
-    """Run tasks until the block ends. No task should end before the block."""
+    """Run tasks until the block ends. A task that ends earlier with an error is logged."""
     tasks = [_begun(one) for one in work]
     try:
         yield
     finally:
-        await _ended(tasks)
+        await _cancel_all(tasks)
 
 
 class WorkerTasks:
-    """Tasks by the worker that they follow. No task is meant to end by itself."""
+    """Tasks that belong to a worker. The tasks run until the worker is removed."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
 
-    def start(self, worker: int, work: Work) -> None:
+    def start_task(self, worker: int, work: Work) -> None:
         self._tasks.setdefault(worker, []).append(_begun(work))
 
-    def stop(self, worker: int) -> None:
-        """End the tasks of this worker soon."""
+    def stop_tasks(self, worker: int) -> None:
+        """Cancel the tasks of this worker without waiting for their end."""
         for task in self._tasks.pop(worker, ()):
             task.cancel()
 
     async def aclose(self) -> None:
-        await _ended([task for tasks in self._tasks.values() for task in tasks])
+        await _cancel_all([task for tasks in self._tasks.values() for task in tasks])
 
 
 def _begun(work: Work) -> asyncio.Task[None]:
@@ -51,7 +51,7 @@ def _begun(work: Work) -> asyncio.Task[None]:
     return task
 
 
-async def _ended(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel_all(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -63,23 +63,24 @@ def _complain(task: asyncio.Task[None]) -> None:
 
 
 def keep_large_buffers_apart() -> bool:
-    """Map each buffer of ``LARGE_BYTES`` or more separately; return whether that is possible.
+    """Allocate each buffer of ``LARGE_BYTES`` or more in a memory map of its own, if possible.
 
-    The C library does so at first, but raises its limit, up to 32 MiB, when the first large buffer
-    is freed. Later buffers, for long bodies and for each read of a socket, then lie in the heap
-    among small objects that stay, and leave holes: the heap grows although nothing is kept.
+    By default, the C library raises the limit for separate maps to as much as 32 MiB after the
+    first large buffer is freed. Later large buffers then lie in the heap between small objects that
+    stay allocated. The freed buffers leave holes, and the heap grows. Returns whether the C library
+    has this setting.
     """
     return _called("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 async def give_back_freed_memory() -> None:
-    """Return free memory to the system repeatedly until cancelled; does nothing without glibc."""
-    while give_back():
+    """Return freed memory to the system repeatedly until cancelled; do nothing without glibc."""
+    while return_freed_memory():
         await asyncio.sleep(GIVE_BACK_S)
 
 
-def give_back() -> bool:
-    """Return free memory to the system; return whether that was possible (10 ms for 100 MB)."""
+def return_freed_memory() -> bool:
+    """Return freed memory to the system, in 10 ms for 100 MB; return False without glibc."""
     return _called("malloc_trim", 0)
 
 

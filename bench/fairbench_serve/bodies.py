@@ -1,6 +1,7 @@
-"""Bodies of requests: compressed ones are decoded piece by piece, and long ones are limited.
+"""Bodies of requests: decompression piece by piece, and limits on size, time and memory.
 
-The HTTP library would refuse some encodings in its own words and pass others on undecoded.
+The HTTP library is not used for decompression. The library would answer some encodings with an
+error in its own format, and would leave bodies of other encodings compressed.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from fairbench.live.connections import most_connections
+from fairbench.live.http_server import most_connections
 from fairbench.live.json_errors import Problem, bad_request, too_many
 
-PLAIN = ("", "identity")
-# The window bits for zlib: a gzip header, or a zlib header for standard "deflate".
+PLAIN = ("", "identity")  # values of Content-Encoding that mean no compression
+# values of zlib's parameter ``wbits``: for a gzip header, and for a zlib header ("deflate")
 WINDOWS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
-RAW_DEFLATE = -zlib.MAX_WBITS  # raw "deflate", as some clients send it
+RAW_DEFLATE = -zlib.MAX_WBITS  # value of ``wbits`` for "deflate" without a zlib header
 ZLIB_METHOD, METHOD_BITS = 8, 0x0F
-PIECE_BYTES = 2**20
-# A file of 64 MiB that is compressed in blocks of 64 KiB has half as many. Each takes microseconds.
+PIECE_BYTES = 2**20  # limit on the bytes of one decompressed piece
+# limit on gzip members in a body; a body of 64 MiB in blocks of 64 KiB has 1024 members
 MOST_MEMBERS = 2048
-BODY_S = 120.0  # seconds within which a body must be complete
-ARRIVING_BYTES = 2**15  # memory of the connection, the task and the buffer of an arriving body
-SHARE = 4  # divisor of the machine's memory for the default
+BODY_S = 120.0  # limit in seconds on the arrival of a body
+ARRIVING_BYTES = 2**15  # bytes of memory for the connection, task and buffer of an arriving body
+SHARE = 4  # the default limit on all bodies is the machine's memory divided by this number
 
 
 class Decoder:
-    """A decoder of one body. Raises Problem (415) for an unknown encoding."""
+    """A decompressor of one body. Raises Problem (415) for an unsupported encoding."""
 
     def __init__(self, http: web.Request) -> None:
         self._encoding = _encoding(http)
@@ -40,20 +41,20 @@ class Decoder:
         self._members = 0
         self._piece = b""
 
-    async def parts(self, piece: bytes) -> AsyncIterator[bytes]:
-        """Yield a decoded piece in parts; compressed ones are decoded in a thread.
+    async def decompressed(self, piece: bytes) -> AsyncIterator[bytes]:
+        """Yield the decompressed parts of a piece; a thread decompresses the piece.
 
-        Raises Problem (400) for another encoding.
+        Raises Problem (400) if the piece does not have the encoding in the headers.
         """
         if self._encoding in PLAIN:
             yield piece
             return
         self._piece = piece
-        while part := await asyncio.to_thread(self._next):
+        while part := await asyncio.to_thread(self._next_part):
             yield part
 
-    def _next(self) -> bytes:
-        """Return at most ``PIECE_BYTES`` more, or nothing if the piece has no more."""
+    def _next_part(self) -> bytes:
+        """Return at most ``PIECE_BYTES`` decompressed bytes, or b"" at the end of the piece."""
         try:
             while True:
                 if self._inner is None or self._inner.eof:
@@ -67,13 +68,13 @@ class Decoder:
         except zlib.error:
             raise _broken() from None
 
-    def end(self) -> None:
-        """Raise Problem (400) for a body that ends too early."""
+    def check_end(self) -> None:
+        """Raise Problem (400) if the compressed body is incomplete."""
         if self._inner is not None and not self._inner.eof:
             raise _broken()
 
     def _new_member(self) -> zlib._Decompress:
-        """Return the decoder of the next member: a gzip file may have several."""
+        """Return the decompressor of the next member; a gzip file may have several members."""
         self._members += 1
         if self._members > MOST_MEMBERS:
             raise bad_request(f"the body has more than {MOST_MEMBERS} compressed members")
@@ -82,9 +83,9 @@ class Decoder:
 
 
 async def read_body(http: web.Request, most: int, lease: BodyLease) -> bytes:
-    """Return the decoded body. Raises Problem, also if the body is late.
+    """Return the decompressed body. Raises Problem for an invalid or late body.
 
-    The body may have ``most`` bytes, both as sent and decoded.
+    The body may have at most ``most`` bytes, both before and after decompression.
     """
     body, decoder, received = bytearray(), Decoder(http), 0
     _check_size(http.content_length or 0, most)
@@ -93,17 +94,17 @@ async def read_body(http: web.Request, most: int, lease: BodyLease) -> bytes:
             async for piece in http.content.iter_any():
                 received += len(piece)
                 _check_size(received, most)
-                async for part in decoder.parts(piece):
+                async for part in decoder.decompressed(piece):
                     body += part
                     _check_size(len(body), most)
-                    lease.grow(len(body))
+                    lease.grow_to(len(body))
     except TimeoutError:
         raise Problem(
             HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {BODY_S:g} s"
         ) from None
     except web.RequestPayloadError:
         raise bad_request("the length of the body does not match its headers") from None
-    decoder.end()
+    decoder.check_end()
     lease.arrived()
     return bytes(body)
 
@@ -114,20 +115,20 @@ def _check_size(size: int, most: int) -> None:
 
 
 def check_plain(http: web.Request) -> None:
-    """Raise Problem (415) for an encoded body."""
-    if _named(http) not in PLAIN:
+    """Raise Problem (415) if the body is compressed."""
+    if _encoding_name(http) not in PLAIN:
         raise Problem(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             "an encoded body is not supported here: send the body without Content-Encoding",
         )
 
 
-def _named(http: web.Request) -> str:
+def _encoding_name(http: web.Request) -> str:
     return ",".join(http.headers.getall("Content-Encoding", ())).strip().lower()
 
 
 def _encoding(http: web.Request) -> str:
-    encoding = _named(http)
+    encoding = _encoding_name(http)
     if encoding not in PLAIN and encoding not in WINDOWS:
         raise Problem(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -142,14 +143,14 @@ def _broken() -> Problem:
 
 
 def usual_bytes() -> int:
-    """Return a quarter of the machine's memory."""
+    """Return the default limit on the memory of all bodies: a quarter of the machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // SHARE
 
 
 class _Shares:
-    """A limit of ``most`` units. A client may hold at most as many as remain free.
+    """A limit of ``most`` units. A client may hold at most as many units as remain free.
 
-    One client alone gets half of the units; the next client then gets half of the rest.
+    A single client can therefore hold half of the units, and the next client half of the rest.
     """
 
     def __init__(self, most: int) -> None:
@@ -158,11 +159,11 @@ class _Shares:
         self._all = 0
 
     def would_have(self, client: str, more: int) -> tuple[int, bool]:
-        """Return the number that the client would hold, and whether the limit allows it."""
+        """Return the number of units the client would hold, and whether the limit allows it."""
         own = self._had[client] + more
         return own, own <= self._most - self._all - more
 
-    def add(self, client: str, more: int) -> None:
+    def take_units(self, client: str, more: int) -> None:
         self._all += more
         self._had[client] += more
         if not self._had[client]:
@@ -170,10 +171,10 @@ class _Shares:
 
 
 class BodyMemory:
-    """A limit of ``most`` bytes on all bodies, which no single client can exhaust.
+    """A limit of ``most`` bytes on all bodies together, which no single client can use up.
 
-    A body counts from its first byte until its request ends. Bodies that are still arriving are
-    limited in number, too, because each of them occupies a connection.
+    A body counts from its first byte until its request ends. The number of bodies that are still
+    arriving is also limited, because each arriving body occupies a connection.
     """
 
     def __init__(self, most: int) -> None:
@@ -182,21 +183,21 @@ class BodyMemory:
 
     @contextmanager
     def lease(self, client: str) -> Iterator[BodyLease]:
-        """Lease memory for one body until the block ends. Raises Problem (429) if none is left."""
+        """Reserve memory for a body until the block ends. Raises Problem (429) above the limit."""
         number, fits = self._arriving.would_have(client, 1)
         if not fits:
             raise too_many(f"{number} bodies of this client are incomplete; send fewer at a time")
-        self._arriving.add(client, 1)
+        self._arriving.take_units(client, 1)
         lease = BodyLease(self._bytes, self._arriving, client)
         try:
             yield lease
         finally:
             lease.arrived()
-            self._bytes.add(client, -lease.taken)
+            self._bytes.take_units(client, -lease.taken)
 
 
 class BodyLease:
-    """The memory of one body."""
+    """The memory that is reserved for one body."""
 
     def __init__(self, memory: _Shares, arriving: _Shares, client: str) -> None:
         self._memory, self._arriving = memory, arriving
@@ -204,19 +205,19 @@ class BodyLease:
         self._arrives = True
         self.taken = 0
 
-    def grow(self, size: int) -> None:
-        """Grow to the body's present size. Raises Problem (429) without room for more."""
+    def grow_to(self, size: int) -> None:
+        """Reserve memory for ``size`` bytes in total. Raises Problem (429) above the limit."""
         own, fits = self._memory.would_have(self._client, size - self.taken)
         if not fits:
             raise too_many(
                 f"the bodies of this client would take {max(own >> 20, 1)} MiB of memory, "
                 "more than the limit allows; send fewer at a time"
             )
-        self._memory.add(self._client, size - self.taken)
+        self._memory.take_units(self._client, size - self.taken)
         self.taken = size
 
     def arrived(self) -> None:
         """Record that the body is complete or refused."""
         if self._arrives:
-            self._arriving.add(self._client, -1)
+            self._arriving.take_units(self._client, -1)
         self._arrives = False

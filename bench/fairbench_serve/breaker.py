@@ -1,7 +1,7 @@
-"""The circuit breaker: a worker that fails requests that others serve is avoided for a while.
+"""The circuit breaker, which pauses a worker that fails requests which other workers serve.
 
-A refusal (4xx) concerns a kind of requests, not the worker: a model that only other workers have,
-or a prompt that is too long for this worker.
+A refusal (HTTP status 4xx) concerns a kind of request, not the worker. For example, the worker
+may lack the model, or its context may be too short for the prompt.
 """
 
 from __future__ import annotations
@@ -10,50 +10,54 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import inf
 
-TRIPS_AFTER = 3  # failures in succession
-FIRST_REST_S = 5.0
-LONGEST_REST_S = 60.0
-MOST_KINDS = 1024  # kinds of requests of which refusals are kept
+TRIPS_AFTER = 3  # number of consecutive failures that open a breaker
+FIRST_REST_S = 5.0  # seconds for which a worker gets no requests after its breaker first opens
+LONGEST_REST_S = 60.0  # limit in seconds on the time for which a worker gets no requests
+MOST_KINDS = 1024  # limit on the kinds of requests, clients and doubts that are remembered
 
 
 @dataclass(slots=True)
 class _State:
-    failures: int = 0  # failures in succession
-    clients: set[str] = field(default_factory=set)  # the first two clients of these failures
-    rest_s: float = field(default_factory=lambda: FIRST_REST_S)  # length of the next rest
-    until_s: float = -inf  # end of the rest, while the breaker is open
+    failures: int = 0  # number of consecutive failures
+    clients: set[str] = field(default_factory=set)  # the first two clients whose requests failed
+    # seconds for which the worker gets no requests after the next opening
+    rest_s: float = field(default_factory=lambda: FIRST_REST_S)
+    until_s: float = -inf  # time in seconds at which an open breaker allows a probe
     open: bool = False
     probing: bool = False
 
 
 class Breakers:
-    """The circuit breakers of the workers, on a clock ``now_s`` in seconds. Pure.
+    """The circuit breakers of all workers. ``now_s`` returns the time in seconds.
 
-    A failure counts only if another worker has served the same request. Otherwise requests that
-    fail everywhere could eject every worker. After ``TRIPS_AFTER`` failures in succession the
-    worker is open: it gets no requests for 5 s, and twice as long each further time, up to 60 s.
-    Then the worker is half open: a single probe request decides. Failures of a single client do not
-    open a worker that has served another client in the last 5 s: its requests may be the cause.
+    A failure counts only if another worker has served the request. Without this rule, requests that
+    fail everywhere could exclude every worker. After ``TRIPS_AFTER`` consecutive failures, the
+    breaker opens: the worker gets no requests for 5 s. After each further opening, this time
+    doubles, up to 60 s. At the end of this time, the breaker allows a single probe request, whose
+    result closes or opens the breaker.
+
+    If a worker has served another client in the last 5 s, failures of a single client do not open
+    the worker's breaker, because the requests of the failing client may be the cause.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
         self._states = {worker: _State() for worker in range(workers)}
-        # when a worker last served a client, the latest last
+        # times in seconds at which workers last served each client; the latest time is last
         self._served_s: dict[tuple[int, str], float] = {}
         self._now_s = now_s
 
-    def forget(self, worker: int) -> None:
-        """Exclude a worker from all requests for good, including probes."""
+    def forget_worker(self, worker: int) -> None:
+        """Exclude a worker permanently from probes; the worker is being removed."""
         self._states.pop(worker, None)
 
     def is_open(self, worker: int) -> bool:
-        """Return whether a worker gets no ordinary requests."""
+        """Return whether the worker gets no requests except probes."""
         return worker in self._states and self._states[worker].open
 
-    def failed(self, worker: int, client: str) -> bool:
-        """Record a failure on a client's request that another worker served.
+    def record_failure(self, worker: int, client: str) -> bool:
+        """Record that a worker failed a client's request which another worker served.
 
-        Return whether the breaker opens.
+        Returns whether this failure opens the breaker.
         """
         state = self._states.get(worker)
         if state is None:
@@ -61,7 +65,7 @@ class Breakers:
         state.failures += 1
         if len(state.clients) < 2:
             state.clients.add(client)
-        if state.open and not state.probing:  # the request was sent before the breaker opened
+        if state.open and not state.probing:  # requests sent before the breaker opened do not count
             return False
         if not state.open and (state.failures < TRIPS_AFTER or self._serves_others(worker)):
             return False
@@ -70,8 +74,8 @@ class Breakers:
         state.rest_s = min(2 * state.rest_s, LONGEST_REST_S)
         return opens
 
-    def served(self, worker: int, client: str) -> bool:
-        """Record a client's served request; return whether this closes the breaker."""
+    def record_success(self, worker: int, client: str) -> bool:
+        """Record a served request of a client; return whether this result closes the breaker."""
         state = self._states.get(worker)
         if state is None:
             return False
@@ -85,7 +89,7 @@ class Breakers:
         return closes
 
     def _serves_others(self, worker: int) -> bool:
-        """Return whether only one client's requests fail, and another client's do not."""
+        """Return whether the worker fails requests of one client only and serves another client."""
         failing, since_s = self._states[worker].clients, self._now_s() - FIRST_REST_S
         return len(failing) == 1 and any(
             at == worker and client not in failing and served_s > since_s
@@ -93,20 +97,20 @@ class Breakers:
         )
 
     def undecided(self, worker: int) -> None:
-        """Record a probe without result, for example because its client left."""
+        """Record a probe without a result, for example because its client disconnected."""
         if worker in self._states:
             self._states[worker].probing = False
 
     def reset(self, worker: int) -> None:
-        """Reset a worker's breaker, because a returning worker is a new process."""
+        """Close a worker's breaker, because a worker that returns is a new process."""
         if worker in self._states:
             self._states[worker] = _State()
 
-    def add(self, worker: int) -> None:
+    def add_worker(self, worker: int) -> None:
         self._states[worker] = _State()
 
     def probe(self) -> int | None:
-        """Return a worker that is due for a probe; it gets no other request until the result."""
+        """Return a worker that is due for a probe, or None. The caller sends the probe request."""
         now_s = self._now_s()
         for worker, state in self._states.items():
             if state.open and not state.probing and state.until_s <= now_s:
@@ -117,8 +121,8 @@ class Breakers:
 
 @dataclass(slots=True)
 class _Refused:
-    sizes: list[int] = field(default_factory=list)  # the smallest refused sizes, ascending
-    clients: set[str] = field(default_factory=set)  # the first two clients of these requests
+    sizes: list[int] = field(default_factory=list)  # smallest refused sizes in tokens, ascending
+    clients: set[str] = field(default_factory=set)  # the first two clients of refused requests
     rest_s: float = field(default_factory=lambda: FIRST_REST_S)
     until_s: float = -inf
 
@@ -126,29 +130,29 @@ class _Refused:
         concerns = len(self.clients) > 1 or client in self.clients
         return concerns and len(self.sizes) == TRIPS_AFTER and size >= self.sizes[-1]
 
-    def rest(self, now_s: float) -> None:
+    def pause_from(self, now_s: float) -> None:
         self.until_s = now_s + self.rest_s
         self.rest_s = min(2 * self.rest_s, LONGEST_REST_S)
 
 
 class Refusals:
-    """The kinds of requests that a worker refuses while other workers serve them. Pure.
+    """The kinds of requests that a worker refuses while other workers serve them.
 
-    A kind is a hash of properties (model, fields); ``size`` is the number of tokens that a request
-    needs. After ``TRIPS_AFTER`` refusals, requests of the kind that are at least as large avoid the
-    worker, for as long as with a breaker; then a single request tries the worker again. A served
-    request clears the refusals of requests that are not larger. Refusals of a single client concern
-    only its own requests, because their content may be the cause.
+    A kind is a hash of properties such as model and fields. ``size`` is the number of tokens that a
+    request needs. After ``TRIPS_AFTER`` refusals, requests of this kind and at least this size
+    avoid the worker for as long as with a breaker. At the end of this time, a single request tries
+    the worker again. A served request deletes the refusals of requests up to its size. Refusals of
+    a single client affect only this client's requests, because their content may be the cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._kinds: dict[int, dict[int, _Refused]] = {}
         self._now_s = now_s
 
-    def refused(self, worker: int, kind: int, size: int, client: str) -> bool:
-        """Record a refusal of a request that another worker served.
+    def record_refusal(self, worker: int, kind: int, size: int, client: str) -> bool:
+        """Record that a worker refused a request which another worker served.
 
-        Return whether such requests avoid the worker from now on.
+        Returns whether requests of this kind avoid the worker from now on.
         """
         while len(self._kinds) >= MOST_KINDS and kind not in self._kinds:
             del self._kinds[next(iter(self._kinds))]
@@ -159,11 +163,11 @@ class Refusals:
         state.sizes = sorted([*state.sizes, size])[:TRIPS_AFTER]
         if before == TRIPS_AFTER or len(state.sizes) < TRIPS_AFTER:
             return False
-        state.rest(self._now_s())
+        state.pause_from(self._now_s())
         return True
 
-    def served(self, worker: int, kind: int, size: int) -> None:
-        """Record a served request."""
+    def record_service(self, worker: int, kind: int, size: int) -> None:
+        """Record that the worker served a request of this kind and size."""
         state = self._kinds.get(kind, {}).get(worker)
         if state is not None:
             state.sizes = [one for one in state.sizes if one > size]
@@ -171,7 +175,7 @@ class Refusals:
                 del self._kinds[kind][worker]
 
     def avoided(self, kind: int, size: int, client: str) -> Collection[int]:
-        """Return the workers that a request avoids; it tries one whose rest is over."""
+        """Return the workers that a request avoids. A worker whose time is over is tried again."""
         now_s, found = self._now_s(), []
         for worker, state in self._kinds.get(kind, {}).items():
             if not state.covers(size, client):
@@ -179,36 +183,37 @@ class Refusals:
             if state.until_s > now_s:
                 found.append(worker)
             else:
-                state.rest(now_s)
+                state.pause_from(now_s)
         return found
 
-    def forget(self, worker: int) -> None:
-        """Forget a worker's refusals, because another process serves at its address."""
+    def forget_worker(self, worker: int) -> None:
+        """Delete all refusals of a worker, because a new process runs at its address."""
         for workers in self._kinds.values():
             workers.pop(worker, None)
 
 
 class Doubts:
-    """The workers that failed their last request, or their last one of a kind. Pure.
+    """The workers that failed their last request, or their last request of a kind.
 
-    Nobody knows yet whether the worker or the request was at fault, so such a worker still gets
-    requests, but no request that others have failed. ``kind`` is None for any request.
+    Either the worker or the request may be the cause of the failure. A doubted worker still gets
+    requests, but no request that another worker has failed. A ``kind`` of None stands for all
+    kinds.
     """
 
     def __init__(self) -> None:
         self._doubts: dict[tuple[int, int | None], None] = {}
 
-    def add(self, worker: int, kind: int | None) -> None:
+    def add_doubt(self, worker: int, kind: int | None) -> None:
         self._doubts[worker, kind] = None
         if len(self._doubts) > MOST_KINDS:
             del self._doubts[next(iter(self._doubts))]
 
-    def clear(self, worker: int, kind: int) -> None:
-        """Record that the worker served a request of the kind."""
+    def clear_doubts(self, worker: int, kind: int) -> None:
+        """Record that the worker served a request of this kind."""
         self._doubts.pop((worker, None), None)
         self._doubts.pop((worker, kind), None)
 
     def among(self, workers: Collection[int], kind: int) -> set[int]:
-        """Return the doubted ones of the workers."""
+        """Return the given workers that failed their last request, or the last of this kind."""
         doubts = self._doubts
         return {one for one in workers if (one, None) in doubts or (one, kind) in doubts}

@@ -1,4 +1,4 @@
-"""``fairbench serve``: the router in front of workers, for real traffic."""
+"""The command ``fairbench serve``, which runs the router in front of workers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import takes
-from fairbench.config.flags.flag import value_or_default
+from fairbench.config.flag import value_or_default
 from fairbench.errors import UsageError, unknown_name
-from fairbench.live.plugin_releases import allow_untested
-from fairbench.live.requirements import require_live_extra
+from fairbench.live.plugin_config import allow_untested
+from fairbench.live.processes.environment import require_live_extra
 from fairbench.schedulers.setup import checked_weights
 from fairbench.tenants import with_tenants
 from fairbench_serve.flags import SERVE, ServeFlags
 
-# Options for workers that this command starts.
+# Options that apply only to workers that this command starts.
 ONLY_WITH_DP = (
     *("local", "backend", "model", "gpu", "tp", "load_format", "server_args", "time_scale"),
     *("mem_fraction_static", "server_python", "allow_untested_release"),
@@ -50,22 +50,23 @@ def serve(
     """
     from fairbench.live.backends.base import LiveOptions
     from fairbench.schedulers.registry import split_pair
-    from fairbench_serve.cli_plan import client_fields, held_by, peers_by, plan_text
-    from fairbench_serve.routed_workers import (
+    from fairbench_serve.plan import (
         Routed,
+        client_fields,
+        held_by,
         named_workers,
+        peers_by,
+        plan_text,
         planned_workers,
         started_workers,
     )
 
     require_live_extra()
     from fairbench.live.http_server import server_tls
-    from fairbench.live.processes.addresses import LOOPBACK
-    from fairbench.live.processes.ports import reserved
-    from fairbench_serve.config import RouterConfig
-    from fairbench_serve.deadlines import promises
+    from fairbench.live.processes.addresses import LOOPBACK, reserved
+    from fairbench_serve.app import serve_router
+    from fairbench_serve.config import RouterConfig, promises
     from fairbench_serve.keys_file import admin_key_of, read_keys, worker_keys
-    from fairbench_serve.shutdown import serve_router
     from fairbench_serve.traces import Traces, otel_traces
 
     value = partial(value_or_default, flags, SERVE)
@@ -177,7 +178,7 @@ def serve(
 
 
 def _check_together(flags: ServeFlags) -> None:
-    """Raise UsageError unless workers are either named or started, and options fit that."""
+    """Raise UsageError unless the flags either name or start workers, with matching options."""
     if bool(flags.get("worker_url")) == bool(flags.get("dp")):
         raise UsageError(
             "workers: give either --worker-url, for workers that run already, or --dp, to "
@@ -189,7 +190,7 @@ def _check_together(flags: ServeFlags) -> None:
 
 
 def _settings(flags: ServeFlags) -> dict[str, Any]:
-    """Return the settings that the user chose. Raises UsageError for one that is given twice."""
+    """Return the settings that the user chose. Raises UsageError for a repeated setting."""
     settings, name = dict(flags.get("settings") or {}), "engine.mem_fraction_static"
     if (fraction := flags.get("mem_fraction_static")) is None:
         return settings
@@ -215,7 +216,7 @@ def _started(flags: ServeFlags) -> dict[str, Any]:
 
 
 def _weights(given: Mapping[str, float] | None, keys: Mapping[str, str] | None) -> dict[str, float]:
-    """Return the clients' weights. Raises UsageError for a wrong weight or one without key."""
+    """Return the clients' weights. Raises UsageError for an invalid weight or unknown client."""
     weights = checked_weights(given or {})
     known = set(with_tenants(keys.values())) if keys is not None else weights
     for name in weights:

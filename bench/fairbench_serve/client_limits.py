@@ -1,4 +1,4 @@
-"""Limits on a client: requests in flight, and tokens and requests per minute."""
+"""Limits on a client: concurrent requests, and tokens and requests per minute."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import ceil
 from typing import NamedTuple
 
 from fairbench.live.json_errors import Problem, too_many
-from fairbench_serve.charges import Bill
+from fairbench_serve.answers import Bill
 
 MINUTE_S = 60.0
 TOKENS, REQUESTS = "tokens_per_min", "requests_per_min"
@@ -17,11 +17,10 @@ TOKENS, REQUESTS = "tokens_per_min", "requests_per_min"
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The slot of one request.
+    """The slot of a request.
 
-    ``begun`` is set when the answer has started: the slot can then no longer be evicted.
-
-    ``on_evicted`` is called once on eviction.
+    ``begun`` is true when the answer has started; from this time on, the request cannot be evicted.
+    ``on_evicted`` is called once if another request evicts this request.
     """
 
     client: str
@@ -30,16 +29,15 @@ class Slot:
     evicted: bool = False
 
     def begin(self) -> None:
-        """Record that the client receives the start of the answer."""
+        """Record that the client has received the start of the answer."""
         self.begun = True
 
 
 class ConcurrencyLimit:
-    """A limit of ``most`` requests in flight, and of ``most_each`` per client.
+    """A limit of ``most`` concurrent requests in total, and of ``most_each`` per client.
 
-    If all slots are taken, a client that has fewer slots (by weight) than another client takes one
-    of these. The evicted request is the youngest one without any answer yet, of the client with the
-    most slots.
+    If all slots are taken, a client can take a slot of another client that has more slots per
+    weight. The client with the most slots per weight loses its youngest request without any answer.
     """
 
     def __init__(self, most: int, most_each: int, weights: Mapping[str, float]) -> None:
@@ -50,8 +48,8 @@ class ConcurrencyLimit:
         self._count = 0
 
     @contextmanager
-    def take(self, client: str) -> Iterator[Slot]:
-        """Take a slot until the block ends. Raises Problem (429) if there is none."""
+    def take_slot(self, client: str) -> Iterator[Slot]:
+        """Take a slot until the block ends. Raises Problem (429) if no slot is available."""
         own = len(self._taken.get(client, ()))
         if own >= self._most_each:
             raise too_many(
@@ -67,10 +65,10 @@ class ConcurrencyLimit:
             yield slot
         finally:
             if not slot.evicted:
-                self._leave(slot)
+                self._free_slot(slot)
 
     def _evict_for(self, client: str, own: int) -> bool:
-        """Evict a request of another client for this client; return whether that succeeded."""
+        """Evict a request of another client for this client; return whether a slot is now free."""
         wanted = (own + 1) / self._weight(client)
         by_share = sorted(
             ((len(taken) / self._weight(name), name) for name, taken in self._taken.items()),
@@ -81,13 +79,13 @@ class ConcurrencyLimit:
                 return False
             for slot in reversed(self._taken[name]):
                 if not slot.begun:
-                    self._leave(slot)
+                    self._free_slot(slot)
                     slot.evicted = True
                     slot.on_evicted()
                     return True
         return False
 
-    def _leave(self, slot: Slot) -> None:
+    def _free_slot(self, slot: Slot) -> None:
         taken = self._taken[slot.client]
         del taken[slot]
         if not taken:
@@ -99,7 +97,7 @@ class ConcurrencyLimit:
 
 
 def evicted() -> Problem:
-    """Return the answer to an evicted request."""
+    """Return the error for an evicted request."""
     return too_many(
         "the router is full, and this client has more unfinished requests than others; try "
         "again later"
@@ -107,41 +105,50 @@ def evicted() -> Problem:
 
 
 class Quota(NamedTuple):
-    """Tokens (prompt and output, cached or not) and requests per minute; None for no limit."""
+    """Limits per minute on tokens (prompt and output, cached or not) and on requests.
+
+    A limit of None means that the number is not limited.
+    """
 
     tokens: int | None = None
     requests: int | None = None
 
     def table(self) -> dict[str, int]:
-        """Return the quota as a table of a keys file."""
+        """Return the quota as a table of a key file."""
         named = {TOKENS: self.tokens, REQUESTS: self.requests}
         return {name: most for name, most in named.items() if most is not None}
 
 
 class _Bucket:
-    """A bucket that holds up to a minute's quota and fills steadily; it may be overdrawn."""
+    """A token bucket whose capacity is the quota of a minute.
+
+    The bucket's level may be negative.
+    """
 
     def __init__(self, now_s: float) -> None:
-        self._missing = 0.0  # fraction of a full bucket, which survives changes of the quota
+        self._missing = 0.0  # tokens that the bucket lacks; a new quota keeps this number
         self._counted_s = now_s
 
-    def left(self, per_min: float, now_s: float) -> float:
+    def refill(self, per_min: float, now_s: float) -> float:
+        """Refill the bucket up to now; return the tokens that the bucket holds."""
         gained = (now_s - self._counted_s) * per_min / MINUTE_S
         self._missing, self._counted_s = max(0.0, self._missing - gained), now_s
         return per_min - self._missing
 
-    def take(self, number: float) -> None:
+    def take_tokens(self, number: float) -> None:
         self._missing += number
 
 
 class Quotas:
-    """Token buckets by client with a minute's quota, on a clock ``now_s`` in seconds. Pure.
+    """The token buckets of clients. The capacity of each bucket is the quota of a minute.
 
-    A request is accepted while its client has a request and any token left, before and after its
-    body is read. The prompt and the reserved output are then taken from the tokens, and the true
-    cost replaces them at the end. In any period a client therefore gets at most a minute's quota
-    more than its rate, plus the excess of its requests in progress when the tokens ran out, which
-    is paid back first.
+    ``now_s`` returns the time in seconds. A request is accepted if the client's quota allows a
+    request and at least one token, both before and after the body of the request is read. The
+    prompt and the reserved output are taken from the bucket when the request is accepted. At the
+    end of the request, the true cost replaces the reserved tokens.
+
+    In any period, a client can exceed its rate by the quota of a minute and by the excess of its
+    requests in progress. The refill of the bucket pays back this excess first.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -149,13 +156,13 @@ class Quotas:
         self._now_s = now_s
         self._buckets: dict[str, tuple[_Bucket, _Bucket]] = {}
 
-    def change(self, limits: Mapping[str, Quota]) -> None:
-        """Replace the quotas; clients keep their present deficits."""
+    def replace_limits(self, limits: Mapping[str, Quota]) -> None:
+        """Replace the quotas. Clients keep the tokens that their buckets lack."""
         self.limits = limits
         self._buckets = {one: both for one, both in self._buckets.items() if one in limits}
 
-    def ask(self, client: str) -> None:
-        """Count one request of the client. Raises Problem (429) if it has no quota left."""
+    def check_quota(self, client: str) -> None:
+        """Count one request of the client. Raises Problem (429) if no quota is left."""
         quota, now_s = self.limits.get(client), self._now_s()
         if quota is None:
             return
@@ -163,39 +170,42 @@ class Quotas:
         self._check_tokens(client)
         if quota.requests is None:
             return
-        if (left := requests.left(quota.requests, now_s)) < 1:
-            raise _over(f"{quota.requests} requests", (1 - left) / quota.requests)
-        requests.take(1)
+        if (left := requests.refill(quota.requests, now_s)) < 1:
+            raise _quota_used_up(f"{quota.requests} requests", (1 - left) / quota.requests)
+        requests.take_tokens(1)
 
     @contextmanager
     def lease(self, client: str, tokens: int) -> Iterator[Bill]:
-        """Reserve a request's tokens; when the block ends, charge the bill instead.
+        """Reserve a request's tokens until the block ends.
 
-        Other requests may have used up the quota since ``ask``. Raises Problem (429) in that case.
+        The bill then replaces the reserved tokens.
+
+        Raises Problem (429) if other requests have used up the quota since ``check_quota``.
         """
         self._check_tokens(client)
         bill = Bill()
-        self._take(client, tokens)
+        self._charge_tokens(client, tokens)
         try:
             yield bill
         finally:
-            self._take(client, bill.total.input_tokens + bill.total.output_tokens - tokens)
+            self._charge_tokens(client, bill.total.input_tokens + bill.total.output_tokens - tokens)
 
     def _check_tokens(self, client: str) -> None:
         quota = self.limits.get(client)
         if quota is None or quota.tokens is None or client not in self._buckets:
             return
-        if (left := self._buckets[client][0].left(quota.tokens, self._now_s())) <= 0:
-            raise _over(f"{quota.tokens} tokens", -left / quota.tokens)
+        if (left := self._buckets[client][0].refill(quota.tokens, self._now_s())) <= 0:
+            raise _quota_used_up(f"{quota.tokens} tokens", -left / quota.tokens)
 
-    def _take(self, client: str, tokens: float) -> None:
+    def _charge_tokens(self, client: str, tokens: float) -> None:
         quota = self.limits.get(client)
         if quota is not None and quota.tokens is not None and client in self._buckets:
             bucket = self._buckets[client][0]
-            bucket.left(quota.tokens, self._now_s())
-            bucket.take(tokens)
+            bucket.refill(quota.tokens, self._now_s())
+            bucket.take_tokens(tokens)
 
 
-def _over(quota: str, minutes: float) -> Problem:
-    wait_s = max(1, ceil(min(minutes, 1.0) * MINUTE_S))  # a large part may be given back soon
+def _quota_used_up(quota: str, minutes: float) -> Problem:
+    # requests in progress may return reserved tokens soon
+    wait_s = max(1, ceil(min(minutes, 1.0) * MINUTE_S))
     return too_many(f"the client has used its quota of {quota} per minute; try again later", wait_s)

@@ -1,4 +1,4 @@
-"""The router's configuration."""
+"""The configuration of the router, including latency targets and deadlines of requests."""
 
 from __future__ import annotations
 
@@ -8,46 +8,134 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from fairbench.config.gateway import SERVED_DETECTOR
+from fairbench.config.cluster import SERVED_DETECTOR
+from fairbench.errors import UsageError, unknown_name
+from fairbench.live import headers
 from fairbench.live.headers import BODY_CLIENT
 from fairbench.live.http_server import MAX_BODY_BYTES
+from fairbench.live.json_errors import bad_request
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench_serve.deadlines import Promises
+from fairbench.targets import NO_TARGETS, Due, Targets, laid_over, parse_targets
 from fairbench_serve.flags import SERVE
 from fairbench_serve.keys_file import WorkerKeys
+
+LONGEST_MS = 86_400_000  # longest deadline that a header may set, in milliseconds (one day)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The latency targets of a request, and the deadline in seconds that its header sets."""
+
+    targets: Targets = NO_TARGETS
+    within_s: float | None = None
+
+    def due(self, arrival_s: float, max_new_tokens: int) -> Due:
+        """Return the due times in seconds. The header's deadline takes precedence over a target."""
+        due = self.targets.due(arrival_s, None, max_new_tokens)
+        return due if self.within_s is None else due._replace(end_s=arrival_s + self.within_s)
+
+
+NO_PROMISE = Promise()
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """The latency targets of all requests, and the targets of each named objective."""
+
+    of_all: Targets = NO_TARGETS
+    objectives: Mapping[str, Targets] = field(default_factory=dict)
+
+    def promise_for(self, sent: Mapping[str, str]) -> Promise:
+        """Return the targets that a request's headers select. Raises Problem (400) for an error.
+
+        If no objectives are configured, an unknown objective is ignored, because another router may
+        use the header. If objectives are configured, an unknown objective is an error.
+        """
+        named = (sent[name] for name in headers.OBJECTIVE_ALIASES if name in sent)
+        objective = next(named, None)
+        targets = self.of_all
+        if objective is not None and self.objectives:
+            if objective not in self.objectives:
+                raise bad_request(str(unknown_name("objective", objective, self.objectives)))
+            targets = self.objectives[objective]
+        within_ms = sent.get(headers.DEADLINE)
+        if within_ms is None:
+            return Promise(targets) if targets is not NO_TARGETS else NO_PROMISE
+        return Promise(targets, _ms(within_ms) / 1000)
+
+    def table(self) -> dict[str, str]:
+        """Return the flags that set these targets, as a map from ``NAME.LATENCY`` to a time."""
+        named = {"": self.of_all, **self.objectives}
+        return {
+            f"{name}.{latency}".lstrip("."): str(target)
+            for name, targets in named.items()
+            for latency, target in targets.given()
+        }
+
+
+def promises(given: Mapping[str, str] | None) -> Promises:
+    """Parse ``--goodput`` flags: ``ttft`` applies to all requests, ``NAME.ttft`` to an objective.
+
+    Raises UsageError for an unknown latency or an invalid time. Multiples of the unloaded latency
+    are also invalid, because the router does not know the unloaded latency.
+    """
+    texts: dict[str, dict[str, str]] = {"": {}}
+    for key, text in (given or {}).items():
+        name, _, latency = key.rpartition(".")
+        texts.setdefault(name, {})[latency] = text
+    parsed = {name: parse_targets(one, f"--goodput {name}".rstrip()) for name, one in texts.items()}
+    for targets in parsed.values():
+        for latency, target in targets.given():
+            if target.of_alone:
+                raise UsageError(
+                    f"--goodput {latency}:{target}: serve does not know the latency on an "
+                    "idle worker; write a time such as 500ms or 2s"
+                )
+    of_all = parsed.pop("")
+    return Promises(of_all, {name: laid_over(of_all, one) for name, one in parsed.items()})
+
+
+def _ms(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and 1 <= int(text) <= LONGEST_MS):
+        raise bad_request(
+            f"{headers.DEADLINE}: {text[:40]!r} must be a number of milliseconds from 1 "
+            f"to {LONGEST_MS}"
+        )
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
-    """The router by its name and ``NAME.PARAM`` settings, the workers, and the limits.
+    """The configuration of the router: its policy, the workers, the clients, and the limits.
 
-    ``weights`` are the clients' entitlements, 1 by default. ``keys`` maps API keys to clients;
-    without them requests name their client. With ``keys_file``, its keys, weights and quotas are
-    used and read again when it changes; ``weights`` override the file's. ``client_from`` are the
-    body fields that name the client without a header, strongest first. ``tokenizer`` is a
-    tokenizer.json, without which tokens are approximated. ``max_queue`` limits the unfinished
-    requests, most of which wait at the workers, and ``max_queue_per_client`` those of each client
-    (None: limited only when other clients need slots). ``max_body_bytes`` limits a body,
-    ``max_bodies_bytes`` all bodies together (None: a quarter of the machine's memory).
-    ``vocab_size`` is the model's, None if the workers report it. ``patterns`` lets clients send
-    regular expressions and grammars, which engines evaluate. A worker that fails a health check, or
-    does not answer it within ``health_timeout_s``, is out of rotation until it passes one; so is a
-    worker that has requests and produces nothing for ``stall_s``. ``local`` is the local scheduler
-    that the workers should run, None if unspecified.
-
-    ``gateway`` is the policy of a queue before the router, None if there is none, and
-    ``saturation`` its detector. ``limits_clients`` limits each client's requests at the workers,
-    unless ``settings`` do. If the gateway's detector is ``concurrency`` and ``settings`` do not
-    limit the requests of a worker, the workers' own limits are used. ``promises`` are the deadlines
-    of requests.
-
-    Without keys the router only answers requests to an address, to ``localhost``, to this machine's
-    name or to one of ``hosts``; ``*`` there allows any. ``router_id`` is this router's name among
-    others.
-
-    ``admin_port`` is the port of the admin endpoint, None for none, ``admin_key`` its key,
-    ``worker_keys`` the keys of workers that are added there; ``workers`` have their own. ``peers``
-    are the URLs of other routers before the same workers, and ``peer_key`` their common key.
+    - ``router`` and ``settings``: the router's name, and its parameters as ``NAME.PARAM``.
+    - ``weights``: the weight of each client, by default 1; these weights override the key file.
+    - ``keys``: the client of each API key. Without keys, requests name their client.
+    - ``keys_file``: the file of API keys, weights and quotas, which is read again after a change.
+    - ``client_from``: body fields that name the client if no header does, strongest first.
+    - ``tokenizer``: path of a file tokenizer.json; without the file, token ids are approximate.
+    - ``max_queue``: limit on unfinished requests, including requests at the workers.
+    - ``max_queue_per_client``: limit on unfinished requests per client; None means ``max_queue``.
+    - ``max_body_bytes``: limit on the bytes of one body.
+    - ``max_bodies_bytes``: limit on the bytes of all bodies; None means a quarter of the memory.
+    - ``vocab_size``: number of token ids of the model; None means the number that workers report.
+    - ``patterns``: whether clients may send regular expressions and grammars, which engines
+      evaluate.
+    - ``health_interval_s``, ``health_timeout_s``: seconds between health checks, and for each
+      check.
+    - ``stall_s``: seconds without progress after which a worker with requests counts as down.
+    - ``local``: the local scheduler that the workers should run; None means any.
+    - ``gateway``, ``saturation``: policy and saturation detector of a queue before the router; a
+      ``gateway`` of None means no queue. If neither ``settings`` nor the flags limit the requests
+      per worker, the detector ``concurrency`` uses the limits that the workers report.
+    - ``limits_clients``: whether each client's requests at the workers are limited by default.
+    - ``promises``: the latency targets of requests.
+    - ``hosts``: host names that the router accepts without keys, besides IP addresses,
+      ``localhost`` and this machine's name; ``*`` accepts any name.
+    - ``router_id``: the name of this router process, by which routers detect loops.
+    - ``admin_port``, ``admin_key``: port and API key of the admin port; None means no admin port.
+    - ``worker_keys``: API keys of workers that are added through the admin port.
+    - ``peers``, ``peer_key``: URLs of other routers with the same workers, and their common key.
     """
 
     router: str

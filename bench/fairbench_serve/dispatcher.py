@@ -1,6 +1,7 @@
-"""The dispatcher: passes a Router object the state of workers, requests and caches.
+"""The dispatcher, which tells a Router object the state of workers, requests and caches.
 
-The dispatcher has no sockets and no tasks: each call takes effect immediately.
+The dispatcher uses no sockets and no asyncio tasks. Each call takes effect immediately. For each
+worker, an assumed cache gives an upper bound on the prompts that the worker still has in its cache.
 """
 
 from __future__ import annotations
@@ -9,31 +10,145 @@ import logging
 from array import array
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
+from heapq import heapify
 from http import HTTPStatus
 from itertools import count
 
-from fairbench.core import Prompt, Request, Segment
+from fairbench.core import Prompt, Request, Segment, prompt_tokens
+from fairbench.engine.kv_cache import KVCache
 from fairbench.errors import RunFailed
 from fairbench.live.json_errors import Problem, unavailable
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.admission.reroute import Rerouting
-from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
-from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
+from fairbench.schedulers.gateway.queue import HoldsRequests, arrival_queue
+from fairbench.schedulers.gateway.rerouting import Rerouting
 from fairbench.schedulers.views import WorkerLoad
-from fairbench_serve.assumed_cache import AssumedCaches
-from fairbench_serve.charges import NOTHING, Charge
-from fairbench_serve.deadlines import NO_PROMISE, Promise
-from fairbench_serve.ingress import ANYWHERE, Alarm, Flight, Ingress, OnSent, Wish, pages_of
+from fairbench_serve.answers import NOTHING, Charge
+from fairbench_serve.config import NO_PROMISE, Promise
+from fairbench_serve.ingress import (
+    ANYWHERE,
+    Alarm,
+    AttemptFailure,
+    OnSent,
+    RequestInFlight,
+    RouterIngress,
+    Wish,
+    pages_of,
+)
+
+# Size of the assumed cache of a followed worker, as a multiple of the worker's KV pool. KV events
+# report evictions of this worker, so the assumed cache must not evict earlier than the worker. Its
+# size then only limits the memory of the router.
+FOLLOWED_SLACK = 2
+
+
+class _LosingCache(KVCache):
+    """A simulated cache that also removes the blocks that a worker reports as evicted."""
+
+    def __init__(self, capacity: int, on_evict: Callable[[Prompt, int], None]) -> None:
+        super().__init__(capacity, on_evict)
+        self._lost = 0  # number of removed nodes that are still in the list of leaves
+
+    def lose(self, prefix: Prompt, tokens: int) -> None:
+        """Remove the last ``tokens`` tokens of a prefix, unless a longer known prompt has them."""
+        total = prompt_tokens(prefix)
+        start = total - tokens
+        self.match(prefix, start)  # ``match`` splits the node of the prefix tree at token ``start``
+        node, _ = self.match(prefix, total)
+        heard, self.on_evict = self.on_evict, None
+        while node.depth > start and not node.children:
+            parent = node.parent
+            assert parent is not None
+            self._drop(node)
+            node.locks, node.edge = 1, ()  # the cache skips locked nodes when it evicts
+            self._lost += node.listed
+            node = parent
+        self.on_evict = heard
+        if 2 * self._lost > len(self._leaves):
+            self._leaves = [entry for entry in self._leaves if not entry[-1].locks]
+            heapify(self._leaves)
+            self._lost = 0
+
+
+class AssumedCache:
+    """A simulated cache of the size of the worker's KV pool, filled with its finished prompts.
+
+    A worker's own KV events report evictions sooner and more exactly. The assumed cache limits the
+    router's memory if there are no events, if token ids are approximate, and for prompts that the
+    worker never cached. ``on_evict(prefix, tokens)`` is called for tokens that the worker can no
+    longer have cached. Queued prompts take no space in the assumed cache. Queued prompts could be
+    larger than the KV pool, and would evict tokens that the worker still has.
+    """
+
+    def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:
+        self._cache = _LosingCache(pool_tokens, on_evict)
+        self._on_evict = on_evict
+
+    def touch_prompt(self, prompt: Prompt) -> None:
+        """Record that a prompt was sent to the worker, which uses its cached prefix."""
+        node, _ = self._cache.match(prompt, prompt_tokens(prompt))
+        self._cache.touch(node)
+
+    def add_prompt(self, prompt: Prompt) -> None:
+        """Record that the worker has finished a request with this prompt."""
+        cache, tokens = self._cache, prompt_tokens(prompt)
+        if tokens > cache.capacity:  # a worker refuses a prompt that is longer than its KV pool
+            self._on_evict(prompt, tokens)
+            return
+        node, place = cache.match(prompt, tokens)
+        cache.lock(node)
+        cache.allocate(tokens - node.depth)
+        cache.unlock(node)
+        cache.insert(node, prompt, place, tokens)
+
+    def lose(self, prefix: Prompt, tokens: int) -> None:
+        """Record that the worker has evicted the last ``tokens`` tokens of a prefix."""
+        self._cache.lose(prefix, tokens)
+
+    def clear(self) -> None:
+        self._cache.evict(self._cache.capacity)
+
+
+class AssumedCaches(dict[int, AssumedCache]):
+    """The assumed cache of each worker; evictions call ``on_evict(worker, prefix, tokens)``.
+
+    ``followed`` holds the numbers of the workers whose KV events the router reads.
+    """
+
+    def __init__(
+        self,
+        pool_tokens: int,
+        followed: Collection[int],
+        on_evict: Callable[[int, Prompt, int], None],
+    ) -> None:
+        super().__init__()
+        self._pool_tokens = pool_tokens
+        self._followed = set(followed)
+        self._on_evict = on_evict
+
+    def renew(self, worker: int) -> None:
+        """Give a new or restarted worker an empty cache, without calling ``on_evict``."""
+        slack = FOLLOWED_SLACK if worker in self._followed else 1
+        self[worker] = AssumedCache(slack * self._pool_tokens, partial(self._on_evict, worker))
+
+    def follow(self, worker: int, follows: bool) -> None:
+        """Set whether the router reads the worker's KV events, and empty the worker's cache."""
+        if worker in self:
+            self[worker].clear()
+            (self._followed.add if follows else self._followed.discard)(worker)
+            self.renew(worker)
+
 
 log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Sends requests to the workers that the router chooses, and never to one that is down.
+    """A dispatcher that sends each request to the worker that the router chooses.
 
-    ``pool_tokens`` is the size of a worker's KV pool, ``now_s`` the time in seconds from any start.
-    ``followed`` are the workers whose KV events are followed; they cache whole pages of
-    ``page_tokens`` only.
+    A worker that is down gets no requests. ``pool_tokens`` is the size of a worker's KV pool in
+    tokens. ``now_s`` returns the time in seconds; only differences between times matter.
+    ``followed`` holds the workers whose KV events the router reads. Followed workers cache only
+    whole pages of ``page_tokens`` tokens.
     """
 
     def __init__(
@@ -48,35 +163,35 @@ class Dispatcher:
     ) -> None:
         self.router = router
         self.up = set(range(workers))
-        self.flights: dict[int, dict[Flight, None]] = {worker: {} for worker in self.up}
+        self.flights: dict[int, dict[RequestInFlight, None]] = {worker: {} for worker in self.up}
         self._numbers = count(workers)
         self._leaving: dict[int, Callable[[], None]] = {}
         self._page_tokens = page_tokens
         self.now_s = now_s
         self._request_ids = count()
-        self.ingress: Ingress | None = None
+        self.ingress: RouterIngress | None = None
         if router.holds:
-            self.hold(GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()))
+            self.hold(arrival_queue(router))
         self._caches = AssumedCaches(pool_tokens, followed, self.evicted)
         for worker in range(workers):
             self._caches.renew(worker)
 
     def hold(self, queue: HoldsRequests, alarm: Alarm | None = None) -> None:
-        """Use this queue before the router. Call this before the first request."""
-        self.ingress = Ingress(queue, self._send, self.now_s, lambda: bool(self.up), alarm)
+        """Queue requests in ``queue`` before the router. Call this before the first request."""
+        self.ingress = RouterIngress(queue, self._send, self.now_s, lambda: bool(self.up), alarm)
 
     @property
     def under_way(self) -> int:
-        """Unfinished requests, including those that wait at their worker or in the queue."""
+        """The number of unfinished requests in the queue, in worker queues and in execution."""
         held = 0 if self.ingress is None else len(self.ingress)
         return sum(map(len, self.flights.values())) + held
 
     def workers(self) -> Collection[int]:
-        """Return the available workers in ascending order (``FleetView``)."""
+        """Return the numbers of the available workers in ascending order (``FleetView``)."""
         return sorted(self.up)
 
     def load(self, worker: int) -> WorkerLoad:
-        """Return the unfinished load at the worker, by the router's own count (``FleetView``)."""
+        """Return the worker's unfinished requests and input tokens, as counted by the router."""
         flights = self.flights[worker]
         return WorkerLoad(len(flights), sum(flight.request.input_tokens for flight in flights))
 
@@ -89,7 +204,7 @@ class Dispatcher:
         depth: int,
         promise: Promise = NO_PROMISE,
     ) -> Request:
-        """Build a request as routers see it, with a prompt of these token ids."""
+        """Build a request for routers, with a prompt of the token ids ``ids``."""
         number, prompt = next(self._request_ids), pages_of(ids, self._page_tokens)
         arrival_s = self.now_s()
         due = promise.due(arrival_s, max_new_tokens)
@@ -103,56 +218,56 @@ class Dispatcher:
 
     def dispatch(
         self, request: Request, on_sent: OnSent = lambda flight: None, wish: Wish = ANYWHERE
-    ) -> Flight | None:
-        """Route a request; return None if it is queued and will be passed to ``on_sent`` later.
+    ) -> RequestInFlight | None:
+        """Route a request. Return the request's flight, or None if the request is queued.
 
-        ``on_sent`` gets a Problem instead if the request is never sent. A retried request is sent
-        again without waiting, unless the router itself may hold it. The caller must call ``over``
-        later. Raises Problem: 503 if no worker is up, 429 if the queue refuses it, 500 if the
-        router fails.
+        A queued request's flight is passed to ``on_sent`` later, or a Problem if the request is
+        never sent. A retried request is sent without queueing again, unless the router has its own
+        queue. The caller must call ``close_request`` later. Raises Problem: 503 if no worker is
+        available, 429 if the queue refuses the request, 500 if the router fails.
         """
         if not self.up:
             raise unavailable("no worker is available")
         if self.ingress is not None and self.router.holds:
-            self.over(request)
-        elif self.ingress is None or self.ingress.let_go(request):
+            self.close_request(request)
+        elif self.ingress is None or self.ingress.is_sent(request):
             return self._send(request, self.router.route(request, self.now_s()), wish)
         return self.ingress.enter(request, on_sent, wish)
 
-    def is_under_way(self, flight: Flight) -> bool:
+    def is_under_way(self, flight: RequestInFlight) -> bool:
         """Return whether the request is still at its worker: neither finished nor lost."""
         return flight in self.flights.get(flight.worker, ())
 
-    def over(self, request: Request, charge: Charge = NOTHING) -> None:
-        """Record that no client waits for the answer any more, and the cost of the request."""
+    def close_request(self, request: Request, charge: Charge = NOTHING) -> None:
+        """Record that the request has ended for its client, and charge the client."""
         if self.ingress is not None:
-            self.ingress.over(request, charge)
+            self.ingress.close_request(request, charge)
             self.release()
 
     def release(self) -> None:
-        """Release queued requests that may go after a change."""
+        """Release queued requests that may be sent after a change."""
         if self.ingress is not None:
             self.ingress.release()
 
-    def _send(self, request: Request, routed: int | None, wish: Wish) -> Flight:
+    def _send(self, request: Request, routed: int | None, wish: Wish) -> RequestInFlight:
         if routed is None or routed not in self.flights:
             text = f"router {self.router.name}: there is no worker {routed}"
             raise Problem(HTTPStatus.INTERNAL_SERVER_ERROR, text)
-        flight = Flight(request, self._place(routed, wish), routed)
+        flight = RequestInFlight(request, self._worker_for(routed, wish), routed)
         self.flights[flight.worker][flight] = None
         if self.ingress is not None:
             self.ingress.moved(request, flight.worker)
         if self.router.wants_evictions:
-            self._caches[routed].touch(request.prompt)
+            self._caches[routed].touch_prompt(request.prompt)
         return flight
 
-    def began(self, flight: Flight) -> None:
-        """Record that the answer starts to stream. A second call has no effect."""
+    def began(self, flight: RequestInFlight) -> None:
+        """Record the time at which the answer starts to stream. Later calls have no effect."""
         if flight.first_token_s is None:
             flight.first_token_s = self.now_s()
 
-    def _place(self, routed: int, wish: Wish) -> int:
-        """Return the worker for the router's choice, which may be outdated (``leave``)."""
+    def _worker_for(self, routed: int, wish: Wish) -> int:
+        """Return the worker for a request; the router's choice may have left in the meantime."""
         if wish.probe in self.flights and wish.probe not in self._leaving:
             return wish.probe
         if routed in self.up and routed not in wish.avoid:
@@ -160,13 +275,13 @@ class Dispatcher:
         others = self.up.difference(wish.avoid) or self.up
         return min(others, key=lambda one: len(self.flights[one]))
 
-    def finish(self, flight: Flight, output_tokens: int, *, failed: bool = False) -> None:
-        """Finish a request, however it ended; ``failed`` if the worker did nothing for it."""
+    def finish(self, flight: RequestInFlight, output_tokens: int, *, failed: bool = False) -> None:
+        """Record a request's end. ``failed`` means that the worker did no work for the request."""
         request = flight.request
         if self.is_under_way(flight):
             del self.flights[flight.worker][flight]
             if self.router.wants_evictions and flight.routed in self._caches:
-                self._caches[flight.routed].add(request.prompt)
+                self._caches[flight.routed].add_prompt(request.prompt)
         output = Segment(f"output of {request.request_id}", output_tokens)
         if failed:
             self.router.on_failure(request, flight.routed, self.now_s())
@@ -175,16 +290,13 @@ class Dispatcher:
                 self.router.on_first_token(request, flight.routed, flight.first_token_s)
             self.router.on_finish(request, flight.routed, output, self.now_s())
         if self.router.wants_evictions and output_tokens:
-            # Nothing will ever match, or evict, a segment that does not consist of token pages.
+            # The output is not divided into token pages, so no later request matches or evicts it.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
         self._remove_if_empty(flight.worker)
         self.release()
 
-    def leave(self, worker: int, *, died: bool = False) -> None:
-        """Take a worker down: it gets no more requests, and its present requests are lost.
-
-        Unless it ``died``, the worker may be alive but does not answer.
-        """
+    def leave(self, worker: int, reason: AttemptFailure = AttemptFailure.HUNG) -> None:
+        """Mark a worker as down. The worker gets no requests, and its present requests are lost."""
         if worker not in self.flights:
             return
         if worker in self.up:
@@ -192,8 +304,7 @@ class Dispatcher:
         self.eject(worker)
         lost, self.flights[worker] = self.flights[worker], {}
         for flight in lost:
-            flight.died = died
-            flight.on_lost()
+            flight.on_lost(reason)
             if self.ingress is not None:
                 self.ingress.moved(flight.request, None)
         self._remove_if_empty(worker)
@@ -201,18 +312,19 @@ class Dispatcher:
             self.release()
 
     def eject(self, worker: int) -> None:
-        """Stop sending requests to a worker; its present requests continue."""
+        """Stop sending requests to a worker. The worker's present requests continue."""
         if worker not in self.up:
             return
         self.up.remove(worker)
-        # A router that cannot change its workers keeps it; ``dispatch`` passes over it.
+        # A router with a fixed set of workers keeps the worker; ``dispatch`` then chooses another
+        # available worker.
         with suppress(RunFailed):
             self.router.on_worker_leave(worker, self.now_s())
         self._caches.renew(worker)
         self.release()
 
     def join(self, worker: int) -> None:
-        """Bring a worker up again, with an empty cache."""
+        """Make a worker available again, with an empty cache."""
         if not self.may_join(worker):
             return
         self.up.add(worker)
@@ -222,12 +334,12 @@ class Dispatcher:
         self.release()
 
     def may_join(self, worker: int) -> bool:
-        """Return whether a worker is out of rotation, but can return."""
+        """Return whether a worker is unavailable but can become available again."""
         return worker in self.flights and worker not in self.up and worker not in self._leaving
 
     @property
     def can_change(self) -> bool:
-        """Return whether the router supports workers that come and go."""
+        """Return whether the router supports workers that are added and removed."""
         own = type(self.router.router if isinstance(self.router, Rerouting) else self.router)
         return (
             own.on_worker_join is not Router.on_worker_join
@@ -235,7 +347,7 @@ class Dispatcher:
         )
 
     def add(self, *, followed: bool) -> int:
-        """Add a worker under a new number; the worker is down until it joins."""
+        """Add a worker and return its number. The worker is down until ``join`` is called."""
         worker = next(self._numbers)
         self.flights[worker] = {}
         self._caches.renew(worker)
@@ -244,13 +356,13 @@ class Dispatcher:
         return worker
 
     def drain(self, worker: int, on_empty: Callable[[], None]) -> None:
-        """Stop sending requests to a worker, and remove it once its requests have finished."""
+        """Stop sending requests to a worker, and remove the worker after its last request."""
         self.eject(worker)
         self._leaving[worker] = on_empty
         self._remove_if_empty(worker)
 
     def is_draining(self, worker: int) -> bool:
-        """Return whether a worker only finishes its present requests."""
+        """Return whether a worker only finishes its present requests before its removal."""
         return worker in self._leaving
 
     def _remove_if_empty(self, worker: int) -> None:
@@ -260,20 +372,20 @@ class Dispatcher:
             self._leaving.pop(worker)()
 
     def lost(self, worker: int, prefix: Prompt, tokens: int) -> None:
-        """Handle a worker's event: the last ``tokens`` of a prefix left its cache."""
+        """Handle a KV event: the worker evicted the last ``tokens`` tokens of a prefix."""
         if worker in self._caches:
             self._caches[worker].lose(prefix, tokens)
         self.evicted(worker, prefix, tokens)
 
     def evicted(self, worker: int, prefix: Prompt, tokens: int) -> None:
-        """Report that the last ``tokens`` of a prefix left the worker's cache."""
+        """Tell the router that the worker's cache lost the last ``tokens`` tokens of a prefix."""
         self.router.on_evict(prefix, tokens, worker, self.now_s())
 
     def forget_cache(self, worker: int) -> None:
-        """Treat the worker's cache as empty or unknown."""
+        """Assume that the worker's cache is empty."""
         if worker in self._caches:
             self._caches[worker].clear()
 
     def follow(self, worker: int, follows: bool) -> None:
-        """Set whether the worker's KV events are followed; its cache becomes unknown."""
+        """Set whether the router reads the worker's KV events; assume that the cache is empty."""
         self._caches.follow(worker, follows)

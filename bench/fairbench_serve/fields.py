@@ -1,49 +1,58 @@
-"""Fields of each API's body: the types that a router reads, and the fields sent to a worker.
+"""Fields of the request bodies of each API, and constraints on outputs such as grammars.
 
-Other fields are refused or dropped. Counts are checked for values that would crash a worker. The
-error for some fields says why they cannot be fair.
+Fields that workers do not receive are rejected or removed. Numbers that would crash a worker are
+rejected. If a field would be unfair to other clients, the error message says why.
+
+An engine compiles and evaluates a constraint in its scheduler process or a neighbouring process,
+for the whole batch. A pattern that backtracks for minutes therefore stops all clients of that
+engine. Constraints of unbounded cost are refused unless the operator allows them. Other constraints
+are limited in size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from fairbench.live.json_errors import Problem, bad_request
-from fairbench.live.openai_shapes import Message
+from fairbench.live.openai import Message
 
 Raw: TypeAlias = msgspec.Raw
 Fields: TypeAlias = dict[str, Raw]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-# Engines put these into tensors of fixed width: a larger number ends the process, not only the
-# request.
+# Engines store integers such as top_k and seeds in tensors of fixed width. A larger number crashes
+# the engine, not only the request.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-# Logits are divided by the temperature, and then exponentiated: 1e-40 makes them infinite, and
-# probabilities NaN, which crashes some samplers.
+# Limits of the repetition penalty. Engines divide logits by the penalty and take the exponential. A
+# number such as 1e-40 gives infinite logits and NaN probabilities, which crash some samplers.
 Scale = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
-# A float32 tensor makes 1e39 infinite. Engines take temperatures near 0 for greedy decoding.
+# Limits of the temperature: 1e39 is infinite in a float32 tensor; near 0, engines decode greedily.
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
-# Engines refuse 0; a smaller number is 0 in a tensor of half precision.
+# Engines reject a top_p of 0, and a number below 1e-6 becomes 0 in a tensor of half precision.
 TopP = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]  # OpenAI's, SGLang's and vLLM's own limits
-LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]  # -1 means no prompt token
-MOST_BIAS = 100.0  # OpenAI's own limit; 1e39 is infinite in a tensor
-FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]  # OpenAI's own limit
+# limits of OpenAI, SGLang and vLLM on penalties
+Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+# in SGLang, -1 means that no prompt token gets log-probabilities
+LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
+MOST_BIAS = 100.0  # limit on the absolute value of a logit bias, as in OpenAI's API
+# limit of OpenAI's API on log-probabilities per token
+FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
-# Accepted and not passed on: names that the router sets itself, and fields without meaning to
-# engines.
+# Fields that are accepted but not passed on: names that the router itself sets, and fields that
+# engines ignore.
 DROPPED = frozenset(
     {"rid", "routing_key", "user", "log_metrics", "no_logs", "metadata", "store", "service_tier"}
     | {"safety_identifier", "prompt_cache_key"}
-    # The events of a stream tell how much has been produced.
+    # ``stream_interval`` would change how many tokens the router sees in each event of a stream.
     | {"stream_interval"}
 )
-# Integers that engines put into tensors or compare with them: OpenAI accepts 64.0 for 64.
+# Integers that engines store in tensors or compare. OpenAI's API accepts 64.0 as 64.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"max_output_tokens", "max_tool_calls", "priority"}
@@ -52,29 +61,29 @@ INTEGERS = frozenset(
 )
 _NULL, _FALSE = b"null", b"false"
 _NOTHING: Container[object] = (_NULL, _FALSE)
-# Other values without a meaning: a request without a priority has 0 in every engine.
+# Values without effect: in each engine, a request without a priority has priority 0.
 _ABSENT: Mapping[str, Container[object]] = {"priority": (_NULL, _FALSE, b"0")}
 STORED = (
-    "a worker keeps stored responses for whoever knows their id, and no other worker has them; "
-    "send the earlier turns in 'input'"
+    "a worker gives a stored response to any client that knows its id, and no other worker has the "
+    "response; send the earlier turns in 'input'"
 )
-# Why a field that some engines have is not fair between clients.
+# Fields of some engines that are unfair to other clients, each with the reason.
 UNFAIR = {
     "priority": "a client could put its requests before those of other clients; the operator "
     "orders clients with --weights or --set gateway.priority",
     **dict.fromkeys(("previous_response_id", "conversation", "store"), STORED),
     "background": "an answer that nobody waits for cannot be charged to its client when it ends",
-    "best_of": "answers that are generated and thrown away are in no usage; 'n' returns them",
-    "use_beam_search": "beams that are thrown away are in no usage; 'n' returns several answers",
+    "best_of": "answers that are thrown away are not in the usage; 'n' returns all answers",
+    "use_beam_search": "beams that are thrown away are not in the usage; 'n' returns all answers",
 }
 _FLOAT_SIGNS, _LONGEST_NUMBER = (b".", b"e", b"E"), 40
-_EXACT_FLOAT = 2**53  # a larger float is not an exact integer
+_EXACT_FLOAT = 2**53  # largest number below which a float represents each integer exactly
 
 _fields = msgspec.json.Decoder(Fields)
 
 
 class Shared(msgspec.Struct, kw_only=True):
-    """Sampling parameters that have the same name in every API."""
+    """Sampling parameters that have the same name in each API."""
 
     n: Count | None = None
     temperature: Temperature | None = None
@@ -97,7 +106,7 @@ class Shared(msgspec.Struct, kw_only=True):
 
 
 class Sampling(Shared, kw_only=True):
-    """``sampling_params`` of ``/generate``."""
+    """The object ``sampling_params`` in the body of ``/generate``."""
 
     max_new_tokens: Count | None = None
     min_new_tokens: Count | None = None
@@ -105,7 +114,7 @@ class Sampling(Shared, kw_only=True):
 
 
 class Generate(msgspec.Struct):
-    """``/generate``."""
+    """The body of ``/generate``."""
 
     input_ids: list[int | list[int]] | None = None
     text: str | list[str] | None = None
@@ -116,8 +125,8 @@ class Generate(msgspec.Struct):
     logprob_start_len: LogprobStart | None = None
 
 
-class Named(Shared, kw_only=True):
-    """The fields common to OpenAI's three APIs, with those that may name the client."""
+class CommonFields(Shared, kw_only=True):
+    """Fields common to three APIs of OpenAI, including the fields that may name the client."""
 
     stream: bool | None = None
     user: str | None = None
@@ -127,8 +136,8 @@ class Named(Shared, kw_only=True):
     structured_outputs: dict[str, Any] | None = None
 
 
-class OpenAI(Named, kw_only=True):
-    """The fields common to OpenAI's two older APIs."""
+class OpenAI(CommonFields, kw_only=True):
+    """Fields common to OpenAI's completions API and chat API."""
 
     stream_options: dict[str, Any] | None = None
     max_tokens: Count | None = None
@@ -136,7 +145,7 @@ class OpenAI(Named, kw_only=True):
 
 
 class RoutedCompletion(OpenAI, kw_only=True):
-    """``/v1/completions``."""
+    """The body of ``/v1/completions``."""
 
     prompt: str | list[int | str | list[int]]
     suffix: str | None = None
@@ -146,7 +155,7 @@ class RoutedCompletion(OpenAI, kw_only=True):
 
 
 class RoutedChat(OpenAI, kw_only=True):
-    """``/v1/chat/completions``."""
+    """The body of ``/v1/chat/completions``."""
 
     messages: list[Message]
     max_completion_tokens: Count | None = None
@@ -155,8 +164,8 @@ class RoutedChat(OpenAI, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-class RoutedResponse(Named, kw_only=True):
-    """``/v1/responses``; ``store`` and ``background`` are never passed on."""
+class RoutedResponse(CommonFields, kw_only=True):
+    """The body of ``/v1/responses``. The fields ``store`` and ``background`` are not passed on."""
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
@@ -169,20 +178,20 @@ class RoutedResponse(Named, kw_only=True):
 
 
 class MessageTurn(msgspec.Struct):
-    """A turn of ``/v1/messages``."""
+    """A message in the body of ``/v1/messages``."""
 
     role: str
     content: str | list[dict[str, Any]]
 
 
 class Metadata(msgspec.Struct):
-    """``metadata`` of ``/v1/messages``."""
+    """The object ``metadata`` in the body of ``/v1/messages``."""
 
     user_id: str | None = None
 
 
 class RoutedMessages(msgspec.Struct, kw_only=True):
-    """``/v1/messages``."""
+    """The body of ``/v1/messages``."""
 
     messages: list[MessageTurn]
     max_tokens: Count | None = None
@@ -198,7 +207,7 @@ class RoutedMessages(msgspec.Struct, kw_only=True):
 
 
 class Tokenize(msgspec.Struct):
-    """``/tokenize``: a text, or messages as for a chat."""
+    """The body of ``/tokenize``: a text, or the messages of a chat."""
 
     prompt: str | None = None
     messages: list[Message] | None = None
@@ -206,23 +215,23 @@ class Tokenize(msgspec.Struct):
 
 
 class Detokenize(msgspec.Struct):
-    """``/detokenize``."""
+    """The body of ``/detokenize``."""
 
     tokens: list[int]
 
 
-def _named(body: type[msgspec.Struct]) -> frozenset[str]:
+def _field_names(body: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(body.__struct_fields__)
 
 
-# Fields that are passed on: the fields that are read here, and others that engines know.
-SAMPLING = _named(Sampling) | {"json_schema", "structural_tag"}
+# Fields that workers receive: the fields that the router reads, and other fields of the engines.
+SAMPLING = _field_names(Sampling) | {"json_schema", "structural_tag"}
 MEDIA = ("image_data", "audio_data", "video_data")
-GENERATE = _named(Generate) - {"routing_key"} | {
+GENERATE = _field_names(Generate) - {"routing_key"} | {
     *("sampling_params", "return_text_in_logprobs", *MEDIA)
 }
 _CLIENTS = {"safety_identifier", "prompt_cache_key"}
-_OPENAI = _named(OpenAI) - _CLIENTS | {
+_OPENAI = _field_names(OpenAI) - _CLIENTS | {
     *("model", "logprobs", "response_format", "json_schema", "structural_tag")
 }
 COMPLETIONS = _OPENAI | {"prompt", "best_of", "echo", "suffix"}
@@ -231,32 +240,33 @@ CHAT = _OPENAI | {
     *("parallel_tool_calls", "reasoning_effort", "separate_reasoning", "stream_reasoning"),
     *("chat_template_kwargs", "continue_final_message", "add_generation_prompt"),
 }
-RESPONSES = _named(RoutedResponse) - _CLIENTS - {"n", "store"} | {
+RESPONSES = _field_names(RoutedResponse) - _CLIENTS - {"n", "store"} | {
     *("model", "include", "include_reasoning", "parallel_tool_calls", "reasoning", "text"),
     *("tool_choice", "truncation"),
 }
-MESSAGES = _named(RoutedMessages) - {"metadata"} | {
+MESSAGES = _field_names(RoutedMessages) - {"metadata"} | {
     *("model", "tool_choice", "thinking", "output_config")
 }
 COUNTED = MESSAGES - {"max_tokens", "stop_sequences", "stream", "temperature", "top_k", "top_p"}
-TOKENIZE = _named(Tokenize) | {
+TOKENIZE = _field_names(Tokenize) | {
     *("model", "tools", "tool_choice", "reasoning_effort", "return_token_strs"),
     *("add_special_tokens", "add_generation_prompt", "continue_final_message"),
 }
-DETOKENIZE = _named(Detokenize) | {"model", "skip_special_tokens"}
+DETOKENIZE = _field_names(Detokenize) | {"model", "skip_special_tokens"}
 
 
 def read_fields(raw: bytes) -> tuple[bytes, Fields]:
-    """Return a JSON object and its fields, each once.
+    """Return a JSON object as bytes and as a map from field names to raw values.
 
-    Both are as written, except that integers written as floats become integers. Raises msgspec's
-    errors if the text is not an object.
+    Names and values are unchanged, except that integers written as floats become integers. If a
+    name is repeated, the last value counts. Raises msgspec's errors if the text is not a JSON
+    object.
     """
     found = _fields.decode(raw)
     integers = {
         name: whole
         for name in INTEGERS & found.keys()
-        if (whole := _whole(found[name])) is not None
+        if (whole := _as_integer(found[name])) is not None
     }
     if not integers:
         return raw, found
@@ -265,10 +275,10 @@ def read_fields(raw: bytes) -> tuple[bytes, Fields]:
 
 
 def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields:
-    """Return the ``allowed`` fields for a worker, without nulls, which have no meaning.
+    """Return the fields in ``allowed`` for a worker, without fields whose value is null.
 
-    Other fields are dropped if they are null, false or in ``DROPPED``. Raises Problem for all other
-    fields, with ``where`` before the field's name.
+    Other fields are removed if their value is null or false, or if ``DROPPED`` has the name. Raises
+    Problem for all remaining fields; the message puts ``where`` before the field's name.
     """
     kept: Fields = {}
     for name, value in found.items():
@@ -276,18 +286,18 @@ def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields
             if memoryview(value) != _NULL:
                 kept[name] = value
         elif name not in DROPPED and memoryview(value) not in _ABSENT.get(name, _NOTHING):
-            raise refused(name, where)
+            raise refused_field(name, where)
     return kept
 
 
-def refused(name: str, where: str = "") -> Problem:
-    """Return the error for a field that is not passed on, with the reason if it is unfair."""
+def refused_field(name: str, where: str = "") -> Problem:
+    """Return the error for a field that is not passed on, with the reason from ``UNFAIR``."""
     said = f"{where}{name[:64]!r} is not a field that this router passes on"
     return bad_request(f"{said}: {UNFAIR[name]}" if name in UNFAIR else said)
 
 
-def _whole(value: Raw) -> Raw | None:
-    """Return the integer written as a float, or None if the value is not an integer."""
+def _as_integer(value: Raw) -> Raw | None:
+    """Return the integer that is written as a float, or None if the number is not an integer."""
     text = bytes(value) if len(memoryview(value)) <= _LONGEST_NUMBER else b""
     if not any(sign in text for sign in _FLOAT_SIGNS):
         return None
@@ -300,7 +310,7 @@ def _whole(value: Raw) -> Raw | None:
 
 
 def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> None:
-    """Raise Problem, naming the field ``where``, for token ids outside a known vocabulary."""
+    """Raise Problem, naming the field ``where``, if token ids are outside the vocabulary."""
     if not ids or vocab_size is None:
         return
     if min(ids) < 0 or max(ids) >= vocab_size:
@@ -310,7 +320,7 @@ def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> Non
 
 
 def check_bias(bias: Mapping[str, float] | None, vocab_size: int | None) -> None:
-    """Raise Problem for a ``logit_bias`` with an invalid token or a too large value."""
+    """Raise Problem if ``logit_bias`` contains an invalid token id or a value above the limit."""
     try:
         check_ids([int(name) for name in bias or ()], vocab_size, "logit_bias")
     except ValueError:
@@ -320,7 +330,284 @@ def check_bias(bias: Mapping[str, float] | None, vocab_size: int | None) -> None
 
 
 def check_template_kwargs(values: Mapping[str, object] | None) -> None:
-    """Raise Problem unless all values are switches; the template runs in the worker."""
+    """Raise Problem unless all values are scalars, because the template runs in the worker."""
     for name, value in (values or {}).items():
         if name == "chat_template" or isinstance(value, list | dict):
             raise bad_request(f"chat_template_kwargs: {name[:64]!r} is not a switch")
+
+
+ALLOW_FLAG = "--allow-regex"
+# Fields with regular expressions, or with grammars, which may contain regular expressions.
+PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
+# Fields that never contain a schema. Any other field may contain a schema in some engine.
+PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
+CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
+CHECKED |= {"chat_template_kwargs"}
+TURNS = frozenset({"messages", "input"})
+# Fields of a message or item that never contain a schema. The set lacks "tools", because some
+# templates and engines read this field.
+TEXTS = frozenset(
+    {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
+    | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}
+)
+
+MOST_STOPS = 32  # limit on the stop texts of a request
+# limit on the characters of a stop text; SGLang decodes that many characters again at each step
+LONGEST_STOP = 256
+MOST_STOP_IDS = 128  # limit on stop token ids, as in vLLM
+MOST_BIASES = 1024  # limit on the entries of ``logit_bias``, as in vLLM
+
+# limit on the JSON values in all schemas of a request; each 16 characters of text count as a value
+MOST_VALUES = 5_000
+TEXT_VALUE = 16
+MOST_DEPTH = 32  # limit on the nesting levels of a schema
+MOST_REPEATS = 10_000  # limit on lengths and counts in a schema; nested counts are multiplied
+LARGEST_NUMBER = 2**63  # limit on the absolute value of a number in a schema
+ANY_OBJECT = "$$ANY$$"  # value by which SGLang denotes a schema that allows any object
+FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
+SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})  # fields that may hold JSON as a string
+# number of levels between a field and its schema; in a list of tools, "parameters" is the schema
+WRAPPINGS = {"json_schema": 1, FORMAT: 3}
+MOST_WRAPPINGS = 4
+
+# words in names or types of keywords that hold regular expressions or grammars
+_PATTERN_WORDS = ("pattern", "regex", "grammar", "ebnf", "lark", "structural_tag", "x-guidance")
+# keywords whose keys the client chooses; "mapping" is part of the keyword "discriminator"
+_NAMED_SCHEMAS = (
+    *("properties", "$defs", "definitions", "dependentSchemas", "dependentRequired"),
+    *("dependencies", "patternProperties", "mapping"),
+)
+_VALUES = ("enum", "const", "default", "examples", "required")
+_PROSE = ("description", "title", "$comment")
+_REPEATS = (
+    *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+    *("minContains", "maxContains"),
+)
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_DEFINITIONS = ("$defs", "definitions")
+
+_OPENINGS = (b"{", b"[", b'"')  # first byte of a JSON object, a list, or a string
+_messages = msgspec.json.Decoder(list[Fields])
+
+
+def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None:
+    """Raise Problem for a constraint that may slow the steps of an engine.
+
+    Objects in ``given`` are replaced by their parsed form, because engines treat repeated keys
+    differently. ``patterns`` is true if the operator allows regular expressions and grammars.
+    ``where`` is put before a field's name in a message.
+    """
+    if not patterns:
+        for name in sorted(PATTERNS & given.keys()):
+            raise _pattern_refused(f"{where}{name}")
+    budget = _Budget(patterns)
+    for name in sorted(given.keys() - PROMPTS - CHECKED - TURNS):
+        _check_field(given, name, budget, f"{where}{name}")
+    for name in sorted(given.keys() & TURNS):
+        if bytes(memoryview(given[name])[:1]) == b"[":
+            _check_turns(given, name, budget)
+
+
+def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
+    """Check the schemas in a field. Numbers, booleans and ordinary strings contain no schema."""
+    opening = bytes(memoryview(given[name])[:1])
+    if opening not in _OPENINGS and name not in (*SCHEMA_TEXTS, FORMAT):
+        return
+    value = _decoded(bytes(given[name]), where)
+    if not isinstance(value, str):
+        given[name] = encoded(value)
+    elif value == ANY_OBJECT:
+        return
+    elif name in SCHEMA_TEXTS:
+        value = _decoded(value.encode("utf-8", "surrogatepass"), where)
+        given[name] = encoded(msgspec.json.encode(value).decode())
+    elif (value := _table_in(value, where)) is None and name != FORMAT:
+        return
+    kind = value.get("type") if isinstance(value, dict) else None
+    if name == FORMAT and kind not in FORMATS:
+        budget.check_pattern(f"{where} of type {str(kind)[:64]!r}")
+    _Walk(budget, where).schema(value, _Place(-WRAPPINGS.get(name, MOST_WRAPPINGS)))
+
+
+def _check_turns(given: Fields, turns: str, budget: _Budget) -> None:
+    """Check the schemas in messages or items, such as the tools of a system message."""
+    messages = _messages.decode(given[turns])
+    for message in messages:
+        for name in sorted(message.keys() - TEXTS):
+            _check_field(message, name, budget, f"{turns}: {name[:64]}")
+    if any(message.keys() - TEXTS for message in messages):
+        given[turns] = encoded(messages)
+
+
+def check_stops(stop: str | list[str] | None) -> None:
+    """Raise Problem if there are too many stop texts or a stop text is too long."""
+    stops = [stop] if isinstance(stop, str) else stop or []
+    if len(stops) > MOST_STOPS or any(len(one) > LONGEST_STOP for one in stops):
+        raise bad_request(
+            f"stop: must be at most {MOST_STOPS} texts of at most {LONGEST_STOP} characters"
+        )
+
+
+def check_many(name: str, values: object, most: int) -> None:
+    """Raise Problem if a list or dictionary has more than ``most`` entries."""
+    if isinstance(values, list | dict) and len(values) > most:
+        raise bad_request(f"{name}: at most {most} entries")
+
+
+class _Budget:
+    """The number of JSON values that the schemas of one request may still contain."""
+
+    def __init__(self, patterns: bool) -> None:
+        self._patterns = patterns
+        self._left = MOST_VALUES
+
+    def spend(self, values: int, where: str) -> None:
+        self._left -= values
+        if self._left < 0:
+            raise bad_request(f"{where}: the schemas have more than {MOST_VALUES} values")
+
+    def check_pattern(self, what: str) -> None:
+        """Raise Problem for a regular expression or grammar, unless the operator allows them."""
+        if not self._patterns:
+            raise _pattern_refused(what)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A position in a JSON value: its depth, the objects around it, and its maximum repetitions.
+
+    ``within`` holds the references that are being followed, each with the id of its object.
+    """
+
+    depth: int
+    around: tuple[dict[str, Any], ...] = ()
+    times: int = 1
+    within: frozenset[tuple[int, str]] = frozenset()
+
+
+@dataclass(eq=False)
+class _Walk:
+    """A single pass over a value that contains JSON schemas. References are replaced by targets.
+
+    Engines move schemas between levels and accept different spellings of keys. The whole value is
+    therefore checked as if it were a schema.
+    """
+
+    budget: _Budget
+    where: str
+
+    def schema(self, node: Any, place: _Place, levels: int = 1) -> None:
+        """Check a schema, or a list of schemas, that is ``levels`` levels below the position."""
+        place = replace(place, depth=place.depth + levels)
+        self._charge_size(node, place.depth)
+        if isinstance(node, str) and (held := _table_in(node, self.where)) is not None:
+            self.schema(held, place, 0)
+        if isinstance(node, list):
+            for one in node:
+                self.schema(one, place)
+        if not isinstance(node, dict):
+            return
+        inner = replace(
+            place, around=(*place.around, node), times=self._repetitions(node, place.times)
+        )
+        if _is_pattern(node.get("type")):
+            self.budget.check_pattern(f"{self.where}: type {node['type'][:64]!r}")
+        for name, value in node.items():
+            if _is_pattern(name) and value is not None:
+                self.budget.check_pattern(f"{self.where}: {name[:64]}")
+            self._keyword(name, value, inner)
+
+    def _keyword(self, name: str, value: Any, place: _Place) -> None:
+        if name in _REFERENCES:
+            self._follow(name, value, place)
+        elif name in _PROSE and isinstance(value, str):
+            return
+        elif name in _VALUES:
+            self._literal(value, place.depth + 1)
+        elif name in _NAMED_SCHEMAS and isinstance(value, dict):
+            for key, one in value.items():
+                self._charge_size(key, 0)
+                self.schema(one, place, 2)
+        else:
+            self.schema(value, place)
+
+    def _repetitions(self, node: Mapping[str, Any], times: int) -> int:
+        given = [node[name] for name in _REPEATS if name in node]
+        most = max((one for one in given if isinstance(one, int | float)), default=1)
+        if most > MOST_REPEATS or times * most > MOST_REPEATS:
+            raise bad_request(f"{self.where}: more than {MOST_REPEATS} repetitions")
+        return int(times * max(most, 1))
+
+    def _follow(self, name: str, target: Any, place: _Place) -> None:
+        """Check all possible targets of a reference, because the root object is not known."""
+        if target == "#":
+            return  # the reference denotes the whole schema, and grammars support this recursion
+        path = str(target).split("/")
+        if len(path) != 3 or path[0] != "#" or path[1] not in _DEFINITIONS:
+            raise bad_request(
+                f"{self.where}: {name}: must be # or a name in #/$defs or #/definitions"
+            )
+        key = path[2].replace("~1", "/").replace("~0", "~")
+        tables = [(n, one.get(path[1])) for n, one in enumerate(place.around)]
+        found = [(n, one[key]) for n, one in tables if isinstance(one, dict) and key in one]
+        if not found:
+            raise bad_request(f"{self.where}: {name}: there is no {str(target)[:64]!r}")
+        for n, schema in found:
+            around = place.around[: n + 1]
+            followed = id(around[-1]), str(target)
+            if followed not in place.within:
+                within = place.within | {followed}
+                self.schema(schema, replace(place, around=around, within=within))
+
+    def _literal(self, value: Any, depth: int) -> None:
+        """Count a literal value of a schema and all values that the literal contains."""
+        self._charge_size(value, depth)
+        if isinstance(value, dict):
+            value = [one for pair in value.items() for one in pair]
+        for one in value if isinstance(value, list) else ():
+            self._literal(one, depth + 1)
+
+    def _charge_size(self, value: Any, depth: int) -> None:
+        """Subtract the size of a value from the budget, without nested values."""
+        texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
+        self.budget.spend(1 + texts, self.where)
+        if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
+            raise bad_request(f"{self.where}: a number must fit 64 bits")
+        if depth > MOST_DEPTH:
+            raise bad_request(f"{self.where}: more than {MOST_DEPTH} levels")
+
+
+def _table_in(text: str, where: str) -> Any:
+    """Return the object or list that a text contains as JSON, or None for any other text."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        return msgspec.json.decode(text.encode("utf-8", "surrogatepass"))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    except RecursionError:
+        raise bad_request(f"{where}: more than {MOST_DEPTH} levels") from None
+
+
+def _is_pattern(name: Any) -> bool:
+    """Return whether a keyword or type denotes a regular expression or a grammar."""
+    return isinstance(name, str) and any(word in name.lower() for word in _PATTERN_WORDS)
+
+
+def _decoded(raw: bytes, where: str) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise bad_request(f"{where}: must be valid JSON") from None
+
+
+def encoded(value: Any) -> msgspec.Raw:
+    """Return a JSON value as a raw field."""
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def _pattern_refused(what: str) -> Problem:
+    return bad_request(
+        f"{what}: regular expressions and grammars are not allowed on this server (the "
+        f"operator can allow them with {ALLOW_FLAG})"
+    )

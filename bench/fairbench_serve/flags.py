@@ -1,4 +1,4 @@
-"""The flags of ``fairbench serve``: the router before workers, and its guards."""
+"""The flags of the command ``fairbench serve``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from fairbench.config.flags.flag import STARTED, Flag, flags_of
-from fairbench.config.flags.run import HOST, READY, READY_S, RUN, SERVER_PYTHON, SETTINGS, UNTESTED
+from fairbench.config.flag import STARTED, Flag, flags_of
+from fairbench.config.flags import (
+    HOST,
+    PORT,
+    READY,
+    READY_S,
+    RUN,
+    SERVER_PYTHON,
+    SETTINGS,
+    UNTESTED,
+)
 
 
 class ServeFlags(TypedDict, total=False):
-    """Flags of ``fairbench serve``, explained in its ``--help``."""
+    """Flags of ``fairbench serve``. Each flag's text appears in ``--help``."""
 
     worker_url: Annotated[
         list[str] | None,
@@ -49,8 +58,9 @@ class ServeFlags(TypedDict, total=False):
     ]
     dp: Annotated[
         int | None,
-        Flag(
+        RUN["dp"].but(
             "Number of workers to start, instead of --worker-url; they end with the router.",
+            default="",
             least=1,
         ),
     ]
@@ -66,9 +76,7 @@ class ServeFlags(TypedDict, total=False):
     ]
     weights: Annotated[Mapping[str, float] | None, RUN["weights"].but(default="")]
     host: Annotated[str, HOST]
-    port: Annotated[
-        int, Flag("Port to listen on; 0 chooses a free port.", default=8000, least=0, most=65_535)
-    ]
+    port: Annotated[int, PORT.but(default=8000)]
     allow_host: Annotated[
         list[str] | None,
         Flag(
@@ -81,9 +89,9 @@ class ServeFlags(TypedDict, total=False):
     goodput: Annotated[
         Mapping[str, str] | None,
         RUN["goodput"].but(
-            "Deadlines of requests, for schedulers that support them: ttft, tpot or e2el, in ms or "
-            "s, of all of them or of those whose header x-llm-d-inference-objective is NAME; may "
-            "be repeated.",
+            "Latency target (ttft, tpot or e2el, in ms or s) for schedulers that support "
+            "deadlines; with NAME, only for requests whose header "
+            "x-llm-d-inference-objective is NAME; may be repeated.",
             default="",
         ),
     ]
@@ -96,12 +104,10 @@ class ServeFlags(TypedDict, total=False):
     ]
     admin_port: Annotated[
         int | None,
-        Flag(
+        PORT.but(
             "Port of 127.0.0.1 where workers are listed, added and drained: GET and POST "
-            "/workers, DELETE /workers/N; 0 is any free port.",
+            "/workers, DELETE /workers/N; 0 chooses a free port.",
             default="none",
-            least=0,
-            most=65_535,
         ),
     ]
     admin_key_file: Annotated[
@@ -138,14 +144,17 @@ class ServeFlags(TypedDict, total=False):
     client_from: Annotated[
         str | None,
         Flag(
-            "Fields of a body that say whose a request is where no header does, strongest "
-            "first: user, safety_identifier, prompt_cache_key.",
+            "Body fields that name the client of a request without a client header, "
+            "strongest first: user, safety_identifier, prompt_cache_key.",
             default="user",
             metavar="user,...",
         ),
     ]
     tokenizer: Annotated[
-        str | None, Flag("tokenizer.json for prompts in text.", default="tokens are approximated")
+        str | None,
+        RUN["tokenizer"].but(
+            "File tokenizer.json that tokenizes text prompts.", default="tokens are approximated"
+        ),
     ]
     max_queue: Annotated[
         int,
@@ -158,7 +167,7 @@ class ServeFlags(TypedDict, total=False):
         ),
     ]
     max_queue_per_client: Annotated[
-        int | None, Flag("Most of them of any one client.", default="--max-queue", least=1)
+        int | None, Flag("Limit on unfinished requests per client.", default="--max-queue", least=1)
     ]
     max_body_memory: Annotated[
         int | None,
@@ -181,8 +190,8 @@ class ServeFlags(TypedDict, total=False):
         bool,
         Flag(
             "Let clients send regular expressions and grammars (stop_regex, regex, ebnf, "
-            "structural_tag, patterns in schemas). An engine evaluates them at every step: one "
-            "that backtracks stops a worker for all clients."
+            "structural_tag, patterns in schemas). An engine evaluates them at each step; an "
+            "expression that backtracks stops a worker for all clients."
         ),
     ]
     stall_timeout: Annotated[
@@ -244,7 +253,8 @@ class ServeFlags(TypedDict, total=False):
     server_python: Annotated[
         str | None,
         SERVER_PYTHON.but(
-            "Python with SGLang for --dp.", default="$FAIRBENCH_SGLANG_PYTHON, or this one"
+            "Python interpreter with SGLang, for servers started with --dp.",
+            default="$FAIRBENCH_SGLANG_PYTHON, or this one",
         ),
     ]
     ready_check_timeout_sec: Annotated[

@@ -1,4 +1,4 @@
-"""The gateway before the router, with the loads for its detector and the limits of clients."""
+"""The gateway before the router: its load reports from workers, and the limits of clients."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import ClientSession
 
-from fairbench.config.cluster import served_routers
-from fairbench.config.gateway import (
+from fairbench.config.cluster import (
     CLIENT_LIMITS,
     CLIENT_RESERVE,
     DEFAULT_RESERVE,
@@ -19,15 +18,14 @@ from fairbench.config.gateway import (
     MOST_REQUESTS,
     SERVED_OUTPUTS,
     admission_profile,
+    served_routers,
 )
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
 from fairbench.schedulers.gateway.queue import HoldsRequests
 from fairbench.schedulers.gateway.registry import admission_params
-from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
-from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
-from fairbench.schedulers.gateway.saturation.utilization import Utilization
+from fairbench.schedulers.gateway.saturation import AlwaysRoom, Concurrency, Utilization
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.setup import Setup
@@ -35,12 +33,13 @@ from fairbench.schedulers.views import FleetView
 from fairbench_serve.background import Work
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.loads import PolledLoads, poll
 from fairbench_serve.worker_info import (
     ASSUMED_POOL_TOKENS,
+    PolledLoads,
     WorkerInfo,
     headroom_of,
     most_running,
+    poll,
 )
 
 Follow: TypeAlias = Callable[[int, WorkerAddress], Work]
@@ -56,9 +55,9 @@ async def default_limits(
 ) -> dict[str, Any]:
     """Return the limits of each client, computed from the sizes that the workers report.
 
-    A client alone may have all requests that the workers run and all of their pools, less the
-    reserve; several clients share this capacity. The result is empty if ``settings`` limit clients
-    already, or if no worker reports its size.
+    A client that is the only active client may use all request slots and KV pools of the workers,
+    minus a reserve. Several active clients share this capacity. The result is empty if ``settings``
+    already limit clients or if no worker reports its size.
     """
     if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
         return {}
@@ -73,7 +72,7 @@ async def default_limits(
         return {}
     told = " and ".join(f"{name.partition('_')[2]} {size}" for name, size in limits.items())
     log.info(
-        "a client that is alone may use %.0f%% of each worker (%s)",
+        "a single active client may use %.0f%% of each worker (%s)",
         100 / (1 + DEFAULT_RESERVE),
         told,
     )
@@ -87,15 +86,16 @@ async def hold_requests(
     info: WorkerInfo,
     weights: Mapping[str, float],
 ) -> Follow | None:
-    """Put the gateway and admission control before the router, if they are configured.
+    """Put the gateway and admission control before the router, if configured.
 
-    ``weights`` may change meanwhile. Returns the task to run for each worker, called with its
-    number and address, or None.
+    The values of ``weights`` may change later. The result is a function that starts the polling of
+    a worker, given the worker's number and address. The result is None if the workers need not be
+    polled.
     """
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)
     policy, saturation = config.gateway, config.saturation
-    if config.limits_clients and not config.peers:  # peers may have requests of other clients
+    if config.limits_clients and not config.peers:  # clients may also send requests to the peers
         limits = await default_limits(session, config.workers, info, settings)
         settings |= limits
         if limits and policy is None:
@@ -136,9 +136,9 @@ async def hold_requests(
 
 
 def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that fill the engines but leave them almost no queue.
+    """Return settings of the gateway that keep the engines full with almost no queue of their own.
 
-    Settings in ``given`` take precedence.
+    Settings in ``given`` take precedence over computed values.
     """
     found: dict[str, Any] = {}
     if most is None:

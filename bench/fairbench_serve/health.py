@@ -1,7 +1,7 @@
-"""Health: finds the workers that are up, and the workers that have requests but produce nothing.
+"""Health checks: which workers are up, and which have requests but produce no tokens.
 
-An engine that hangs in one request may still answer health checks, in another process or thread.
-Only produced tokens show that an engine decodes.
+An engine that hangs in a request may still answer health checks from another process or thread.
+Only produced tokens prove that an engine works.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
+from aiohttp import ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from fairbench.live import headers
-from fairbench.live.openai_answers import whole_fault
+from fairbench.live.openai import whole_fault
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench_serve.breaker import Breakers
 from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.ingress import Flight
-from fairbench_serve.loads import METRICS, USAGE, page_of, samples
+from fairbench_serve.exchange import CONNECTION_ERRORS
+from fairbench_serve.ingress import AttemptFailure, RequestInFlight
+from fairbench_serve.worker_info import METRICS, USAGE, page_of, samples
 
 log = logging.getLogger(__name__)
 
 PATH = "/health"
-# A request that proves that an engine decodes: every engine serves it, with any model.
+# A request that tests whether an engine decodes. All engines serve this request with any model.
 PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
-LOOKS = 8  # checks of every worker within the time in which it must produce tokens
-# An answer in one piece is invisible before its end: it may take this many seconds per token.
+LOOKS = 8  # number of checks of each worker within the stall timeout
+# seconds per output token that an answer without streaming may take; its tokens are not visible
 SLOWEST_TOKEN_S = 0.1
-LONGEST_STALLS = 5  # multiple of the usual time that is allowed
-# Samples that change while an engine decodes: tokens, and the used share of its pool.
+# limit on the time for an answer without streaming, as a multiple of the stall timeout
+LONGEST_STALLS = 5
+# metrics that change while an engine decodes: token counts, and the used fraction of the KV pool
 MOVING = (
     *("sglang:generation_tokens_total", "vllm:generation_tokens_total", "sglang:gen_throughput"),
     *("sglang:num_used_tokens", *USAGE),
@@ -42,10 +44,11 @@ MOVING = (
 
 @dataclass(eq=False)
 class Health:
-    """Takes workers out of rotation and back; calls ``on_return(worker)`` before a return.
+    """Health checks that make workers unavailable and available again.
 
-    A stalled worker returns when it has produced a token for the router's own request, or when it
-    has reported itself down, because another process returns then.
+    ``on_return(worker)`` is called before a worker becomes available again. A stalled worker
+    becomes available again after it produces a token for the router's test request. If the worker
+    has reported itself as down, no test is needed, because a new process answers later.
     """
 
     workers: Sequence[WorkerAddress]
@@ -64,36 +67,35 @@ class Health:
         self._stalled: set[int] = set()
 
     async def begin(self, patience_s: float) -> None:
-        """Ask every worker; a worker that does not answer in time is down until it does."""
+        """Check each worker. Without an answer in ``patience_s`` seconds, a worker is down."""
         await asyncio.wait(self._ask_all(), timeout=patience_s)
         for worker in self._asked:
             self.dispatcher.leave(worker)
 
     async def watch(self, interval_s: float) -> None:
-        """Ask every worker every ``interval_s``, until cancelled."""
+        """Check each worker every ``interval_s`` seconds until this task is cancelled."""
         while True:
             await asyncio.sleep(interval_s)
             self._ask_all()
 
     async def check(self, worker: int) -> bool:
-        """Ask one worker, update its state, and return whether it is healthy."""
+        """Check one worker, update the worker's state, and return whether the worker is healthy."""
         return await asyncio.shield(self.suspect(worker))
 
     def suspect(self, worker: int) -> asyncio.Task[bool]:
-        """Start ``check`` in the background, at most once at a time per worker."""
+        """Start ``check`` in the background. At most one check per worker runs at a time."""
         if worker not in self._asked:
-            self._asked[worker] = asyncio.create_task(self._check(worker))
+            self._asked[worker] = asyncio.create_task(self._check_worker(worker))
         return self._asked[worker]
 
     def stalled(self, worker: int) -> None:
-        """Take a worker that produces nothing out of rotation, and end its requests.
+        """Make a worker that produces no tokens unavailable, and end its requests.
 
-        The worker may hang because of one of these requests, so none of them is sent to another
-        worker.
+        Any of these requests may have caused the stall, so no request is retried at another worker.
         """
         self._stalled.add(worker)
         self.breakers.reset(worker)
-        self.dispatcher.leave(worker, died=True)
+        self.dispatcher.leave(worker, AttemptFailure.DIED)
 
     def _ask_all(self) -> list[asyncio.Task[bool]]:
         return [self.suspect(worker) for worker in self.dispatcher.flights]
@@ -105,14 +107,16 @@ class Health:
         await asyncio.gather(*asked, return_exceptions=True)
         await self._session.close()
 
-    async def _check(self, worker: int) -> bool:
+    async def _check_worker(self, worker: int) -> bool:
         try:
             healthy = await self._answers(worker)
             if not healthy:
                 if healthy is False:
                     self._stalled.discard(worker)
                 self.breakers.reset(worker)
-                self.dispatcher.leave(worker, died=healthy is False)
+                self.dispatcher.leave(
+                    worker, AttemptFailure.HUNG if healthy is None else AttemptFailure.DIED
+                )
             elif worker in self._stalled and not await self._decodes(worker):
                 healthy = False
             elif self.dispatcher.may_join(worker) and not self.breakers.is_open(worker):
@@ -124,14 +128,14 @@ class Health:
         return bool(healthy)
 
     async def is_this_router(self, address: WorkerAddress, patience_s: float) -> bool:
-        """Return whether this router itself answers at the address, under any name."""
+        """Return whether the address, under any host name, belongs to this router itself."""
         try:
             async with (
                 asyncio.timeout(patience_s),
                 self._session.get(address.url + PATH, headers=address.authorization) as response,
             ):
                 return self._is_itself(response)
-        except (ClientError, OSError):
+        except CONNECTION_ERRORS:
             return False
 
     def _is_itself(self, response: ClientResponse) -> bool:
@@ -151,11 +155,11 @@ class Health:
                 if response.ok:
                     return whole_fault(body) is None
                 return response.status < HTTPStatus.INTERNAL_SERVER_ERROR
-        except (ClientError, OSError):
+        except CONNECTION_ERRORS:
             return False
 
     async def _answers(self, worker: int) -> bool | None:
-        """Return whether a worker reports that it is healthy, or None after a timeout."""
+        """Return whether a worker reports that it is healthy; None means a timeout."""
         address = self.workers[worker]
         try:
             async with self._session.get(
@@ -163,26 +167,27 @@ class Health:
             ) as response:
                 if self._is_itself(response):
                     if worker not in self._itself:
-                        log.warning("worker %d is this router itself: it is down", worker)
+                        log.warning(
+                            "worker %d is this router itself; the worker counts as down", worker
+                        )
                     self._itself.add(worker)
                     return False
                 return response.ok
         except TimeoutError:
             return None
-        except (ClientError, OSError):
+        except CONNECTION_ERRORS:
             return False
 
 
 @dataclass(eq=False)
-class Progress:
-    """Watches the workers; calls ``on_stall`` with a worker that is silent for too long.
+class WorkerWatch:
+    """A monitor of all workers that calls ``on_stall(worker)`` if a worker makes no progress.
 
-    A worker is silent while it has requests and no output arrives: no event with new output, no
-    whole answer, and no change of the production that its ``/metrics`` reports. Time without
-    requests does not count, nor does a request whose client reads too slowly. A request that its
-    client gives up changes nothing. The limit is ``stall_s`` seconds. For a worker that exports no
-    such metrics and has only answers in one piece, the limit is the longest time that these may
-    take.
+    Progress is an event with new output, a complete answer, or a change of the token metrics on the
+    worker's page ``/metrics``. The time without progress does not include time without requests, or
+    time in which all clients read too slowly. A request that its client cancels does not reset the
+    time. The limit is ``stall_s`` seconds. The limit is longer for a worker without these metrics
+    that has only answers without streaming, because their tokens are not visible.
     """
 
     workers: Sequence[WorkerAddress]
@@ -193,32 +198,33 @@ class Progress:
 
     def __post_init__(self) -> None:
         self._silent_s: defaultdict[int, float] = defaultdict(float)
-        self._told: dict[int, list[str]] = {}  # as text, in which NaN equals NaN
+        # metrics as text, because a float NaN differs from itself
+        self._told: dict[int, list[str]] = {}
 
     def heard(self, worker: int) -> None:
         """Record that output has arrived from the worker."""
         self._silent_s.pop(worker, None)
 
     async def watch(self) -> None:
-        """Check every worker repeatedly until cancelled."""
+        """Check each worker ``LOOKS`` times per stall timeout until this task is cancelled."""
         pause_s = self.stall_s / LOOKS
         while True:
             await asyncio.sleep(pause_s)
             busy = [one for one in self.dispatcher.up if self.dispatcher.flights.get(one)]
             await asyncio.gather(*(self._look(worker, pause_s) for worker in busy))
 
-    def _read(self, worker: int) -> list[Flight]:
-        """Return the worker's requests whose answers are read, as fast as they come."""
+    def _flights_being_read(self, worker: int) -> list[RequestInFlight]:
+        """Return the worker's requests whose clients do not read too slowly."""
         return [one for one in self.dispatcher.flights.get(worker, ()) if not one.paused]
 
     async def _look(self, worker: int, passed_s: float) -> None:
-        if not self._read(worker):
+        if not self._flights_being_read(worker):
             return
         self._silent_s[worker] += passed_s
         if self._silent_s[worker] < self.stall_s / 2:
             return
-        await self._ask(worker, passed_s)
-        flights = self._read(worker)
+        await self._ask_metrics(worker, passed_s)
+        flights = self._flights_being_read(worker)
         if not flights or self._silent_s[worker] < self._limit_s(worker, flights):
             return
         self.heard(worker)
@@ -228,15 +234,15 @@ class Progress:
         )
         self.on_stall(worker)
 
-    def _limit_s(self, worker: int, flights: Sequence[Flight]) -> float:
+    def _limit_s(self, worker: int, flights: Sequence[RequestInFlight]) -> float:
         begun = any(flight.first_token_s is not None for flight in flights)
         if begun or worker in self._told:
             return self.stall_s
         longest = max(flight.request.max_new_tokens for flight in flights) * SLOWEST_TOKEN_S
         return min(max(self.stall_s, longest), LONGEST_STALLS * self.stall_s)
 
-    async def _ask(self, worker: int, patience_s: float) -> None:
-        """Count a change in the worker's own report of produced tokens as progress."""
+    async def _ask_metrics(self, worker: int, patience_s: float) -> None:
+        """Treat a change of the worker's own token metrics as progress."""
         timeout = ClientTimeout(total=patience_s)
         page = await page_of(self.session, self.workers[worker], METRICS, timeout)
         try:
@@ -244,7 +250,7 @@ class Progress:
         except ValueError:
             return
         before = self._told.pop(worker, None)
-        if told:  # before an engine's first token, its page may lack the samples that change later
+        if told:  # the metrics page of an engine may lack token counts before the first token
             self._told[worker] = [str(value) for name, value in told if name in MOVING]
             if before is not None and before != self._told[worker]:
                 self.heard(worker)

@@ -1,7 +1,8 @@
-"""Identity: the client of a request, and whether a page of another web site sent it.
+"""Identification of the client of a request, and protection against requests from other web sites.
 
-A page can make its own name resolve to an address of this machine or network (DNS rebinding); a
-browser then takes the server for that page's own. The browser still sends the name.
+A web page can make its host name resolve to an address of this machine or network (DNS rebinding).
+Under DNS rebinding, a browser treats this server as part of the page's site, but still sends the
+page's host name.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from fairbench.live import headers
 from fairbench.live.json_errors import Problem, bad_request
 from fairbench.live.processes.addresses import LOOPBACK
 
-MAX_LENGTH = 128
-# characters of the body's field, which may be an e-mail address or a sentence
+MAX_LENGTH = 128  # limit on the number of characters in a client's name
+# limit on the characters of a body field that names the client, such as an e-mail address
 MAX_BODY_LENGTH = 512
 HASHED, HASH_BYTES = "user-", 10
-LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")  # also at this end of a tunnel
+NO_SESSION, SESSION_BYTES = -1, 7  # a number of 7 bytes also fits in the header of the worker
+# host names of this machine, also for a client that connects through a tunnel
+LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")
 ANY_HOST = "*"
-# Headers that decide about a request; proxies differ in which of two equal names they read.
+# Headers that decide how a request is treated. Proxies may read either of two equal headers.
 SINGLE = (
     *(
         "Authorization",
@@ -37,11 +40,12 @@ SINGLE = (
         *headers.OBJECTIVE_ALIASES,
     ),
     *(headers.DEADLINE, headers.PROGRAM, headers.DEPTH, headers.OUTPUT_TOKENS),
+    *headers.SESSION_ALIASES,
 )
 
 
 class Keyring:
-    """API keys by a keyed hash, so that the time of a look-up reveals nothing about keys."""
+    """API keys as keyed hashes, so that the time of a lookup reveals nothing about a key."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
         self._secret = token_bytes(32)
@@ -55,7 +59,7 @@ class Keyring:
 
 
 def check_bearer(request: web.Request, key: str, what: str) -> None:
-    """Raise Problem (401) that names ``what`` unless the request shows the key."""
+    """Raise Problem (401), with ``what`` in its message, unless the request contains the key."""
     shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
     if not compare_digest(shown, f"Bearer {key}".encode()):
         raise Problem(
@@ -64,10 +68,10 @@ def check_bearer(request: web.Request, key: str, what: str) -> None:
 
 
 def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -> str:
-    """Return the client of a request, from its headers and the body field ``said``.
+    """Return the client of a request from its headers and ``said``, the value of the body field.
 
-    With ``keys``, only the key decides, so that no client can impersonate another. Raises Problem
-    for an unknown key and for an invalid name.
+    If there are ``keys``, only the API key decides, so that no client can impersonate another
+    client. Raises Problem for an unknown key and for an invalid name.
     """
     if keys is not None:
         return _owner(authorization_of(sent), keys)
@@ -84,22 +88,38 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
     return client
 
 
+def session_of(sent: Mapping[str, str], said: str | None) -> int:
+    """Return the number of a request's session, or ``NO_SESSION``.
+
+    A header names the session, or else ``said``, the value of the body field. Equal names of one
+    client mean one session. Raises Problem for a name that is too long.
+    """
+    name = next((sent[name] for name in headers.SESSION_ALIASES if sent.get(name)), said)
+    if not name:
+        return NO_SESSION
+    if len(name) > MAX_BODY_LENGTH:
+        raise bad_request(f"the name of a session must have at most {MAX_BODY_LENGTH} characters")
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=SESSION_BYTES).digest()
+    return 1 + int.from_bytes(digest, "big")
+
+
 def authorization_of(sent: Mapping[str, str]) -> str:
-    """Return the header ``Authorization``, or the same for a key in Anthropic's header."""
+    """Return the header ``Authorization``, or an equal value for a key in Anthropic's header."""
     key = sent.get(headers.API_KEY)
     return sent.get("Authorization", "" if key is None else f"Bearer {key}")
 
 
 def is_name(client: str) -> bool:
-    """Return whether a text is valid as a client's name, which must fit in a header."""
+    """Return whether a text is a valid client name; a valid name fits in an HTTP header."""
     fits = 0 < len(client) <= MAX_LENGTH and client.isascii() and client.isprintable()
     return fits and client not in (headers.OTHERS, headers.HEALTH)
 
 
 def _hashed_name(said: str) -> str:
-    """Return the body's name, or a hash of it if it is in another script or too long.
+    """Return the name in the body, or its hash if the name is too long or not ASCII.
 
-    The hash is permanent and equal in all routers. Raises Problem for a text that is far too long.
+    The hash of a name is equal in all routers and at all times. Raises Problem for a name of more
+    than ``MAX_BODY_LENGTH`` characters.
     """
     if is_name(said):
         return said
@@ -121,29 +141,29 @@ def _owner(authorization: str, keys: Keyring) -> str:
 
 
 def check_single(http: web.Request) -> None:
-    """Raise Problem (400) for a request that has a deciding header twice."""
+    """Raise Problem (400) if a request contains a header of ``SINGLE`` more than once."""
     for name in SINGLE:
         if len(http.headers.getall(name, ())) > 1:
             raise bad_request(f"the header {name} is given twice: send it once")
 
 
 def check_host(http: web.Request, allowed: Collection[str], *, addresses: bool) -> None:
-    """Raise Problem (403) for a request that a page of another site may have sent.
+    """Raise Problem (403) if a page of another web site may have sent the request.
 
-    ``allowed`` are the names of this server in lower case; with ``addresses`` any IP address is
-    one, too, which no page can claim. Every browser sends a ``Host``, so a request without one is
-    not a page's.
+    ``allowed`` holds the host names of this server in lower case. With ``addresses``, any IP
+    address is also allowed, because a page cannot claim an IP address as its name. Each browser
+    sends the header ``Host``, so a request without this header does not come from a page.
     """
     said = http.headers.get("Host")
-    host = None if said is None else _name(f"//{said}")
+    host = None if said is None else _host_name(f"//{said}")
     if said is not None and not (host in allowed or (addresses and _is_address(host))):
         raise _foreign(f"host {said[:64]!r}")
     origin = http.headers.get("Origin")
-    if origin is not None and _name(origin) not in (*allowed, host):
+    if origin is not None and _host_name(origin) not in (*allowed, host):
         raise _foreign(f"origin {origin[:64]!r}")
 
 
-def _name(url: str) -> str | None:
+def _host_name(url: str) -> str | None:
     try:
         return urlsplit(url).hostname
     except ValueError:

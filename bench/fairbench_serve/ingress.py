@@ -1,6 +1,6 @@
-"""The queue before the workers in the router's process, and a request's flight at one of them.
+"""The router's queue before the workers, and the state of a request at a worker.
 
-Like the dispatcher, it has no sockets and no tasks.
+Like the dispatcher, this module uses no sockets and no asyncio tasks.
 """
 
 from __future__ import annotations
@@ -9,130 +9,167 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from enum import Enum, auto
 from math import ceil
 from typing import NamedTuple, Protocol, TypeAlias
 
 from fairbench.core import Prompt, Request
 from fairbench.live.json_errors import Problem, too_many, unavailable
-from fairbench.schedulers.gateway.queue import HoldsRequests
+from fairbench.schedulers.gateway.queue import HoldsRequests, QueueHost
 from fairbench.schedulers.token_pages import segments_of
 from fairbench.schedulers.views import Read
-from fairbench_serve.charges import Charge
+from fairbench_serve.answers import Charge
+
+
+class AttemptFailure(Enum):
+    """The reason why an attempt at a worker gave the client no complete answer."""
+
+    UNREACHED = auto()  # no connection could be opened, so the worker has not received the request
+    # The connection ended before the answer. The worker may have closed the connection while idle.
+    STALE = auto()
+    BROKE = auto()  # the connection ended within the answer, or the data was not a valid answer
+    ANSWERED = auto()  # the worker answered with an error or with an empty answer
+    HUNG = auto()  # the worker is running but does not answer
+    DIED = auto()  # the worker's process has ended
+    CUT = auto()  # the worker failed after the client had received the start of the answer
+    LEFT = auto()  # the client disconnected
+    EVICTED = auto()  # another client took the slot of the request
+
+
+# Outcomes of attempts in metrics and traces.
+OUTCOMES = OK, ERROR, LEFT, EVICTED, LOST, RETRIED = (
+    *("ok", "error", "left"),
+    *("evicted", "lost", "retried"),
+)
+_REPORTED = {
+    None: OK,
+    AttemptFailure.LEFT: LEFT,
+    AttemptFailure.EVICTED: EVICTED,
+    AttemptFailure.DIED: LOST,
+    AttemptFailure.CUT: LOST,
+}
+
+
+def outcome_of(failure: AttemptFailure | None, *, retried: bool = False) -> str:
+    """Return the outcome of an attempt. ``retried`` means that another attempt follows."""
+    return _REPORTED.get(failure, RETRIED if retried else ERROR)
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
-    """A request at a worker, until ``Dispatcher.finish``.
+class RequestInFlight:
+    """The state of a request at a worker, from its sending until ``Dispatcher.finish``.
 
-    ``routed`` is the worker where the router believes the request to be. ``first_token_s`` is the
-    time at which its answer began to stream. ``on_lost`` is called once if the worker leaves
-    meanwhile; ``died`` is then true if its process ended, or if it reported so. ``paused`` is true
-    while the client reads too slowly, so that nothing is read from the worker.
+    - ``worker`` is the worker that has the request. ``routed`` is the worker that the router chose.
+    - ``first_token_s`` is the time in seconds at which the answer began to stream.
+    - ``on_lost`` is called once, with the reason, if the worker leaves while the request is at the
+      worker.
+    - ``paused`` is true while the client reads too slowly and the router reads no data of the
+      answer.
     """
 
     request: Request
     worker: int
     routed: int
-    on_lost: Callable[[], None] = lambda: None
-    died: bool = False
+    on_lost: Callable[[AttemptFailure], None] = lambda reason: None
     first_token_s: float | None = None
     paused: bool = False
 
 
 class Wish(NamedTuple):
-    """Workers to avoid, or the only target of a probe, even if out of rotation."""
+    """Workers to avoid for a request, or the only worker for the probe of an unavailable worker."""
 
     avoid: Collection[int] = ()
     probe: int | None = None
 
 
 ANYWHERE = Wish()
-OnSent: TypeAlias = Callable[[Flight | Problem], None]
+OnSent: TypeAlias = Callable[[RequestInFlight | Problem], None]
 
 
 def pages_of(ids: array[int], page_tokens: int) -> Prompt:
-    """Return a prompt as routers see it, without its last, incomplete page.
+    """Return a prompt for routers, without its incomplete last page.
 
-    The incomplete page could only match an identical ending, and no KV event would ever report it.
+    Only an identical prompt could match the incomplete page, and KV events report whole pages only.
     """
     whole = ids[: len(ids) - len(ids) % page_tokens]
     whole.append(0)
-    return segments_of(whole)[:-1]  # so that the page left out is always the last one
+    return segments_of(whole)[:-1]  # the last segment holds the appended token
 
 
-# seconds between two alarms, so that rounding of times cannot keep the loop busy
+# shortest time in seconds between two alarms, which prevents a busy loop after rounding errors
 SHORTEST_NAP_S = 0.001
 
 
 class Ringing(Protocol):
-    """An alarm that is set."""
+    """The interface of an alarm that is set."""
 
     def cancel(self) -> None:
-        """Cancel the timer."""
+        """Cancel the alarm."""
 
 
 Alarm: TypeAlias = Callable[[float, Callable[[], None]], Ringing]
-"""A function that calls another after the given seconds."""
+"""A function that calls another function after a time in seconds."""
 
 
-@dataclass(eq=False)
-class Ingress:
-    """Requests that wait in the ``queue`` until it releases them, and released ones.
+class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
+    """The requests in the queue before the workers, and unfinished requests at workers.
 
-    ``send`` creates the flight of a released request; ``is_open`` returns whether any worker is up;
-    ``alarm`` wakes the queue at the times that it asks for, and is None for a queue that needs
-    none. ``blocked`` returns why the queue will not release any request, or None: such requests do
-    not wait.
+    - ``send`` sends a released request to a worker.
+    - ``is_open`` returns whether any worker is available.
+    - ``alarm`` calls the queue at the times that the queue requests; None means no alarm.
+    - ``blocked`` returns the reason why no request can be released at present, or None. With a
+      reason, all queued requests are refused.
     """
 
-    queue: HoldsRequests
-    send: Callable[[Request, int, Wish], Flight]
-    now_s: Callable[[], float]
-    is_open: Callable[[], bool]
-    alarm: Alarm | None = None
-    blocked: Callable[[], str | None] = lambda: None
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        queue: HoldsRequests,
+        send: Callable[[Request, int, Wish], RequestInFlight],
+        now_s: Callable[[], float],
+        is_open: Callable[[], bool],
+        alarm: Alarm | None = None,
+    ) -> None:
+        super().__init__(queue)
+        self._send = send
+        self._now_s = now_s
+        self._is_open = is_open
+        self._alarm = alarm
+        self.blocked: Callable[[], str | None] = lambda: None
         self._ringing: Ringing | None = None
-        self._held: dict[Request, tuple[OnSent, Wish]] = {}
-        self._gone: set[Request] = set()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self.held)
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._held)
+        return iter(self.held)
 
     def __contains__(self, request: object) -> bool:
-        """Return whether the request is queued."""
-        return request in self._held
+        """Return whether the request is in the queue."""
+        return request in self.held
 
-    def held(self) -> Counter[str]:
-        return Counter(request.client for request in self._held)
+    def held_by_client(self) -> Counter[str]:
+        return Counter(request.client for request in self.held)
 
-    def let_go(self, request: Request) -> bool:
-        """Return whether a released request is unfinished: it has waited and was charged."""
-        return request in self._gone
+    def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> RequestInFlight | None:
+        """Add a request to the queue. Return the flight of a request that is sent at once.
 
-    def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> Flight | None:
-        """Add a request. If it is queued, return None; ``on_sent`` is called when it is sent.
-
-        Raises Problem: 429 if the queue refuses the request, and any problem of sending it.
+        A queued request's flight or Problem is passed to ``on_sent`` later. Raises Problem (429) if
+        the queue refuses the request, and any Problem of sending the request.
         """
-        sent: list[Flight | Problem] = []
-        self._held[request] = sent.append, wish
-        if not self.queue.enter(request, self.now_s()):
-            del self._held[request]
-            raise self._refused()
+        sent: list[RequestInFlight | Problem] = []
+        self.held[request] = sent.append, wish
+        if not self.queue.enter(request, self._now_s()):
+            del self.held[request]
+            raise self._queue_refusal()
         self.release()
         if not sent:
-            self._held[request] = on_sent, wish
+            self.held[request] = on_sent, wish
             return None
         if isinstance(sent[0], Problem):
             raise sent[0]
         return sent[0]
 
-    def _refused(self) -> Problem:
+    def _queue_refusal(self) -> Problem:
         late_s = self.queue.retry_after_s()
         if late_s is None:
             return too_many("the queue is full for this client; try again later")
@@ -143,58 +180,56 @@ class Ingress:
         return too_many(why, max(1, ceil(late_s)))
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """Record the request's worker; None if a new attempt follows or the worker is down."""
-        if request in self._gone:
+        """Record the worker that has the request, or None while no worker has the request."""
+        if self.is_sent(request):
             self.queue.moved(request, worker)
 
-    def over(self, request: Request, charge: Charge) -> None:
-        """Record a request's end, in any state, and its charge. A second call has no effect."""
-        if request in self._held:
-            del self._held[request]
+    def close_request(self, request: Request, charge: Charge) -> None:
+        """Record the end of a request and the charge of its client. A second call has no effect."""
+        if request in self.held:
+            del self.held[request]
             self.queue.withdraw(request)
-        elif request in self._gone:
-            self._gone.remove(request)
+        elif self.end_sent(request):
             read = Read(charge.input_tokens, charge.cached_tokens)
-            self.queue.finish(request, charge.output_tokens, self.now_s(), read)
+            self.queue.finish(request, charge.output_tokens, self._now_s(), read)
 
     def release(self) -> None:
-        """Refuse requests that have waited too long, and send those that may go now."""
-        now_s, is_open = self.now_s(), self.is_open()
-        ends: list[tuple[Request, Flight | Problem]] = [
-            (request, _given_up(is_open)) for request in self.queue.shed(now_s)
-        ]
+        """Refuse requests that have waited too long, and send requests that may be sent now."""
+        now_s, is_open = self._now_s(), self._is_open()
+        ends: list[tuple[Request, RequestInFlight | Problem]] = []
+
+        def refuse(request: Request) -> None:
+            ends.append((request, _given_up(is_open)))
 
         def send(request: Request, routed: int) -> None:
-            self._gone.add(request)
             try:
-                flight: Flight | Problem = self.send(request, routed, self._held[request][1])
+                flight: RequestInFlight | Problem = self._send(
+                    request, routed, self.held[request][1]
+                )
             except Problem as problem:
                 flight = problem
             ends.append((request, flight))
 
         if is_open:
-            self.queue.release(now_s, send)
-            ends += [(request, _given_up(is_open)) for request in self.queue.shed(now_s)]
+            self.release_queue(now_s, send, refuse)
+        self.shed_queue(now_s, refuse)
         for request, end in ends:
-            on_sent, _ = self._held.pop(request)
+            on_sent, _ = self.held.pop(request)
             on_sent(end)
-        if self._held and (why := self.blocked()) is not None:
-            self._refuse_all(unavailable(why))
+        if self.held and (why := self.blocked()) is not None:
+            held, self.held = self.held, {}
+            for request, (on_sent, _) in held.items():
+                self.queue.withdraw(request)
+                on_sent(unavailable(why))
         self._set_alarm(now_s)
-
-    def _refuse_all(self, problem: Problem) -> None:
-        held, self._held = self._held, {}
-        for request, (on_sent, _) in held.items():
-            self.queue.withdraw(request)
-            on_sent(problem)
 
     def _set_alarm(self, now_s: float) -> None:
         if self._ringing is not None:
             self._ringing.cancel()
             self._ringing = None
-        wake_s = self.queue.wake_s(now_s) if self.alarm and self._held else None
-        if self.alarm is not None and wake_s is not None:
-            self._ringing = self.alarm(max(wake_s - now_s, SHORTEST_NAP_S), self.release)
+        wake_s = self.queue.wake_s(now_s) if self._alarm and self.held else None
+        if self._alarm is not None and wake_s is not None:
+            self._ringing = self._alarm(max(wake_s - now_s, SHORTEST_NAP_S), self.release)
 
 
 def _given_up(is_open: bool) -> Problem:

@@ -1,31 +1,33 @@
-"""Keys files: the client of each API key with weights and quotas, and the keys of workers."""
+"""Key files: API keys of clients with weights and quotas, API keys of workers, and reloading."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.files.formats import read_toml
 from fairbench.files.reader import is_key, read_key
-from fairbench.files.toml_text import read_toml
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.schedulers.setup import checked_weights
 from fairbench.tenants import tenants_of, with_tenants
-from fairbench_serve.client_limits import REQUESTS, TOKENS, Quota
-from fairbench_serve.identity import is_name
+from fairbench_serve.client_limits import REQUESTS, TOKENS, Quota, Quotas
+from fairbench_serve.identity import Keyring, is_name
 
 OTHERS = "*"
 CLIENTS = "clients"
 WEIGHT = "weight"
 FIELDS = (WEIGHT, TOKENS, REQUESTS)
-MOST = 10**12  # per minute
+MOST = 10**12  # highest quota in tokens or requests per minute
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerKeys:
-    """Keys by worker URL, and a ``default`` for all other workers (None for no key)."""
+    """API keys by worker URL, and a ``default`` key for all other workers (None means no key)."""
 
     named: Mapping[str, str] = field(default_factory=dict, repr=False)
     default: str | None = field(default=None, repr=False)
@@ -34,14 +36,14 @@ class WorkerKeys:
         return replace(worker, key=self.named.get(worker.url, self.default))
 
     def check_named(self, urls: Collection[str]) -> None:
-        """Raise UsageError if a key is for an unknown worker."""
+        """Raise UsageError if a key's URL is not in ``urls``."""
         for url in self.named:
             if url not in urls:
                 raise unknown_name("worker in --worker-key-file", url, urls)
 
 
 def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
-    """Return the keys of the flags. Raises UsageError or DataError, which never show a key."""
+    """Return the keys that flags give. Raises UsageError or DataError without a key in the text."""
     if key is not None and not is_key(key):
         raise UsageError("--worker-key: must be printable ASCII, without spaces at its ends")
     if path is None:
@@ -73,7 +75,7 @@ def _read(path: Path) -> WorkerKeys:
 
 
 def _url(path: Path, number: int, text: str) -> str:
-    """Return a worker's URL. Raises DataError without the text, which may be a key by mistake."""
+    """Return a worker's URL. The text of a DataError omits ``text``, which may be a key."""
     try:
         worker = parse_worker(text)
     except UsageError:
@@ -88,7 +90,7 @@ def _url(path: Path, number: int, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeysFile:
-    """Clients by API key; weights and quotas by client, if they are given."""
+    """The client of each API key, and the optional weights and quotas by client."""
 
     keys: Mapping[str, str]
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -98,7 +100,7 @@ class KeysFile:
 def read_keys(path: Path) -> KeysFile:
     """Read a TOML file of lines ``"KEY" = "CLIENT"`` and optional tables ``[clients.CLIENT]``.
 
-    Raises DataError, which never shows a key, nor a name where a key may stand by mistake.
+    Raises DataError. Its message contains no key, and no text that may be a key by mistake.
     """
     data = read_toml(path, str(path), secret=True)
     tables = data.pop(CLIENTS) if isinstance(data.get(CLIENTS), dict) else {}
@@ -118,7 +120,7 @@ def read_keys(path: Path) -> KeysFile:
             raise DataError(
                 f"{path}: {CLIENTS}: entry {number} must be the table of a client that has a key"
             )
-        _check(table, f"{path}: {CLIENTS}.{client}")
+        _check_client_table(table, f"{path}: {CLIENTS}.{client}")
         if client in tenants_of(data.values()) and table.keys() - {WEIGHT}:
             raise DataError(
                 f"{path}: {CLIENTS}.{client}: a tenant can have a {WEIGHT}, and no other field"
@@ -134,11 +136,11 @@ def read_keys(path: Path) -> KeysFile:
 def admin_key_of(
     port: int | None, file: Path | None, clients: KeysFile | None, of_workers: WorkerKeys
 ) -> str | None:
-    """Return the admin endpoint's key from its ``file``, or None. Raises UsageError or DataError.
+    """Return the key of the admin port from its ``file``, or None. Raises UsageError or DataError.
 
-    If clients have keys, the endpoint needs its own key, which no client has. The endpoint also
-    needs a key if workers have keys, since an added worker is shown its key. Without a ``port``
-    there is no endpoint.
+    If clients have keys, the admin port needs a key that no client has. If workers have keys, the
+    admin port also needs a key, because the router sends a worker's key to each added worker.
+    Without a ``port``, there is no admin port and no key.
     """
     if file is None:
         keys = "--keys" if clients is not None else "keys of workers"
@@ -155,7 +157,7 @@ def admin_key_of(
     return key
 
 
-def _check(table: Mapping[str, Any], where: str) -> None:
+def _check_client_table(table: Mapping[str, Any], where: str) -> None:
     for number, name in enumerate(table, 1):
         if name not in FIELDS:
             names = ", ".join(FIELDS)
@@ -170,3 +172,76 @@ def _check(table: Mapping[str, Any], where: str) -> None:
         most = table.get(name, 1)
         if type(most) is not int or not 1 <= most <= MOST:
             raise DataError(f"{where}: {name} = {most!r}: must be a whole number from 1 to {MOST}")
+
+
+LOOK_S = 1.0  # seconds between two checks of the key file
+
+log = logging.getLogger(__name__)
+
+
+class Access:
+    """The API keys, weights and quotas at present. ``weights`` is always the same dict object.
+
+    The router reads the key file again after a change, once two checks find the file unchanged. A
+    half-written file is therefore not read. An invalid file has no effect. Weights in the
+    configuration override weights in the file. ``keys`` is None if requests name their clients
+    without API keys. ``on_weights`` is called when ``weights`` may have changed. Raises DataError
+    if the file is invalid at the start.
+    """
+
+    def __init__(
+        self,
+        keys: Mapping[str, str] | None,
+        path: Path | None,
+        weights: Mapping[str, float],
+        now_s: Callable[[], float],
+    ) -> None:
+        self.weights = dict(weights)
+        self.on_weights: Callable[[], None] = lambda: None
+        self.quotas = Quotas(now_s)
+        self.keys = None if keys is None else Keyring(keys)
+        self._own = weights
+        self._path = path
+        self._read = self._seen = None if self._path is None else _stamp(self._path)
+        if self._path is not None:
+            self._apply(read_keys(self._path))
+
+    async def watch_file(self) -> None:
+        """Check the key file every second until this task is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.reload_if_changed()
+
+    def reload_if_changed(self) -> None:
+        """Read the key file if the file has changed. Log an error for an invalid file."""
+        if self._path is None:
+            return
+        before, self._seen = self._seen, _stamp(self._path)
+        if self._seen == self._read or self._seen != before:
+            return
+        self._read = self._seen
+        try:
+            file = read_keys(self._path)
+        except DataError as error:
+            log.warning("%s: the previous content stays in force", error)
+            return
+        self._apply(file)
+        clients = len(set(file.keys.values()))
+        log.info("%s: reloaded: %d keys of %d clients", self._path, len(file.keys), clients)
+
+    def _apply(self, file: KeysFile) -> None:
+        self.keys = Keyring(file.keys)
+        self.quotas.replace_limits(file.quotas)
+        weights = {**file.weights, **self._own}
+        self.weights.clear()
+        self.weights.update(weights)
+        self.on_weights()
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """Return the file's times and sizes, which change with its content; None without a file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev

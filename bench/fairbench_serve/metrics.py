@@ -1,4 +1,4 @@
-"""Metrics of the router for Prometheus, with totals for a bounded number of clients."""
+"""Prometheus metrics of the router, with separate totals for a limited number of clients."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from fairbench.live.ledger import (
     SHARE,
     SHARE_TEXT,
     Ledger,
-    Shares,
+    RecentShares,
     service_of,
 )
-from fairbench.schedulers.gateway.bands import Gateway
-from fairbench_serve.charges import Charge
+from fairbench.schedulers.gateway.queue import Gateway
+from fairbench_serve.answers import Charge
 from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.exchange import OUTCOMES
-from fairbench_serve.ingress import Ingress
-from fairbench_serve.kv_events.subscriber import Subscriber
+from fairbench_serve.ingress import OUTCOMES, RouterIngress
+from fairbench_serve.kv_events import Subscriber
 
 REQUESTS = (
     "Requests sent to a worker, by outcome: ok, error (the worker failed), left (the "
@@ -42,44 +41,44 @@ REQUESTS = (
 
 
 class TotalsByClient(Collector):
-    """The clients that were served last have separate totals; all others share one.
+    """Totals of clients. The most recent clients have totals of their own; all others share totals.
 
-    Fewer clients have separate histograms, because these are long.
+    Fewer clients have histograms of their own, because a histogram has many values.
     """
 
     def __init__(self) -> None:
         self._ledger = Ledger()
         self._times = Ledger(most=MAX_HISTOGRAMS)
 
-    def finished(self, client: str, outcome: str, charge: Charge) -> None:
-        totals = self._ledger.of(client)
+    def count_finished(self, client: str, outcome: str, charge: Charge) -> None:
+        totals = self._ledger.totals_of(client)
         totals[outcome] += 1
         for name, tokens in charge._asdict().items():
             totals[name] += tokens
         totals["service"] += service_of(charge.input_tokens, charge.output_tokens)
 
-    def refused(self, client: str, status: int) -> None:
-        """Record a request that the router answered itself."""
-        self._ledger.of(client)[f"status {int(status)}"] += 1
+    def count_refused(self, client: str, status: int) -> None:
+        """Record that the router itself refused a request of the client with this HTTP status."""
+        self._ledger.totals_of(client)[f"status {int(status)}"] += 1
 
-    def held(self, client: str, held_s: float) -> None:
-        """Record how long a request was queued before it was sent or given up."""
+    def count_held(self, client: str, held_s: float) -> None:
+        """Record the seconds for which a request was queued until it was sent or withdrawn."""
         if held_s:
-            self._ledger.of(client)["held_seconds"] += held_s
+            self._ledger.totals_of(client)["held_seconds"] += held_s
         self.waited(QUEUE_TIME, client, held_s)
 
     def waited(self, what: str, client: str, seconds: float) -> None:
-        """Add to a histogram of ``SECONDS``."""
-        totals = self._times.of(client)
+        """Add a number of seconds to a client's histogram; ``what`` is a key of ``SECONDS``."""
+        totals = self._times.totals_of(client)
         totals[what] += seconds
         totals[f"{what} {bisect_left(BOUNDS_S, seconds)}"] += 1
 
     def service(self) -> dict[str, float]:
-        """Return the weighted tokens of the clients with totals of their own."""
+        """Return the weighted tokens of each client with its own totals."""
         return {client: totals["service"] for client, totals in self._ledger.items()}
 
     def latest(self) -> list[str]:
-        """Return the clients with histograms of their own."""
+        """Return the names of the clients with their own histograms."""
         return [client for client, _ in self._times.items() if client != OTHERS]
 
     def collect(self) -> Iterator[Metric]:
@@ -91,7 +90,7 @@ class TotalsByClient(Collector):
         for name, text in (
             ("input_tokens", "Prompt tokens, including cached tokens"),
             ("cached_tokens", "Prompt tokens that were cached"),
-            ("output_tokens", "Tokens produced"),
+            ("output_tokens", "Output tokens"),
             ("service", "Input + 2 x output tokens"),
             ("held_seconds", "Seconds that requests were queued before they were sent to a worker"),
         ):
@@ -124,17 +123,17 @@ class TotalsByClient(Collector):
 
 
 class FairnessGauges(Collector):
-    """Share, weight and balance of the clients that were served last, computed when scraped."""
+    """Gauges of share, weight and balance of the most recent clients, computed on each scrape."""
 
     def __init__(
         self, dispatcher: Dispatcher, totals: TotalsByClient, weights: Mapping[str, float]
     ) -> None:
         self._dispatcher, self._totals, self._weights = dispatcher, totals, weights
-        self._shares = Shares(time.monotonic())
+        self._shares = RecentShares(time.monotonic())
 
     def collect(self) -> Iterator[Metric]:
         service = self._totals.service()
-        waiting = {request.client for request in self._waiting()}
+        waiting = {request.client for request in self._waiting_requests()}
         ratios = self._shares.ratios(time.monotonic(), service, waiting, self._weights)
         shown = {client: ratios[client] for client in ratios if client in service}
         yield _by_client(SHARE, SHARE_TEXT, shown)
@@ -143,8 +142,8 @@ class FairnessGauges(Collector):
         text = "Balance of the client in the gateway or the router (DLPM, D2LPM: credit)"
         yield _by_client(BALANCE, text, self._balances())
 
-    def _waiting(self) -> Iterator[Request]:
-        """Yield the requests whose answer has not begun."""
+    def _waiting_requests(self) -> Iterator[Request]:
+        """Yield the requests whose answers have not begun."""
         yield from self._dispatcher.ingress or ()
         for flights in self._dispatcher.flights.values():
             yield from (one.request for one in flights if one.first_token_s is None)
@@ -161,14 +160,14 @@ class FairnessGauges(Collector):
         return found
 
 
-class Held(Collector):
-    """The requests queued before the workers, by client; limited to the largest clients."""
+class HeldRequests(Collector):
+    """A gauge of the requests queued before the workers. Only the largest clients are listed."""
 
-    def __init__(self, ingress: Ingress) -> None:
+    def __init__(self, ingress: RouterIngress) -> None:
         self._ingress = ingress
 
     def collect(self) -> Iterator[Metric]:
-        held = self._ingress.held()
+        held = self._ingress.held_by_client()
         family = GaugeMetricFamily(
             "fairbench_held_requests", "Requests queued before the workers", labels=["client"]
         )
@@ -181,7 +180,7 @@ class Held(Collector):
 
 
 class WorkerGauges(Collector):
-    """The gauges of every current worker; subscribers are given by worker."""
+    """Gauges of each current worker. ``subscribers`` maps a worker to its KV event subscriber."""
 
     def __init__(self, dispatcher: Dispatcher, subscribers: Mapping[int, Subscriber]) -> None:
         self._dispatcher = dispatcher
@@ -192,11 +191,11 @@ class WorkerGauges(Collector):
         sent = {worker: len(those) for worker, those in flights.items()}
         yield _gauge("under_way", "Unfinished requests at the worker", sent)
         rotation = {worker: worker in up for worker in flights}
-        yield _gauge("worker_up", "1 while the worker is in rotation", rotation)
+        yield _gauge("worker_up", "1 while the worker receives requests", rotation)
         for name, text, attribute in (
             ("kv_event_gaps", "Gaps in a worker's KV events", "gaps"),
-            ("kv_event_losses", "Gaps not repaired", "losses"),
-            ("kv_event_unreadable", "Messages not decoded", "unreadable"),
+            ("kv_event_losses", "Gaps in a worker's KV events that no replay repaired", "losses"),
+            ("kv_event_unreadable", "KV event messages that could not be decoded", "unreadable"),
             ("kv_events_followed", "1 while the KV events are followed", "follows"),
         ):
             found = {worker: getattr(one, attribute) for worker, one in self._subscribers.items()}
@@ -218,7 +217,7 @@ def _gauge(name: str, text: str, values: Mapping[int, float]) -> Metric:
 
 
 class RouterMetrics:
-    """The counters of one router process; gauges are read when they are scraped."""
+    """The metrics of one router process. Gauges are computed on each scrape."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -227,22 +226,22 @@ class RouterMetrics:
         text = "Requests answered by the router itself"
         self._refused = CounterMetric("fairbench_refused", text, ["status"], registry=self.registry)
 
-    def refused(self, status: int) -> None:
+    def count_refusal(self, status: int) -> None:
         self._refused.labels(status).inc()
 
     def describe(self, router: str, token_count_method: str) -> None:
-        """Set the labels that do not change."""
+        """Set the labels that stay constant while the router runs."""
         info = Info("fairbench_router", "The router and its token counter", registry=self.registry)
         info.info({"router": router, "token_count_method": token_count_method})
 
-    def watch(
+    def watch_router(
         self,
         dispatcher: Dispatcher,
         subscribers: Mapping[int, Subscriber],
         weights: Mapping[str, float],
     ) -> None:
-        """Register the gauges of every worker and client; subscribers are given by worker."""
+        """Register the gauges of all workers and clients."""
         self.registry.register(WorkerGauges(dispatcher, subscribers))
         self.registry.register(FairnessGauges(dispatcher, self.totals, weights))
         if dispatcher.ingress is not None:
-            self.registry.register(Held(dispatcher.ingress))
+            self.registry.register(HeldRequests(dispatcher.ingress))

@@ -1,8 +1,8 @@
-"""Peers: other routers in front of the same workers, with which totals are exchanged.
+"""Peers: other routers in front of the same workers, which exchange totals of clients.
 
-The same objects exchange the same totals as in a simulation (``schedulers/peers``), except that a
-peer gets only the changes since its last confirmation. The next message makes up for a lost one, so
-nothing is sent again, and a dead peer costs nothing.
+The simulation uses the classes of ``schedulers/peers.py``, too. In this module, a message contains
+only the changes since the peer's last confirmation. The next message repeats the changes of a lost
+message. Messages are therefore not sent again, and an unreachable peer costs nothing.
 """
 
 from __future__ import annotations
@@ -17,46 +17,49 @@ from math import inf
 from secrets import token_hex
 
 import msgspec
-from aiohttp import ClientError, ClientSession, web
+from aiohttp import ClientSession, web
 
 from fairbench.config.cluster import served_routers
 from fairbench.errors import UsageError
 from fairbench.live.json_errors import Problem, bad_request
-from fairbench.schedulers.gateway.bands import Gateway
+from fairbench.schedulers.gateway.queue import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
 from fairbench.schedulers.params import own_settings
-from fairbench.schedulers.peers.counters import shares_counters
-from fairbench.schedulers.peers.totals import NOTHING, Exchanges, Totals
+from fairbench.schedulers.peers import NOTHING, Exchanges, Totals, shares_counters
 from fairbench_serve.background import Work
 from fairbench_serve.bodies import check_plain
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.identity import check_bearer, is_name
 
 log = logging.getLogger(__name__)
 
-ALL_EVERY_S = 60.0  # seconds after which everything is sent, despite confirmations
-MOST_TOKENS = 1e15  # limit of a sum: decades of any fleet, and far from infinity
-MOST_VERSION = 2**53
-MOST_ORIGINS = 1_000  # stopped routers in one message
-MOST_CLIENTS = 200_000  # entries in one message
-LONGEST_ORIGIN = 64
+ALL_EVERY_S = 60.0  # seconds after which all totals are sent again, even if confirmed
+MOST_TOKENS = 1e15  # limit on a total in tokens, which a cluster would need decades to reach
+MOST_VERSION = 2**53  # limit on the version number of totals
+MOST_ORIGINS = 1_000  # limit on the routers in one message, including stopped routers
+MOST_CLIENTS = 200_000  # limit on the client entries in one message
+LONGEST_ORIGIN = 64  # limit on the characters of a router's identifier
 
 Versions = dict[str, dict[str, int]]
-"""Origin and part -> the known version of its totals."""
+"""The last known version of the totals, by router and by part of the router."""
 PATH = "/peers/totals"
-PATIENCE_S = 2.0  # seconds to wait for a peer's answer
-RELAYED_S = 30.0  # seconds after a change of the routers in which stopped ones are named
-ROUTER, GATEWAY = "router", "gateway"  # the parts that may share sums
-MOST_KNOWN = 1_000  # number of routers that are remembered
+PATIENCE_S = 2.0  # limit in seconds on a peer's answer
+RELAYED_S = 30.0  # seconds for which totals of stopped routers are sent after a router changes
+ROUTER, GATEWAY = "router", "gateway"  # names of the parts that may share totals
+MOST_KNOWN = 1_000  # limit on the routers whose totals are kept
 
 
-class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """A message of one process: ``origin`` is new at each start, ``fleet`` identifies its workers.
+class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """A message from one router process to its peers.
 
-    ``gone`` holds the last totals of silent origins. A restarted router could not know these
-    totals. Without them, a client that was served there would be treated as entitled to that
-    service again.
+    - ``origin`` identifies the process and is new at each start.
+    - ``fleet`` is a hash of the settings that all peers must share.
+    - ``parts`` holds the totals of the process.
+    - ``gone`` holds the last totals of routers that no longer send messages. A restarted router
+      needs these totals. Without the totals, clients that the stopped router served would count as
+      not served.
     """
 
     origin: str
@@ -65,8 +68,8 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     gone: dict[str, dict[str, Totals]] = {}
 
 
-def check_message(message: Message) -> None:
-    """Raise Problem for impossible totals, which would make sums infinite or undefined."""
+def check_message(message: PeerMessage) -> None:
+    """Raise Problem for impossible totals, which would make sums infinite or NaN."""
     told = {**message.gone, message.origin: message.parts}
     if len(told) > MOST_ORIGINS or any(len(origin) > LONGEST_ORIGIN for origin in told):
         raise bad_request("the message lists more routers than are allowed")
@@ -83,58 +86,60 @@ def check_message(message: Message) -> None:
 
 
 def places_of(totals: Totals) -> set[int]:
-    """Return the workers or bands that totals mention."""
+    """Return the numbers of all workers or priority bands that the totals contain."""
     sums = (*totals.charged.values(), *totals.raised.values())
     return {place for of in sums for place in of}.union(*totals.waiting.values())
 
 
-class Answer(msgspec.Struct, forbid_unknown_fields=True):
-    """The state at ``origin``: its known versions of the origins in a message."""
+class PeerState(msgspec.Struct, forbid_unknown_fields=True):
+    """The answer of router ``origin``, with the versions of totals that this router now has."""
 
     origin: str
     known: Versions
 
 
 @dataclass
-class Known:
-    """The knowledge of one peer process, as its answers report it."""
+class PeerKnowledge:
+    """The versions of totals that one peer process has, according to its answers."""
 
     origin: str = ""
     versions: Versions = field(default_factory=dict)
     forgotten_s: float = -inf
 
-    def answered(self, answer: Answer) -> None:
-        """Record an answer; a new process at the same address starts without knowledge."""
+    def answered(self, answer: PeerState) -> None:
+        """Record a peer's answer. A restarted peer has a new ``origin`` and no totals."""
         if answer.origin != self.origin:
             self.origin, self.versions = answer.origin, {}
         self.versions.update(answer.known)
 
     def forget_sometimes(self, now_s: float) -> None:
-        """Discard the knowledge at intervals, so that all totals are sent again."""
+        """Forget confirmed versions every ``ALL_EVERY_S`` seconds, so that all totals are sent."""
         if now_s - self.forgotten_s >= ALL_EVERY_S:
             self.forgotten_s, self.versions = now_s, {}
 
 
 @dataclass(frozen=True)
 class Peering:
-    """The parts of this router that share totals, and its position among its peers."""
+    """The parts of this router that share totals with its peers."""
 
     parts: Mapping[str, Exchanges]
     fleet: str
     key: str = field(repr=False)
     dispatcher: Dispatcher
     forget_s: float
-    places: Mapping[str, Collection[int]]  # size of each part: workers, or bands of the gateway
+    # worker numbers of the router, priority bands of the gateway
+    places: Mapping[str, Collection[int]]
     origin: str = field(default_factory=lambda: token_hex(8))
-    # Origin -> time of its first and last message (s on the dispatcher's clock).
+    # Times of the first and last message from each router, in seconds of the dispatcher's clock.
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def message(self, known: Known | None = None) -> bytes:
-        """Return the message for a peer: the totals that it lacks, and the waiting clients.
+    def message(self, known: PeerKnowledge | None = None) -> bytes:
+        """Return the message for a peer: the totals that the peer lacks, and the waiting clients.
 
-        While no worker is up, waiting clients are left out, so that they do not delay others.
+        If no worker is available here, the message omits waiting clients, because they would
+        otherwise delay clients of other routers.
         """
-        known = known or Known()
+        known = known or PeerKnowledge()
         versions = known.versions.get(self.origin, {})
         parts = {
             name: part.export_totals(versions.get(name, 0)) for name, part in self.parts.items()
@@ -146,10 +151,10 @@ class Peering:
             heard = known.versions.get(origin, {})
             if any(totals[name].version > heard.get(name, 0) for name in totals):
                 gone[origin] = totals
-        return msgspec.json.encode(Message(self.origin, self.fleet, parts, gone))
+        return msgspec.json.encode(PeerMessage(self.origin, self.fleet, parts, gone))
 
     def _gone(self) -> dict[str, dict[str, Totals]]:
-        """Return the last known totals of routers that are silent, without waiting clients."""
+        """Return the last totals of routers that no longer send, without their waiting clients."""
         now_s = self.dispatcher.now_s()
         newest_s = max((first_s for first_s, _ in self.heard_s.values()), default=-inf)
         found: dict[str, dict[str, Totals]] = {}
@@ -160,20 +165,20 @@ class Peering:
                     found.setdefault(origin, {})[name] = totals._replace(waiting={})
         return found
 
-    async def hear(self, request: web.Request) -> web.Response:
-        """Answer a peer's message with the present knowledge; 401, 409 or 400 for a wrong one."""
+    async def answer_peer(self, request: web.Request) -> web.Response:
+        """Answer a peer's message. Raises Problem (400, 401 or 409) for an invalid message."""
         check_bearer(request, self.key, "the key of the peers")
         check_plain(request)
         answer = self.take_in(await request.read())
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
-    def take_in(self, body: bytes) -> Answer:
-        """Apply the new parts of a message; return the known state of its origins.
+    def take_in(self, body: bytes) -> PeerState:
+        """Apply the new totals of a message; return the versions that this router now has.
 
-        Raises Problem.
+        Raises Problem if the message is invalid.
         """
         try:
-            message = msgspec.json.decode(body, type=Message)
+            message = msgspec.json.decode(body, type=PeerMessage)
         except (ValueError, RecursionError):
             raise bad_request("the body must be a message of a peer router") from None
         check_message(message)
@@ -190,7 +195,7 @@ class Peering:
                 "settings; peers must be equal",
             )
         if message.origin == self.origin:
-            return Answer(self.origin, {})
+            return PeerState(self.origin, {})
         now_s = self.dispatcher.now_s()
         first_s, _ = self.heard_s.get(message.origin, (now_s, now_s))
         self.heard_s[message.origin] = first_s, now_s
@@ -205,7 +210,7 @@ class Peering:
             origin: {name: of.get(origin, NOTHING).version for name, of in heard.items()}
             for origin in told
         }
-        return Answer(self.origin, versions)
+        return PeerState(self.origin, versions)
 
     def _forget_surplus(self) -> None:
         known = {origin for part in self.parts.values() for origin in part.heard_totals()}
@@ -219,7 +224,7 @@ class Peering:
 
 
 def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
-    """Connect the router to its peers, if it has any. Call this before the first request."""
+    """Connect the router to its peers, if there are any. Call this before the first request."""
     if not config.peers:
         return None
     assert config.peer_key is not None, "a key is required"
@@ -238,7 +243,7 @@ def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
 
 
 def settings_hash(config: RouterConfig) -> str:
-    """Return a hash of the settings that peers must share: totals depend on quanta and prices."""
+    """Return a hash of all settings that peers must share, because totals depend on them."""
     names = (config.router, config.gateway)
     own = [(name, sorted(own_settings(str(name), config.settings).items())) for name in names]
     equal = *own, [worker.url for worker in config.workers]
@@ -256,23 +261,27 @@ def check_peers(router: type, name: str, gateway: str | None) -> None:
         )
 
 
-async def tell(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:
-    """Send one peer the totals that it lacks, repeatedly, whether or not it answers."""
+async def tell_peer(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:
+    """Send one peer the totals that the peer lacks, repeatedly until cancelled."""
     headers = {"Authorization": f"Bearer {peering.key}", "Content-Type": "application/json"}
     trouble: str | None = None
-    known = Known()
+    known = PeerKnowledge()
     while True:
         await asyncio.sleep(every_s)
         known.forget_sometimes(peering.dispatcher.now_s())
         now = await _told(session, url, peering.message(known), headers, known)
         if now != trouble:
             level = logging.INFO if now is None else logging.WARNING
-            log.log(level, "peer %s: %s", url, now or "hears this router")
+            log.log(level, "peer %s: %s", url, now or "receives the totals of this router")
         trouble = now
 
 
 async def _told(
-    session: ClientSession, url: str, message: bytes, headers: Mapping[str, str], known: Known
+    session: ClientSession,
+    url: str,
+    message: bytes,
+    headers: Mapping[str, str],
+    known: PeerKnowledge,
 ) -> str | None:
     try:
         async with (
@@ -280,16 +289,16 @@ async def _told(
             session.post(url + PATH, data=message, headers=headers) as answer,
         ):
             if answer.status != HTTPStatus.OK:
-                return f"answers {answer.status}"
-            known.answered(msgspec.json.decode(await answer.read(), type=Answer))
+                return f"answers with status {answer.status}"
+            known.answered(msgspec.json.decode(await answer.read(), type=PeerState))
             return None
-    except (ClientError, OSError, TimeoutError) as error:
-        return f"cannot be told: {type(error).__name__}"
+    except CONNECTION_ERRORS as error:
+        return f"cannot be reached: {type(error).__name__}"
     except (ValueError, RecursionError):
-        return "the answer is not that of a router"
+        return "the answer is not from a fairbench router"
 
 
 def telling(config: RouterConfig, peering: Peering | None, session: ClientSession) -> list[Work]:
-    """Return the tasks that ``tell`` each peer of ``config`` the totals of ``peering``, if any."""
+    """Return one task per peer in ``config`` that sends the peer the totals of ``peering``."""
     every_s = served_routers(config.settings).every_s
-    return [tell(session, peering, url, every_s) for url in config.peers] if peering else []
+    return [tell_peer(session, peering, url, every_s) for url in config.peers] if peering else []

@@ -1,4 +1,4 @@
-"""Prompts: the token ids of a text, and limits on what a worker can take."""
+"""Prompts: conversion of text to token ids, and limits on the prompt of a request."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from fairbench.live.json_errors import Problem
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 TOKEN_BYTES = array("I").itemsize
-# Assumed for workers that do not report the size of their pool.
+# number of tokens that is assumed for the KV pool of a worker that reports no size
 UNKNOWN_POOL_TOKENS = 2**21
-# Far more than the mean of text in any language and any vocabulary.
+# limit on the bytes of text per token; the mean is far lower for any language and vocabulary
 LONGEST_TOKEN_BYTES = 16
-# Limit on each structural character of a body: per token of the longest prompt, and in addition.
+# limits on structural characters in a body, per token of the longest prompt
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
-OTHER_SIGNS = 100_000
+OTHER_SIGNS = 100_000  # number of structural characters that a body may have beyond those limits
 
 
 class TextTokens(Protocol):
-    """The interface; ``method`` describes it for the log and the metrics."""
+    """The interface of tokenizers. ``method`` describes the tokenizer in log and metrics."""
 
     @property
     def method(self) -> str: ...
 
     def ids(self, text: str) -> array[int]:
-        """Return the token ids of a text; texts with equal beginnings have equal first ids."""
+        """Return the token ids of a text. Texts with equal beginnings have equal first ids."""
 
 
 class ApproximateTokens:
-    """Tokens of four bytes of UTF-8, roughly the size of a token of English prose."""
+    """A tokenizer that takes four bytes of UTF-8 as a token, about as long as an English token."""
 
     method = f"approximated: {TOKEN_BYTES} bytes a token"
 
@@ -41,20 +41,20 @@ class ApproximateTokens:
 
 
 class TokenizerTokens:
-    """Token ids of a ``tokenizers`` object, including special tokens, as in engines."""
+    """A tokenizer that uses a ``tokenizers`` object, including special tokens, as engines do."""
 
     def __init__(self, tokenizer: Any, name: str) -> None:
         self._tokenizer, self._name = tokenizer, name
         self.method = f"tokenizer file {name}"
 
     def ids(self, text: str) -> array[int]:
-        # Unlike ``encode``, a batch lets other threads run meanwhile.
+        # Unlike ``encode``, ``encode_batch`` lets other threads run during the call.
         with tokenizer_errors(self._name):
             return array("I", self._tokenizer.encode_batch([text])[0].ids)
 
 
 def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
-    """Load a tokenizer file, or approximate without one.
+    """Load the tokenizer file, or return an approximate tokenizer if the path is None.
 
     Raises the errors of ``load_tokenizer``.
     """
@@ -65,13 +65,16 @@ def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
 
 @dataclass(frozen=True, slots=True)
 class PromptLimits:
-    """``most_tokens`` is the largest pool of a worker, ``vocab_size`` the size of the vocabulary.
+    """Limits on the prompt of a request.
 
-    None means unknown. ``patterns`` is true if the operator allows regular expressions and
-    grammars. ``keeps_clients`` is false if a worker orders requests by client, but does not learn
-    the client of several answers and of the Responses API. Decoding JSON blocks the event loop:
-    milliseconds for a megabyte of text, but a second for many small values. Such bodies are
-    recognised by counting structural characters, which is fast.
+    - ``most_tokens`` is the number of tokens in the largest KV pool of a worker.
+    - ``vocab_size`` is the number of token ids of the model; None means unknown.
+    - ``patterns`` is true if the operator allows regular expressions and grammars.
+    - ``keeps_clients`` is false if a worker's scheduler does not learn the client of requests with
+      several answers and of the Responses API.
+
+    Decoding JSON blocks the event loop. A megabyte of text takes milliseconds, but many small
+    values take a second. Counting structural characters finds such bodies quickly.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS
@@ -80,7 +83,7 @@ class PromptLimits:
     keeps_clients: bool = True
 
     def check_body(self, raw: bytes) -> None:
-        """Raise Problem for a body with more values than a prompt can have."""
+        """Raise Problem if a body contains more JSON values than a prompt can have."""
         most = self.most_tokens
         for sign, per_token in SIGNS:
             if len(raw) > OTHER_SIGNS < raw.count(sign) - per_token * most:
@@ -91,7 +94,7 @@ class PromptLimits:
             raise self._too_long()
 
     def ids_of(self, text: TextTokens, prompt: str) -> array[int]:
-        """Return a text's token ids. Raises Problem, immediately if the text is far too long."""
+        """Return a text's token ids. Raises Problem for a text that is far too long."""
         if len(prompt) > LONGEST_TOKEN_BYTES * self.most_tokens:
             raise self._too_long()
         return text.ids(prompt)

@@ -1,4 +1,4 @@
-"""The proxy: a request is read, attributed to a client, routed, passed on, and charged."""
+"""The proxy, which reads a request, finds and charges its client, and routes the request."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
-from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, web
+from aiohttp import ClientResponse, ClientSession, ClientTimeout, web
 
 from fairbench.live import headers
 from fairbench.live.http_server import LONG_BODY_BYTES, parsed
 from fairbench.live.json_errors import Problem, bad_request, error_body, no_such_model
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench_serve.access import Access
-from fairbench_serve.answers import is_object
+from fairbench.schedulers.gateway.registry import needs_sessions
+from fairbench_serve.answers import HighestCost, is_object
 from fairbench_serve.attempts import Asking, Attempts
 from fairbench_serve.bodies import BodyLease, BodyMemory, read_body, usual_bytes
 from fairbench_serve.calls import Api, Call
-from fairbench_serve.charges import Asked
 from fairbench_serve.client_limits import ConcurrencyLimit, evicted
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.health import Health
-from fairbench_serve.identity import authorization_of, client_of
+from fairbench_serve.identity import NO_SESSION, authorization_of, client_of, session_of
+from fairbench_serve.keys_file import Access
 from fairbench_serve.prompts import PromptLimits, TextTokens
-from fairbench_serve.traces import NO_TRACES, Trace, Traces
+from fairbench_serve.traces import NO_TRACES, RequestTrace, Traces
 from fairbench_serve.worker_info import WorkerFacts
 
-MOST_PASSED = 1024  # characters kept of the list of routers that a request has passed
-ASK_S = 60.0  # seconds that a worker has for a question that it answers without the model
+MOST_PASSED = 1024  # limit on the characters of the header that lists the passed routers
+ASK_S = 60.0  # limit in seconds on a worker's answer to a request that needs no generation
 REFUSED_BY_ALL = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 JSON_BODY = {"Content-Type": "application/json"}
 _WHOLE = re.compile("-?[0-9]{1,18}")
-# A client's own headers that a worker or the next hop may want.
+# Headers of a client that the worker or the next router receives.
 PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent")
 
 
 @dataclass(eq=False)
 class Proxy:
-    """Answers requests with the help of a worker. Raises Problem if no answer is possible."""
+    """A proxy that answers requests with the help of workers. Raises Problem without an answer."""
 
     config: RouterConfig
     workers: Sequence[WorkerAddress]
@@ -64,21 +65,23 @@ class Proxy:
         self._memory = BodyMemory(self.config.max_bodies_bytes or usual_bytes())
 
     async def models(self, http: web.Request) -> web.StreamResponse:
-        """Return ``/v1/models``, or a named model, from the first worker that lists it."""
+        """Return ``/v1/models``, or a named model, from the first worker that lists the model."""
         client_of(http.headers, None, self.access.keys)
         name = http.match_info.get("model")
-        page = Page("GET", "/v1/models", partial(_models_of, name=name))
-        return await self._asked(http, page, sorted(self.dispatcher.up))
+        page = WorkerPage("GET", "/v1/models", partial(_models_of, name=name))
+        return await self._first_page(http, page, sorted(self.dispatcher.up))
 
     async def version(self, http: web.Request) -> web.StreamResponse:
-        """Return ``/version`` of the first worker that has this page, as vLLM does."""
+        """Return the page ``/version`` of the first worker that has this page, such as vLLM."""
         client_of(http.headers, None, self.access.keys)
-        return await self._asked(http, Page("GET", "/version"), sorted(self.dispatcher.up))
+        return await self._first_page(
+            http, WorkerPage("GET", "/version"), sorted(self.dispatcher.up)
+        )
 
-    async def _asked(
-        self, http: web.Request, page: Page, workers: Iterable[int]
+    async def _first_page(
+        self, http: web.Request, page: WorkerPage, workers: Iterable[int]
     ) -> web.StreamResponse:
-        """Return the page of the first worker that has it, else the last one's error."""
+        """Return the page of the first worker that has the page, or else the last error."""
         timeout = ClientTimeout(total=self.config.health_timeout_s if page.body is None else ASK_S)
         last = None
         for worker in workers:
@@ -91,7 +94,7 @@ class Proxy:
                 )  # fmt: skip
                 async with asked as answer:
                     last = await page.read(answer)
-            except (ClientError, OSError):
+            except CONNECTION_ERRORS:
                 self.health.suspect(worker)
             else:
                 is_told = page.body is not None and last.status in REFUSED_BY_ALL
@@ -101,41 +104,53 @@ class Proxy:
             raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no worker is available")
         return last
 
-    async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
+    async def answer_request(self, http: web.Request, api: Api) -> web.StreamResponse:
         sent = self._headers(http)
         traces = self.traces if api.generates else NO_TRACES
         with traces.request(api.path, sent) as trace:
-            known = client_of(http.headers, None, self.access.keys)  # the body is not read yet
-            if self.access.keys is not None:  # bodies of unknown clients are not read
+            # the body, which may name the client, is not yet read
+            known = client_of(http.headers, None, self.access.keys)
+            # the body of a request with an unknown key is not read
+            if self.access.keys is not None:
                 trace.client = known
-                self.access.quotas.ask(known)
+                self.access.quotas.check_quota(known)
             try:
                 with self._memory.lease(known) as lease:
-                    return await self._answered(http, api, sent, trace, lease)
+                    return await self._answer_body(http, api, sent, trace, lease)
             except Problem as problem:
                 client = trace.client or known
-                self.attempts.metrics.totals.refused(client, problem.status)
+                self.attempts.metrics.totals.count_refused(client, problem.status)
                 raise
 
-    async def _answered(
-        self, http: web.Request, api: Api, sent: dict[str, str], trace: Trace, lease: BodyLease
+    async def _answer_body(
+        self,
+        http: web.Request,
+        api: Api,
+        sent: dict[str, str],
+        trace: RequestTrace,
+        lease: BodyLease,
     ) -> web.StreamResponse:
         limits, most = self.facts.limits, self.config.max_body_bytes
         call = await self._parsed(await read_body(http, most, lease), api, limits)
         said = call.client(self.config.client_from)
         trace.client = client = client_of(http.headers, said, self.access.keys)
-        promise = self.config.promises.of(http.headers)
+        promise = self.config.promises.promise_for(http.headers)
         most_output = limits.most_tokens if call.max_new_tokens is None else call.max_new_tokens
         reserved = min(call.reserved_output, limits.most_tokens)
         wanted = len(call.ids) + reserved
         if not api.generates:
-            page = Page("POST", api.path, body=call.body())
-            with self._limit.take(client):
-                return await self._asked(http, page, self._idlest())
-        with self.access.quotas.lease(client, wanted) as bill, self._limit.take(client) as slot:
-            place = _number(http, headers.PROGRAM, -1), _number(http, headers.DEPTH, 0)
+            page = WorkerPage("POST", api.path, body=call.body())
+            flights = self.dispatcher.flights
+            idlest = sorted(self.dispatcher.up, key=lambda worker: len(flights[worker]))
+            with self._limit.take_slot(client):
+                return await self._first_page(http, page, idlest)
+        with (
+            self.access.quotas.lease(client, wanted) as bill,
+            self._limit.take_slot(client) as slot,
+        ):
+            place = self._session(http, call), _header_number(http, headers.DEPTH, 0)
             request = self.dispatcher.make_request(client, call.ids, reserved, *place, promise)
-            asked = Asked(
+            asked = HighestCost(
                 len(call.ids),
                 len(call.ids) if call.exact else limits.most_tokens,
                 min(most_output, limits.most_tokens) * call.answers,
@@ -144,16 +159,31 @@ class Proxy:
             asking = Asking(http, api, call, request, slot, asked, sent, bill, trace)
             return await self._unless_evicted(asking)
 
+    def _session(self, http: web.Request, call: Call) -> int:
+        """Return the number of the request's session.
+
+        Raises Problem if the gateway needs a session and the request names none.
+        """
+        number = _header_number(http, headers.PROGRAM, NO_SESSION)
+        if number == NO_SESSION:
+            number = session_of(http.headers, call.said.get(headers.BODY_SESSION))
+        if number == NO_SESSION and needs_sessions(self.config.gateway):
+            raise bad_request(
+                f"the gateway {self.config.gateway} needs the session of each request: send the "
+                f"header {headers.SESSION_ALIASES[0]}, or {headers.BODY_SESSION} in the body"
+            )
+        return number
+
     async def _unless_evicted(self, asking: Asking) -> web.StreamResponse:
         try:
             async with asyncio.timeout(None) as scope:
                 asking.slot.on_evicted = partial(scope.reschedule, 0.0)
-                return await self.attempts.serve(asking)
+                return await self.attempts.answer_request(asking)
         except TimeoutError:
             raise evicted() from None
 
     async def _parsed(self, raw: bytes, api: Api, limits: PromptLimits) -> Call:
-        """Parse the call in a body; long bodies are parsed one at a time to limit memory."""
+        """Parse a body into a call. Only one long body is parsed at a time to limit memory."""
         if len(raw) < LONG_BODY_BYTES:
             return api.read(raw, self.text, limits)
         async with self._long_bodies:
@@ -165,28 +195,21 @@ class Proxy:
             said = "this router is reached through one of its own workers"
             raise Problem(HTTPStatus.LOOP_DETECTED, said)
         return {
-            **_kept(http, PASSED_ON),
+            **{name: http.headers[name] for name in PASSED_ON if name in http.headers},
             **self._authorization(http),
             headers.ROUTERS: f"{passed},{self.config.router_id}".lstrip(",")[-MOST_PASSED:],
-            "x-request-id": uuid4().hex,  # clients may not choose vLLM's key
+            # a new id, because vLLM would use an id that the client chooses
+            "x-request-id": uuid4().hex,
             "Content-Type": "application/json",
         }
 
     def _authorization(self, http: web.Request) -> dict[str, str]:
-        """Return the client's key for the worker, unless the key belongs to this router."""
+        """Return the client's API key for the worker, unless the key belongs to this router."""
         shown = authorization_of(http.headers) if self.access.keys is None else ""
         return {"Authorization": shown} if shown else {}
 
-    def _idlest(self) -> list[int]:
-        """Return the workers that are up, with the fewest requests in flight first."""
-        return sorted(self.dispatcher.up, key=lambda worker: len(self.dispatcher.flights[worker]))
 
-
-def _kept(http: web.Request, names: Sequence[str]) -> dict[str, str]:
-    return {name: http.headers[name] for name in names if name in http.headers}
-
-
-def _number(http: web.Request, name: str, default: int) -> int:
+def _header_number(http: web.Request, name: str, default: int) -> int:
     text = http.headers.get(name)
     if text is None:
         return default
@@ -200,7 +223,7 @@ class _Listed(msgspec.Struct):
 
 
 async def _passed(answer: ClientResponse) -> web.Response:
-    """Return a page as the worker gave it; an error without JSON becomes one of the router."""
+    """Return a worker's page unchanged; an error that is not JSON is replaced by a JSON error."""
     body, status = await answer.read(), answer.status
     if not (answer.ok or is_object(body)):
         body = error_body(status, f"the worker answered with status {status} without JSON")
@@ -211,8 +234,8 @@ async def _models_of(answer: ClientResponse, name: str | None) -> web.Response:
     return models_in(await answer.read(), name) if answer.ok else await _passed(answer)
 
 
-class Page(NamedTuple):
-    """A page of workers that is asked for without the queue, and the reader of its answer."""
+class WorkerPage(NamedTuple):
+    """A page that the router requests from workers without queueing, and its answer's reader."""
 
     method: str
     path: str
@@ -221,7 +244,7 @@ class Page(NamedTuple):
 
 
 def models_in(listed: bytes, name: str | None) -> web.Response:
-    """Return a worker's list, or the named model from the list, else 404; 502 without a list."""
+    """Return a worker's model list, or one named model from the list, or an error (404, 502)."""
     try:
         models = msgspec.json.decode(listed, type=_Listed).data
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Traces: a span for each request without its text, exported by OpenTelemetry if requested."""
+"""Traces: an OpenTelemetry span for each request, without the text of prompts and answers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 from fairbench.errors import UsageError
 from fairbench.live.json_errors import Problem
-from fairbench_serve.charges import NOTHING, Charge
-from fairbench_serve.exchange import LEFT, OK
+from fairbench_serve.answers import NOTHING, Charge
+from fairbench_serve.ingress import LEFT, OK
 
 NAMES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 REFUSED = "refused"
-FLUSH_MS = 2_000
+FLUSH_MS = 2_000  # limit in milliseconds on exporting the remaining spans at the end
 
 
 @dataclass(slots=True)
-class Trace:
-    """The trace of one request: last worker, seconds queued, outcome, and charge.
+class RequestTrace:
+    """The data of a request's span: last worker, seconds in the queue, outcome and charge.
 
     ``client`` is None until the client is known.
     """
@@ -32,29 +32,29 @@ class Trace:
     outcome: str = ""
     charge: Charge = NOTHING
 
-    def ended(self, worker: int, outcome: str, charge: Charge = NOTHING) -> None:
-        """Record the end at this worker; another worker may be tried."""
+    def end_attempt(self, worker: int, outcome: str, charge: Charge = NOTHING) -> None:
+        """Record the end of an attempt at this worker. Another attempt may follow."""
         self.worker, self.outcome = worker, outcome
         self.charge = self.charge.plus(charge)
 
 
 class Traces:
-    """A tracer that exports nothing."""
+    """A source of traces that exports nothing."""
 
     @contextmanager
-    def request(self, path: str, sent: dict[str, str]) -> Iterator[Trace]:
-        """Trace a request until the block ends; ``sent`` are the headers for its worker."""
-        yield Trace()
+    def request(self, path: str, sent: dict[str, str]) -> Iterator[RequestTrace]:
+        """Trace a request until the block ends. ``sent`` holds the headers for the worker."""
+        yield RequestTrace()
 
     def close(self) -> None:
-        """Export the remaining spans, if that is possible within seconds."""
+        """Export the remaining spans, if the collector answers within ``FLUSH_MS`` milliseconds."""
 
 
 NO_TRACES = Traces()
 
 
 def otel_traces() -> Traces:
-    """Return traces that are exported as configured by OpenTelemetry's environment variables.
+    """Return traces that OpenTelemetry exports as its environment variables configure.
 
     Raises UsageError with the installation command if OpenTelemetry is missing.
     """
@@ -66,14 +66,14 @@ def otel_traces() -> Traces:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    # Resource.create lets OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override these.
+    # The variables OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the service name.
     provider = TracerProvider(resource=Resource.create({"service.name": "fairbench-router"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return OtelTraces(provider)
 
 
 class OtelTraces(Traces):
-    """Spans of a ``TracerProvider``."""
+    """Traces that a ``TracerProvider`` of OpenTelemetry exports."""
 
     def __init__(self, provider: Any) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
@@ -86,12 +86,12 @@ class OtelTraces(Traces):
         self._error = Status(StatusCode.ERROR)
 
     @contextmanager
-    def request(self, path: str, sent: dict[str, str]) -> Iterator[Trace]:
+    def request(self, path: str, sent: dict[str, str]) -> Iterator[RequestTrace]:
         span = self._tracer.start_span(
             f"POST {path}", self._propagator.extract(sent), kind=self._kind
         )
         self._propagator.inject(sent, self._in_context(span))
-        trace, status = Trace(), HTTPStatus.OK
+        trace, status = RequestTrace(), HTTPStatus.OK
         try:
             yield trace
         except Problem as problem:
@@ -102,7 +102,8 @@ class OtelTraces(Traces):
         finally:
             outcome = trace.outcome or LEFT
             span.set_attributes(_told(trace, outcome))
-            # OpenTelemetry's rule for servers: a client's mistake is not a server error.
+            # OpenTelemetry's convention for servers: an error of the client is not an error of the
+            # span.
             if outcome not in (OK, LEFT) and not (outcome == REFUSED and status < 500):
                 span.set_status(self._error)
             span.end()
@@ -112,7 +113,7 @@ class OtelTraces(Traces):
         self._provider.shutdown()
 
 
-def _told(trace: Trace, outcome: str) -> dict[str, str | int | float]:
+def _told(trace: RequestTrace, outcome: str) -> dict[str, str | int | float]:
     """Return the attributes of a span, without any text of the request."""
     told: dict[str, str | int | float] = {
         "fairbench.outcome": outcome,

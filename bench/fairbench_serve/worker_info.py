@@ -1,12 +1,13 @@
-"""Worker info: the facts that workers report about themselves."""
+"""Reports of workers: their load for a saturation detector, their sizes and their schedulers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,15 +15,176 @@ from aiohttp import ClientSession, ClientTimeout
 
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.server_facts import MOST_RUNNING, info_in, vocab_size_of
+from fairbench.schedulers.views import WorkerLoad
 from fairbench_serve.config import RouterConfig
-from fairbench_serve.loads import LOADS, METRICS, page_of
+from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.prompts import UNKNOWN_POOL_TOKENS, PromptLimits
 
-# Assumed for workers that do not report it: about what an 8B model leaves of 80 GB.
+# SGLang's page of loads, the page of metrics, and the names of the metrics in SGLang, in the
+# emulator and in vLLM
+LOADS, METRICS = "/v1/loads?include=core", "/metrics"
+PLACES = "at /v1/loads or /metrics"
+WAITING = ("sglang:num_queue_reqs", "vllm:num_requests_waiting")
+RUNNING = ("sglang:num_running_reqs", "vllm:num_requests_running")
+USAGE = ("sglang:token_usage", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+_SAMPLE = re.compile(r"^((?:sglang|vllm):\w+)(?:\{[^}]*\})? +(\S+)", re.MULTILINE)
+TIMEOUT = ClientTimeout(total=1.0)  # limit in seconds on a worker's load report
+BLIND_S = 5.0  # seconds after the last report from which a worker's load counts as unknown
+
+
+class Told(NamedTuple):
+    """A worker's load report: queued requests, running requests, used fraction of its KV pool."""
+
+    waiting: int
+    running: int
+    usage: float
+
+
+@dataclass(eq=False)
+class PolledLoads:
+    """A ``FleetView`` of the last load reports. Reports older than ``stale_s`` seconds are ignored.
+
+    The load of a worker is unknown if the worker answers without a load report. If the worker has
+    reported its load before, the load becomes unknown only ``BLIND_S`` seconds after the last
+    report.
+    """
+
+    dispatcher: Dispatcher
+    pool_tokens: int
+    stale_s: float
+    now_s: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._told: dict[int, tuple[float, Told]] = {}
+        self._asked: set[int] = set()  # workers whose last answer contained no load report
+
+    def workers(self) -> Collection[int]:
+        return self.dispatcher.workers()
+
+    def load(self, worker: int) -> WorkerLoad:
+        """Return a worker's last report, or the router's own count if the report is too old."""
+        counted = self.dispatcher.load(worker)
+        at_s, told = self._told.get(worker, (-self.stale_s, None))
+        if told is None or self.now_s() - at_s > self.stale_s:
+            return counted
+        tokens = round(told.usage * self.pool_tokens)
+        return WorkerLoad(counted.in_flight, tokens, told.waiting, told.running, told.waiting > 0)
+
+    def record_report(self, worker: int, told: Told | None) -> None:
+        """Record a worker's load report; None means an answer without a load report."""
+        if told is None:
+            self._asked.add(worker)
+        else:
+            self._asked.discard(worker)
+            self._told[worker] = self.now_s(), told
+        self.dispatcher.release()
+
+    def blocked(self) -> str | None:
+        """Return why no request can be sent, or None if at least one worker reports its load."""
+        up = self.workers()
+        if not up or not all(map(self._is_blind, up)):
+            return None
+        return f"the saturation detector needs the workers' loads, but no worker reports {PLACES}"
+
+    def _is_blind(self, worker: int) -> bool:
+        at_s, _ = self._told.get(worker, (-inf, None))
+        return worker in self._asked and self.now_s() - at_s > BLIND_S
+
+
+async def poll(
+    session: ClientSession, address: WorkerAddress, worker: int, loads: PolledLoads, poll_s: float
+) -> None:
+    """Request a worker's load every ``poll_s`` seconds until this task is cancelled."""
+    page, complained = LOADS, False
+    while True:
+        told = await _ask_load(session, address, page)
+        if told is None:
+            page = METRICS if page == LOADS else LOADS
+            told = await _ask_load(session, address, page)
+        if told is not None or worker in loads.workers():
+            loads.record_report(worker, told)
+        if told is None and not complained and worker in loads.workers():
+            complained = True
+            log.warning("worker %d reports no load %s; it counts as full", worker, PLACES)
+        await asyncio.sleep(poll_s)
+
+
+async def _ask_load(session: ClientSession, worker: WorkerAddress, page: str) -> Told | None:
+    body = await page_of(session, worker, page, TIMEOUT)
+    return None if body is None else told_by(body)
+
+
+async def page_of(
+    session: ClientSession, worker: WorkerAddress, path: str, timeout: ClientTimeout
+) -> bytes | None:
+    """Return the page of ``worker`` at ``path``, or None after an error or a timeout."""
+    try:
+        async with session.get(
+            worker.url + path, headers=worker.authorization, timeout=timeout, allow_redirects=False
+        ) as answer:
+            body = await answer.read()
+            return body if answer.ok else None
+    except CONNECTION_ERRORS:
+        return None
+
+
+def told_by(body: bytes) -> Told | None:
+    """Parse a page of loads or metrics into a load report; return None for any other page.
+
+    For several ranks, the function adds the request counts and averages the used pool fractions.
+    """
+    try:
+        page = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        page = None
+    try:
+        return (
+            _load_in_metrics(body.decode("utf-8", "replace"))
+            if page is None
+            else _load_of_ranks(page)
+        )
+    except (TypeError, KeyError, ValueError, OverflowError):
+        return None
+
+
+def _load_of_ranks(page: Any) -> Told | None:
+    ranks = page.get("loads") if isinstance(page, dict) else None
+    if not isinstance(ranks, list) or not ranks:
+        return None
+    return _sum_of(
+        [(one["num_waiting_reqs"], one["num_running_reqs"], one["token_usage"]) for one in ranks]
+    )
+
+
+def samples(text: str) -> list[tuple[str, float]]:
+    """Return (name, value) of each SGLang or vLLM metric on a page. Raises ValueError."""
+    return [(name, float(value)) for name, value in _SAMPLE.findall(text)]
+
+
+def _load_in_metrics(text: str) -> Told | None:
+    found: dict[str, list[float]] = {}
+    for name, value in samples(text):
+        found.setdefault(name, []).append(value)
+    waiting, running, usage = (
+        next((found[name] for name in names if name in found), None)
+        for names in (WAITING, RUNNING, USAGE)
+    )
+    if waiting is None or running is None or usage is None:
+        return None
+    return _sum_of(list(zip(waiting, running, usage, strict=False)))
+
+
+def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
+    waiting, running, usage = (list(column) for column in zip(*ranks, strict=True))
+    return Told(int(sum(waiting)), int(sum(running)), sum(usage) / len(usage))
+
+
+# number of tokens assumed for an unknown KV pool, as for an 8B model on a GPU with 80 GB
 ASSUMED_POOL_TOKENS = 400_000
-ASK_TIMEOUT = ClientTimeout(total=5.0)  # vLLM examines its whole machine for its page
-# The page of SGLang and the emulator, and vLLM's in its development mode, the only one that reports
-# this.
+ASK_TIMEOUT = ClientTimeout(total=5.0)  # limit in seconds on a page; vLLM's page takes seconds
+# Path of the server information of SGLang, of the emulator, and of vLLM in development mode. Only
+# this page of vLLM reports the limit on running requests.
 SERVER_INFO = "/server_info?config_format=json"
 HEADROOM = 0.05  # fraction of an engine's running requests that may wait in its own queue
 
@@ -30,12 +192,14 @@ log = logging.getLogger(__name__)
 
 
 class WorkerInfo(NamedTuple):
-    """The smallest and largest pool and the smallest vocabulary; None if no worker reports it.
+    """Facts about all workers: ``pool_tokens`` and ``most_pool_tokens`` are extremes of KV pools.
 
-    ``page_tokens`` is the largest page (SGLang's page_size), ``locals`` are the schedulers of each
-    worker as reported by our plugin or the emulator; an engine's own scheduler is not reported.
-    ``keeps_clients`` is false if our plugin schedules in an SGLang server, which drops the client
-    of some requests.
+    - ``page_tokens`` is the largest page size in tokens (SGLang's page_size).
+    - ``vocab_size`` is the smallest vocabulary. A size is None if no worker reports the size.
+    - ``locals`` holds the local schedulers of each worker, as the plugin or the emulator reports
+      them. An engine's own scheduler is not reported.
+    - ``keeps_clients`` is false if a worker is an SGLang server with the plugin. SGLang does not
+      pass the client of some requests to the scheduler.
     """
 
     pool_tokens: int | None
@@ -46,7 +210,7 @@ class WorkerInfo(NamedTuple):
     keeps_clients: bool = True
 
     def limits(self, config: RouterConfig) -> PromptLimits:
-        """Return the limits of a request; the operator's ``vocab_size`` overrides the workers'."""
+        """Return the limits on prompts. The flag ``--vocab-size`` overrides the workers' size."""
         size = config.vocab_size or self.vocab_size
         if size is None:
             log.warning(
@@ -58,7 +222,7 @@ class WorkerInfo(NamedTuple):
 
 @dataclass(eq=False)
 class WorkerFacts:
-    """The known facts about the workers; workers that start late report later."""
+    """The known facts about the workers. Workers that start late report their facts later."""
 
     session: ClientSession
     workers: Sequence[WorkerAddress]
@@ -70,9 +234,9 @@ class WorkerFacts:
         self.limits = self.info.limits(self.config)
 
     async def learn(self, worker: int) -> None:
-        """Ask a worker that is about to take part for facts that are not known yet.
+        """Ask a worker that is about to become available for facts that are not yet known.
 
-        An added worker may have a smaller vocabulary than the others, or a larger pool.
+        An added worker may have a smaller vocabulary or a larger KV pool than the known workers.
         """
         is_new = worker not in self._known
         if not (is_new or self.limits.vocab_size is None or self.config.local is not None):
@@ -95,7 +259,7 @@ class WorkerFacts:
 
 
 def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> None:
-    """Log which workers do not run the requested local scheduler."""
+    """Log a warning for each worker that does not run the requested local scheduler."""
     for worker, schedulers in found.items():
         if local is not None and set(schedulers) != {local}:
             runs = " and ".join(sorted(schedulers)) or "its engine's own scheduler"
@@ -107,9 +271,9 @@ def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> N
 
 
 async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) -> WorkerInfo:
-    """Ask every worker, for at most 5 s per page."""
-    told = await asyncio.gather(*(_ask(session, worker) for worker in workers))
-    pools = [size for info in told if (size := _whole(info.get("max_total_num_tokens")))]
+    """Request the information pages of all workers, for at most 5 s per page."""
+    told = await asyncio.gather(*(_ask_info(session, worker) for worker in workers))
+    pools = [size for info in told if (size := _positive_int(info.get("max_total_num_tokens")))]
     if not pools:
         log.warning(
             "no worker reports the size of its KV pool; %d tokens are assumed", ASSUMED_POOL_TOKENS
@@ -117,24 +281,31 @@ async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) 
     return WorkerInfo(
         min(pools, default=None),
         max(pools, default=None),
-        max((size for info in told if (size := _whole(info.get("page_size")))), default=1),
+        max((size for info in told if (size := _positive_int(info.get("page_size")))), default=1),
         min((size for info in told if (size := _vocab_size(info))), default=None),
-        [{one for report in _reports(info) if (one := _local(report))} for info in told],
+        [
+            {
+                report["local"]
+                for report in _reports(info)
+                if isinstance(report.get("local"), str) and "params" in report
+            }
+            for info in told
+        ],
         not any(_plugged_in_sglang(info) for info in told),
     )
 
 
 def _vocab_size(info: dict[str, Any]) -> int | None:
-    """Return the size from the emulator's info, our SGLang plugin's report, or the model files."""
+    """Return the vocabulary size that the worker reports, or the size in the model's files."""
     for told in _reports(info):
-        if size := _whole(told.get("vocab_size")):
+        if size := _positive_int(told.get("vocab_size")):
             return size
     model = info.get("model_path")
     return vocab_size_of(model) if isinstance(model, str) else None
 
 
 def _reports(info: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a server's info, the info of each rank, and the plugin's reports."""
+    """Yield a server's information, the information of each rank, and the plugin's reports."""
     states = info.get("internal_states")
     for place in (info, *(states if isinstance(states, list) else ())):
         report = place.get("fairbench") if isinstance(place, dict) else None
@@ -142,18 +313,13 @@ def _reports(info: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _plugged_in_sglang(info: dict[str, Any]) -> bool:
-    """Return whether a rank of SGLang reports our plugin."""
+    """Return whether a rank of an SGLang server reports the plugin."""
     states = info.get("internal_states")
     ranks = states if isinstance(states, list) else ()
     return any(isinstance(rank, dict) and "fairbench" in rank for rank in ranks)
 
 
-def _local(report: dict[str, Any]) -> str | None:
-    local = report.get("local")
-    return local if isinstance(local, str) and "params" in report else None
-
-
-async def _ask(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
+async def _ask_info(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
     info = await _page(session, worker, "/server_info")
     try:
         told = msgspec.json.decode(info, type=dict[str, Any])
@@ -163,7 +329,7 @@ async def _ask(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
 
 
 async def _ask_vllm(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
-    """Return vLLM's information from its metrics, and the model's path from its model list."""
+    """Return vLLM's information from its metrics, with the model's path from the model list."""
     metrics = await _page(session, worker, "/metrics")
     try:
         info = info_in(metrics.decode())
@@ -183,17 +349,21 @@ async def _page(session: ClientSession, worker: WorkerAddress, path: str) -> byt
 
 
 async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
-    """Return how many requests every worker can run at once; None if no worker reports it."""
+    """Return the smallest number of requests that a worker runs at once.
+
+    Returns None if no worker reports the number.
+    """
     pages = (SERVER_INFO, LOADS, METRICS)
     told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
     return min((most for most in told if most), default=None)
 
 
 def headroom_of(most: int) -> int:
-    """Return how many requests ``auto`` sends beyond an engine's ``most``: at least one.
+    """Return how many requests above an engine's limit ``most`` the gateway sends; at least 1.
 
-    These requests replace answers that finish before the router knows and can send the next
-    request. The gateway can no longer reorder requests that wait there, so there are few of them.
+    The additional requests wait in the engine's queue. An additional request starts as soon as a
+    running request ends, before the router can send another request. The number is small, because
+    the gateway cannot reorder requests in the engine's queue.
     """
     return max(1, ceil(HEADROOM * most))
 
@@ -204,19 +374,22 @@ async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int
 
 
 def most_told_by(body: bytes) -> int | None:
-    """Parse the limit from a page of SGLang, the emulator or vLLM; None if there is none.
+    """Return the limit on running requests from a page of SGLang, the emulator or vLLM, or None.
 
-    The numbers of several ranks are added.
+    The limits of several ranks are added.
     """
     try:
         page: Any = msgspec.json.decode(body)
     except (ValueError, RecursionError):
-        return _whole(_of_metrics(body))
+        try:
+            return _positive_int(info_in(body.decode("utf-8", "replace")).get(MOST_RUNNING))
+        except (ValueError, KeyError):
+            return None
     if not isinstance(page, dict):
         return None
     ranks = page.get("loads")
     each = [
-        _whole(one.get(MOST_RUNNING) or _of_vllm(one))
+        _positive_int(one.get(MOST_RUNNING) or _limit_of_vllm(one))
         for one in (ranks if isinstance(ranks, list) else [page])
         if isinstance(one, dict)
     ]
@@ -224,8 +397,8 @@ def most_told_by(body: bytes) -> int | None:
     return sum(told) if told and len(told) == len(each) else None
 
 
-def _of_vllm(page: Mapping[str, Any]) -> object:
-    """Return ``--max-num-seqs``, or the limit of scheduled requests if that is lower."""
+def _limit_of_vllm(page: Mapping[str, Any]) -> object:
+    """Return vLLM's ``--max-num-seqs``, or the lower limit of scheduled requests."""
     config: Any = page
     for name in ("vllm_config", "scheduler_config"):
         config = config.get(name) if isinstance(config, dict) else None
@@ -234,12 +407,5 @@ def _of_vllm(page: Mapping[str, Any]) -> object:
     return config.get("max_num_active_seqs") or config.get("max_num_seqs")
 
 
-def _of_metrics(body: bytes) -> object:
-    try:
-        return info_in(body.decode("utf-8", "replace")).get(MOST_RUNNING)
-    except (ValueError, KeyError):
-        return None
-
-
-def _whole(most: object) -> int | None:
+def _positive_int(most: object) -> int | None:
     return most if type(most) is int and most > 0 else None

@@ -10,7 +10,7 @@ from typer import Option
 
 from fairbench.cli.flags import DEFAULT_RESULT_DIR, ExecutorName, NoProgress, RayAddress
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, read_formats
-from fairbench.execute.executors import LOCAL, executor_named
+from fairbench.execute.places import LOCAL, executor_named
 
 CLAIMS_DIR = Path("results")
 
@@ -21,17 +21,20 @@ def reproduce(
         typer.Argument(
             metavar="FIGURE",
             help="Name of a figure such as fig7, or all; claims (a table of all claims); vtc, "
-            "preble or textbook (studies); or frontier (fair-finish against the other "
-            "schedulers).",
+            "preble or textbook (studies); frontier (fair-finish against the other schedulers); or "
+            "artifact (a page about every figure and claim).",
         ),
     ],
     quick: Annotated[
-        bool,
+        bool | None,
         Option(
             "--quick/--full",
-            help="Run one seed of each point (--quick) or all seeds of the sweep (--full).",
+            help="Run one seed of each point (--quick) or all seeds of the sweep (--full). With "
+            "artifact: run nothing (--quick), or everything (--full). [default: all seeds; with "
+            "artifact the first seed]",
+            show_default=False,
         ),
-    ] = False,
+    ] = None,
     formats: Annotated[
         str, Option("--format", metavar="A,B", help="Formats of the pictures: svg, png, pdf.")
     ] = "svg",
@@ -57,6 +60,15 @@ def reproduce(
         int | None,
         Option(min=1, max=5, help="Number of seeds of each configuration (with frontier)."),
     ] = None,
+    source: Annotated[
+        Path | None,
+        Option(
+            "--from",
+            metavar="DIR",
+            help="Judge the claims from the per-seed values and verdicts that are stored in this "
+            "directory, such as results, without any run (with claims and artifact).",
+        ),
+    ] = None,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
     disable_tqdm: NoProgress = False,
@@ -71,7 +83,8 @@ def reproduce(
     carry_out(
         Asked(
             figure=figure,
-            quick=quick,
+            quick=bool(quick),
+            full=quick is False,
             suffixes=read_formats(formats),
             output_dir=output_dir,
             claims_dir=claims_dir,
@@ -79,6 +92,7 @@ def reproduce(
             on_map=on_map,
             preset=preset,
             seeds=seeds,
+            source=source,
             runs_on=executor_named(executor, ray_address),
             show=not disable_tqdm,
         )

@@ -1,38 +1,53 @@
-"""The work of ``fairbench reproduce``: complete runs, draw figures, judge claims."""
+"""The functions of ``fairbench reproduce``: complete runs, draw figures, judge claims."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
 
 from fairbench.cli.plot import QUICK
 from fairbench.errors import RunFailed, UsageError, unknown_name
-from fairbench.execute.context import run_context
-from fairbench.execute.executor import Executor
+from fairbench.execute.tasks import Executor, run_context
 from fairbench.figures.style import check_drawable
 from fairbench.report.progress import shown_progress
 from fairbench.results.new_directories import check_writable
+from fairbench_studies.artifact import (
+    ARTIFACT,
+    artifact_page,
+    repeat_first_seeds,
+    write_artifact,
+)
 from fairbench_studies.dlpm.catalogue import FIGURES, PaperFigure, figure_named, figures_of
 from fairbench_studies.dlpm.central.store import fill_timings
 from fairbench_studies.dlpm.claims.map_command import MAP, MapFiles, draw_claims_map
-from fairbench_studies.dlpm.claims.table import claims_markdown, judge_all, write
+from fairbench_studies.dlpm.claims.table import (
+    AT_DEFAULTS,
+    AT_RERUN,
+    SEEDS,
+    claims_markdown,
+    judge_all,
+    stored_settings,
+    write,
+)
 from fairbench_studies.frontier.command import FRONTIER, FrontierSize, reproduce_frontier
 from fairbench_studies.frontier.frozen import frozen
 from fairbench_studies.kit.claims_page import Setting
 from fairbench_studies.kit.paper_runs import reproduce_paper
+from fairbench_studies.kit.seeds import keeping, write_seeds
 from fairbench_studies.kit.store import fill_store
 from fairbench_studies.preble.command import PREBLE
+from fairbench_studies.textbook.claims import judge_textbook, write_textbook
 from fairbench_studies.textbook.command import TEXTBOOK, reproduce_textbook
 from fairbench_studies.vtc.command import VTC
 
 ALL, CLAIMS = "all", "claims"
-AUTHORS = "dlpm-paper"  # the preset for judging claims unless another is given
+AUTHORS = "dlpm-paper"  # default preset for judging claims
 PAPERS = {paper.name: paper for paper in (VTC, PREBLE)}
 OTHERS = (*PAPERS, FRONTIER)
-TIMED = "fig4"  # the only figure of timings instead of runs
+TIMED = "fig4"  # the only figure that shows timings instead of runs
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,7 @@ class Asked:
 
     figure: str
     quick: bool
+    full: bool
     suffixes: list[str]
     output_dir: Path
     claims_dir: Path
@@ -48,19 +64,24 @@ class Asked:
     on_map: bool
     preset: str | None
     seeds: int | None
+    source: Path | None
     runs_on: Executor
     show: bool
 
     @property
     def ending(self) -> str:
-        """The end of a store's name."""
+        """The suffix of a store's name."""
         return QUICK if self.quick else ""
 
 
 def carry_out(asked: Asked) -> None:
-    """Complete the runs of a figure, draw it, and judge claims."""
+    """Complete the runs of a figure, draw the figure, and judge claims, as the options ask."""
     _check(asked)
-    if asked.on_map:
+    if asked.figure == ARTIFACT:
+        _artifact(asked)
+    elif asked.source is not None:
+        _judge_stored(asked.source, asked.claims_dir)
+    elif asked.on_map:
         files = MapFiles(asked.output_dir, asked.claims_dir, asked.suffixes)
         store = asked.result_dir / f"{MAP}{asked.ending}"
         draw_claims_map(store, files, asked.runs_on, quick=asked.quick, show=asked.show)
@@ -73,21 +94,52 @@ def carry_out(asked: Asked) -> None:
 
 
 def _check(asked: Asked) -> None:
-    known = (*FIGURES, ALL, CLAIMS, *OTHERS, TEXTBOOK)
+    known = (*FIGURES, ALL, CLAIMS, *OTHERS, TEXTBOOK, ARTIFACT)
     figure, preset = asked.figure, asked.preset
     if figure not in known:
         raise unknown_name("figure", figure, known)
     if asked.seeds is not None and figure != FRONTIER:
         raise UsageError(f"--seeds can be given only with {FRONTIER}, not with {figure}")
-    if preset is not None and (asked.on_map or figure in (*PAPERS, TEXTBOOK)):
+    if preset is not None and (asked.on_map or figure in (*PAPERS, TEXTBOOK, ARTIFACT)):
         raise UsageError(
             f"--preset {preset} can be given only with {FRONTIER} and with figures and claims of "
             f"the DLPM paper, not with {figure}"
         )
+    if asked.source is not None and (figure not in (CLAIMS, ARTIFACT) or asked.on_map):
+        other = "--map" if asked.on_map else figure
+        raise UsageError(f"--from can be given only with {CLAIMS} and {ARTIFACT}, not with {other}")
     if asked.on_map and figure != CLAIMS:
         raise UsageError(f"--map can be given only with claims, not with {figure}")
     for flag in ("output_dir", "claims_dir"):
         check_writable(getattr(asked, flag), flag)
+
+
+def _artifact(asked: Asked) -> None:
+    """Judge all claims from stored values, and write a page about every figure and claim.
+
+    The first seed of each figure with per-seed values is simulated again, unless ``quick``; with
+    ``full``, everything is simulated and judged first.
+    """
+    if asked.full:
+        for figure in (ALL, *PAPERS):
+            carry_out(replace(asked, figure=figure))
+    source = asked.source or asked.claims_dir
+    if not asked.full:
+        _write(stored_settings(source), asked.claims_dir, source / SEEDS, said=False)
+    write_textbook(judge_textbook(), asked.claims_dir)
+    repeated = {}
+    if not (asked.quick or asked.full):
+        with run_context(shown_progress() if asked.show else None, asked.runs_on) as context:
+            repeated = repeat_first_seeds(source, asked.result_dir, context)
+            if context.interrupted():
+                raise context.interrupted.ended(f"interrupted; what finished is in {source}")
+    page = artifact_page((asked.claims_dir, source), repeated)
+    for one in page.headlines:
+        typer.echo(f"{one.label}: {one.value} ({one.note})")
+    for figure, said in repeated.items():
+        typer.echo(f"{figure}: {said}")
+    for path in write_artifact(page, asked.claims_dir):
+        typer.echo(path)
 
 
 def _another_paper(asked: Asked) -> None:
@@ -105,7 +157,7 @@ def _another_paper(asked: Asked) -> None:
 
 
 def _figures(asked: Asked) -> None:
-    """Complete and draw figures of the DLPM paper, or judge its claims, or both."""
+    """Complete and draw figures of the DLPM paper, or judge the paper's claims, or both."""
     drawn = asked.figure != CLAIMS
     if drawn:
         check_drawable()
@@ -121,7 +173,7 @@ def _figures(asked: Asked) -> None:
 
 
 def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
-    """Return the figures whose runs are needed. Raises UsageError if a preset has none."""
+    """Return the figures whose runs are needed. Raises UsageError for a preset without figures."""
     if figure not in (ALL, CLAIMS):
         return [figure_named(figure, preset)]
     at_preset = list(figures_of(preset or AUTHORS).values())
@@ -135,7 +187,8 @@ def _fill(
 ) -> None:
     """Run the missing simulations in the store of each figure.
 
-    Raises RunFailed if points failed, after all the others; Interrupted when interrupted.
+    Raises RunFailed if points failed, after all other points, and Interrupted after an
+    interruption.
     """
     failed = 0
     with run_context(shown_progress() if show else None, executor) as context:
@@ -154,14 +207,33 @@ def _fill(
 
 
 def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
+    """Judge the claims from stored runs, and store the per-seed values that decide."""
     read = {one: one.read(folder) for one, folder in folders.items()}
+    kept = {one: keeping(source) if one.name != TIMED else source for one, source in read.items()}
     settings = [
         Setting(
-            title, {one.name: source for one, source in read.items() if bool(one.preset) is own}
+            title, {one.name: source for one, source in kept.items() if bool(one.preset) is own}
         )
-        for title, own in (("at the authors' settings", True), ("at today's defaults", False))
+        for title, own in ((AT_RERUN, True), (AT_DEFAULTS, False))
     ]
-    judged = judge_all(settings)
+    _write(settings, claims_dir)
+    for one, source in kept.items():
+        if one.name != TIMED:
+            path = claims_dir / SEEDS / f"{one.sweep}.csv"
+            write_seeds(path, source)
+            typer.echo(path)
+
+
+def _judge_stored(source: Path, claims_dir: Path) -> None:
+    """Judge the claims from what is stored in a folder of results, without any run."""
+    _write(stored_settings(source), claims_dir, source / SEEDS)
+
+
+def _write(
+    settings: Sequence[Setting], claims_dir: Path, seeds: Path | None = None, *, said: bool = True
+) -> None:
+    judged = judge_all(settings, seeds or claims_dir / SEEDS)
     for path in write(judged, settings, claims_dir):
         typer.echo(path)
-    typer.echo(claims_markdown(judged, settings), nl=False)
+    if said:
+        typer.echo(claims_markdown(judged, settings), nl=False)

@@ -10,10 +10,9 @@ from fairbench.errors import UsageError
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.plan import program_stream
 from fairbench.workloads.spec import load_workload
-from fairbench_attacks.behaviour import CHOICES, HONEST, Behaviour, behaviour_of
-from fairbench_attacks.choose import random_behaviours, tpe_behaviours
-from fairbench_attacks.known import KNOWN, known_file, known_workload
-from fairbench_attacks.store import attack_file
+from fairbench_attacks.behaviour import CHOICES, HONEST, KNOWN, Behaviour, behaviour_of
+from fairbench_attacks.search import random_behaviours, tpe_behaviours
+from fairbench_attacks.store import attack_file, known_file, known_workload
 from fairbench_attacks.workload import ATTACK, SPLITS, Stakes, attack_workload, choices
 from fairbench_attacks.workload import HONEST as HONESTLY
 

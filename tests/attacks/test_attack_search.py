@@ -11,26 +11,23 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.resolve import experiment
-from fairbench.errors import UsageError
-from fairbench.execute.context import RunContext
-from fairbench.execute.executor import attempt
-from fairbench.execute.interruption import Interrupted
+from fairbench.errors import Interrupted, UsageError
+from fairbench.execute.tasks import RunContext, attempt
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
+from fairbench.metrics.goodput import group_service
 from fairbench.metrics.records import Padding
-from fairbench.metrics.useful_service import group_service
 from fairbench.results.new_directories import run_folder
-from fairbench.schedulers.request_work import RequestWork
-from fairbench.sim.tables_only import simulate_tables
+from fairbench.schedulers.routing.finishes import RequestWork
+from fairbench.sim.run import simulate_tables
 from fairbench.workloads.spec import load_workload
-from fairbench_attacks.behaviour import Behaviour
+from fairbench_attacks.behaviour import KNOWN, Behaviour
 from fairbench_attacks.flags import value_of
-from fairbench_attacks.known import KNOWN, known_workload
-from fairbench_attacks.measure import Harm, Seen, combined, harm, pair, replayed
+from fairbench_attacks.measure import AttackHarm, Seen, combined, harm, pair, replayed
 from fairbench_attacks.report import attack_text, draw, processors_text
 from fairbench_attacks.search import Search, worst_of
 from fairbench_attacks.simulate import gpu_s_per_hour, programs_multiple, replay, tokens_per_hour
-from fairbench_attacks.store import Plan, SearchStore, Spent, Trial
+from fairbench_attacks.store import SearchPlan, SearchStore, Spent, Trial, known_workload
 from fairbench_attacks.workload import ATTACK, Stakes, attack_workload
 from fairbench_studies.attacks.rediscovery import (
     SOUGHT,
@@ -41,7 +38,7 @@ from fairbench_studies.attacks.rediscovery import (
     rediscover,
 )
 
-PLAN = Plan(
+PLAN = SearchPlan(
     objective="harm", optimiser="random", trials=10, seeds=1, confirm=2, keep=2,
     victims=2, multiple=3.0, budget=None, scenario="none",
 )  # fmt: skip
@@ -175,7 +172,7 @@ def test_the_longest_latencies_come_first_by_that_objective(tmp_path):
 
 
 def test_latency_is_the_mean_over_seeds_and_infinite_without_values():
-    longer, endless = Harm(1.0, 1.0, 1.0, 3.0, False), Harm(1.0, 1.0, 1.0, None, False)
+    longer, endless = AttackHarm(1.0, 1.0, 1.0, 3.0, False), AttackHarm(1.0, 1.0, 1.0, None, False)
     assert value_of((longer, longer._replace(p95=2.0)), "latency") == 2.5
     assert value_of((longer, endless), "latency") == inf
 
@@ -212,7 +209,7 @@ def test_memory_attacks_cost_hits_under_lru_and_are_reproducible(behaviour):
 
 
 def test_of_equally_harmful_behaviours_the_first_is_listed_first():
-    mild, bad, worse = (Harm(1.0, kept, kept, 1.0, False) for kept in (0.9, 0.5, 0.2))
+    mild, bad, worse = (AttackHarm(1.0, kept, kept, 1.0, False) for kept in (0.9, 0.5, 0.2))
     trials = [
         Trial(number, Behaviour(identities=number + 2), harms, error)
         for number, (harms, error) in enumerate(
@@ -232,14 +229,14 @@ def test_latency_needs_a_twin_beside_which_programs_end(tmp_path):
 def test_a_figure_is_drawn(tmp_path):
     pytest.importorskip("seaborn")
     few = {"trials": 2, "confirm": 1, "keep": 1}
-    done = search(tmp_path, Plan(**(vars_of(PLAN) | few)))
+    done = search(tmp_path, SearchPlan(**(vars_of(PLAN) | few)))
     draw(done, done.run(), [tmp_path / "attack.svg"])
     assert "Attacks on lpm, judge, dp 1" in (tmp_path / "attack.svg").read_text()
 
 
 @pytest.mark.parametrize("which", ["budget", "gpu_budget"])
 def test_an_attacker_without_requests_is_within_any_budget(tmp_path, which):
-    plan = Plan(**(vars_of(PLAN) | {which: 1e-9}))
+    plan = SearchPlan(**(vars_of(PLAN) | {which: 1e-9}))
     seeker = search(tmp_path, plan, duration=1e-3)
     attack = replayed(seeker.spec, seeker.workload(Behaviour()), ATTACK)
     assert tokens_per_hour(attack) == gpu_s_per_hour(attack) == 0
@@ -254,7 +251,9 @@ def test_an_attack_keeps_within_its_budget(tmp_path):
     # Four calls with about 3 articles in all, 770 output tokens and 32,000 of padding; 3 x 0.31 a
     # second.
     assert isclose(asked, 3600 * 3 * 0.31 * (4 * (8000 + 2977) + 2 * 770), rel_tol=0.1)
-    bounded = SearchStore.create(tmp_path, spec, Plan(**(vars_of(PLAN) | {"budget": asked / 4})))
+    bounded = SearchStore.create(
+        tmp_path, spec, SearchPlan(**(vars_of(PLAN) | {"budget": asked / 4}))
+    )
     kept = Search(bounded, RunContext()).workload(greedy)
     assert tokens_per_hour(_of(spec, kept)) == pytest.approx(asked / 4)
     assert kept.scenarios["honest"] == free.scenarios["honest"]
@@ -273,7 +272,7 @@ def test_an_attack_keeps_within_its_gpu_time(tmp_path):
     attended_s = 4 * (costs.prefill_s(8000, 2977) - costs.prefill_s(0, 2977))
     assert padded - honest == pytest.approx(3600 * 3 * 0.31 * (read_s + attended_s), rel=0.1)
     bounded = {"gpu_budget": honest, "budget": 1e12}
-    store = SearchStore.create(tmp_path, spec, Plan(**(vars_of(PLAN) | bounded)))
+    store = SearchStore.create(tmp_path, spec, SearchPlan(**(vars_of(PLAN) | bounded)))
     kept = Search(store, RunContext()).workload(Behaviour(padding_tokens=8000))
     assert gpu_s_per_hour(_of(spec, kept)) == pytest.approx(honest, rel=1e-3)
 
@@ -340,7 +339,7 @@ def test_a_behaviour_that_no_workload_can_have_is_kept_with_its_error(tmp_path):
 
 
 def test_a_search_ends_when_its_cpu_time_is_spent(tmp_path):
-    more = Plan(**(vars_of(PLAN) | {"trials": None, "cpu_hours": 1.0}))
+    more = SearchPlan(**(vars_of(PLAN) | {"trials": None, "cpu_hours": 1.0}))
     counted = search(tmp_path, more)
     counted.spent = Spent(0, 3599.999)
     counted.run()
@@ -365,7 +364,7 @@ def test_known_attacks_are_found_by_their_kind(tmp_path):
         ),
     ]
     seeker.store.save_trials(trials)
-    seeker.plan = Plan(**(vars_of(PLAN) | {"trials": 3}))
+    seeker.plan = SearchPlan(**(vars_of(PLAN) | {"trials": 3}))
     padding, bursts = rediscover(seeker, sought)
     assert (padding["trial"], padding["its_loss"]) == (0, 0.8)
     assert padding["found"] == (0.8 >= 0.9 * padding["loss"] > 0)
@@ -383,7 +382,7 @@ def test_searched_attacks_are_known_and_in_the_order_of_schedulers():
 
 
 def _kept(part):
-    return Harm(1.0, part, None, None, False)
+    return AttackHarm(1.0, part, None, None, False)
 
 
 def _known_harms(seeker, name):
@@ -428,10 +427,10 @@ def vars_of(plan):
 
 def test_harm_by_hand():
     honest, attack = Seen(10.0, 0.8, 20, 4.0, False), Seen(15.0, 0.2, 5, 12.0, True)
-    assert harm(attack, honest) == Harm(1.5, 0.25, 0.25, 3.0, True)
+    assert harm(attack, honest) == AttackHarm(1.5, 0.25, 0.25, 3.0, True)
     assert harm(attack, honest._replace(more=True)).p95 is None
     assert harm(attack._replace(p95_s=None), honest).p95 is None
-    both = combined([Harm(1.0, 0.2, 0.2, 2.0, False), Harm(3.0, 0.4, 0.4, 4.0, True)])
+    both = combined([AttackHarm(1.0, 0.2, 0.2, 2.0, False), AttackHarm(3.0, 0.4, 0.4, 4.0, True)])
     assert both["gain"]["mean"] == 2
     assert (both["p95"]["mean"], both["more"]) == (3, True)
 
@@ -440,7 +439,7 @@ def test_trials_are_written_and_read(tmp_path):
     store = SearchStore.create(tmp_path, spec_of(), PLAN)
     assert store.trials() == []
     trials = [
-        Trial(0, Behaviour(identities=2), (Harm(1.5, 0.25, 0.25, None, True),)),
+        Trial(0, Behaviour(identities=2), (AttackHarm(1.5, 0.25, 0.25, None, True),)),
         Trial(
             1, Behaviour(padding_tokens=20_000), (), "every request is larger than the KV pool of"
         ),

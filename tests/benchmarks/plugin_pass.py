@@ -88,7 +88,7 @@ class VLLM:
     """vLLM's scheduler, or the plugin's, which derives from it."""
 
     def __init__(self, local):
-        from fairbench.hardware.vllm_params import VLLMLimits
+        from fairbench.hardware.engine_params import VLLMLimits
         from tests.sim.vllm_plugin_streams import fair_engine
         from tests.sim.vllm_seam import RealEngine, admitted
 

@@ -1,20 +1,25 @@
-"""Measure the CPU time and the batch of a vLLM step: python -m tests.benchmarks.plugin_step
+"""Measure the CPU time and the batch of an engine's step: python -m tests.benchmarks.plugin_step
 
-Run it in the environment of ``tests/vllm_cpu/install.sh``. vLLM's own scheduler, queue, cache and
-memory run without a model, 256 requests at a time, while 256 wait. Prompts have 256 tokens, answers
-60 to 140; 32 clients. ``stock`` is vLLM without the plugin.
+Run it in the environment of ``tests/vllm_cpu/install.sh``, or with ``--engine sglang`` in that of
+``tests/sglang_cpu/install.sh``. The engine's own scheduler, queue, cache and memory run without a
+model, 256 requests at a time, while 256 wait. Prompts have 256 tokens, answers 60 to 140; 32
+clients. ``stock`` is the engine's FCFS without the plugin.
 
-The time of a step is that of ``schedule`` and ``update_from_output``, the lower quartile over all
-steps in milliseconds, since other processes disturb the rest. All schedulers take turns of a few
-steps. The last two columns are the steps and the mean batch of 48 requests of 333 tokens.
+The time of a step is that of ``schedule`` and ``update_from_output`` (SGLang: its plan, and its
+processing of the result), the lower quartile over all steps in milliseconds, since other processes
+disturb the rest. All schedulers take turns of a few steps. The ratio is that to ``stock``. The last
+two columns, only of vLLM, are the steps and the mean batch of 48 requests of 333 tokens.
+``--count`` counts instructions of Python's bytecode instead, in thousands, which no other process
+disturbs.
 """
 
 import argparse
 import random
+import sys
 from itertools import count
 from time import process_time
 
-from fairbench.hardware.vllm_params import VLLMLimits
+from fairbench.hardware.engine_params import VLLMLimits
 from tests.benchmarks.plugin_pass import Timer
 from tests.sim.vllm_plugin_streams import fair_engine
 from tests.sim.vllm_seam import VERSION, RealEngine
@@ -22,6 +27,26 @@ from tests.sim.vllm_seam import VERSION, RealEngine
 RUNNING, WAITING, CLIENTS = 256, 256, 32
 TURN, WARM_UP = 8, 60  # steps
 SCHEDULERS = ("stock", "fcfs", "vtc", "dlpm", "lpm", "edf")
+
+
+class Instructions(Timer):
+    """A count of the bytecode instructions of a method's calls, a million of them as a second."""
+
+    def __call__(self, *arguments, **named):
+        outer = sys.gettrace()
+        sys.settrace(self._entered)
+        try:
+            return self._method(*arguments, **named)
+        finally:
+            sys.settrace(outer)
+
+    def _entered(self, frame, event, argument):
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._stepped
+
+    def _stepped(self, frame, event, argument):
+        self.took_s += (event == "opcode") / 1e6
+        return self._stepped
 
 
 def engine_of(local, limits):
@@ -33,38 +58,84 @@ def engine_of(local, limits):
 class Busy:
     """An engine whose queue is kept full."""
 
-    def __init__(self, local, *, asynchronous):
+    def __init__(self, local, timer, *, asynchronous):
         limits = VLLMLimits(1_000_000, 8_192, RUNNING, async_scheduling=asynchronous)
-        self._engine, self._random, self._numbers = (
-            engine_of(local, limits),
-            random.Random(3),
-            count(),
-        )
+        self._engine = engine_of(local, limits)
         names = ("schedule", "update_from_output")
-        self._timers = [Timer(self._engine.scheduler, name) for name in names]
+        self._start([timer(self._engine.scheduler, name) for name in names])
+
+    def _start(self, timers):
+        self._timers, self._random, self._numbers = timers, random.Random(3), count()
         self.steps = []
 
     def turn(self, steps):
         """Run these steps, and keep their CPU seconds."""
         for _ in range(steps):
-            while len(self._engine.scheduler.waiting) < WAITING:
-                self._ask()
+            while self._waiting() < WAITING:
+                self._ask(*self._drawn())
             for timer in self._timers:
                 timer.took_s = 0.0
-            self._engine.step()
+            self._step()
             self.steps.append(sum(timer.took_s for timer in self._timers))
 
-    def _ask(self):
-        draw, engine = self._random, self._engine
+    def _drawn(self):
+        draw = self._random
         prompt, output = draw.choices(range(1, 30_000), k=256), [7] * draw.randint(60, 140)
-        client = f"client-{draw.randrange(CLIENTS)}"
-        request = engine.request(next(self._numbers), prompt, output, client=client)
-        engine.scheduler.add_request(request)
+        return next(self._numbers), prompt, output, f"client-{draw.randrange(CLIENTS)}"
+
+    def _waiting(self):
+        return len(self._engine.scheduler.waiting)
+
+    def _ask(self, number, prompt, output, client):
+        request = self._engine.request(number, prompt, output, client=client)
+        self._engine.scheduler.add_request(request)
+
+    def _step(self):
+        self._engine.step()
 
     @property
     def step_ms(self):
         times = sorted(self.steps[WARM_UP:])
         return 1000 * times[len(times) // 4]
+
+
+class BusySGLang(Busy):
+    """A SGLang scheduler whose queue is kept full; overlap scheduling is off."""
+
+    def __init__(self, local, timer, *, asynchronous):
+        from fairbench.live.plugin_config import plugin_config
+        from fairbench_engines.sglang.hooks import Hooks
+        from tests.sim import sglang_seam
+
+        limits = {"chunk": 8_192, "max_prefill": 8_192, "slots": RUNNING}
+        hooks = None
+        if local != "stock":
+            hooks = Hooks(plugin_config(local, {}), sglang_seam.VERSION)
+        self._configured = lambda: sglang_seam.configured(
+            "fcfs", hooks, conservativeness=1.0, match_limit=128, **limits
+        )
+        with self._configured():
+            self._engine = sglang_seam.RealEngine(
+                "fcfs", pool=1_000_000, ignore_eos=True, hooks=hooks, longest=2_000, **limits
+            )
+            self._model = timer(self._engine, "_next")
+            self._start([timer(self._engine, name) for name in ("plan", "complete")])
+
+    def turn(self, steps):
+        with self._configured():
+            super().turn(steps)
+
+    def _waiting(self):
+        return len(self._engine.scheduler.waiting_queue)
+
+    def _ask(self, number, prompt, output, client):
+        self._engine.submit(number, prompt, output, len(output), client)
+
+    def _step(self):
+        self._model.took_s = 0.0
+        self._engine.complete(self._engine.plan())
+        if not isinstance(self._model, Instructions):  # which count a call inside another one once
+            self._timers[1].took_s -= self._model.took_s
 
 
 def batch_of(local, *, asynchronous):
@@ -83,19 +154,34 @@ def batch_of(local, *, asynchronous):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--schedulers", nargs="+", default=SCHEDULERS, choices=SCHEDULERS)
+    parser.add_argument("--engine", default="vllm", choices=["vllm", "sglang"])
+    parser.add_argument("--count", action="store_true")
     parser.add_argument("--turns", type=int, default=24)
     args = parser.parse_args()
-    for asynchronous in (True, False):
-        engines = {local: Busy(local, asynchronous=asynchronous) for local in args.schedulers}
+    if args.engine == "sglang":
+        measure(args, BusySGLang, asynchronous=False)
+    else:
+        for asynchronous in (True, False):
+            measure(args, Busy, asynchronous=asynchronous)
+
+
+def measure(args, kind, *, asynchronous):
+    """Print a row for each scheduler."""
+    timer = Instructions if args.count else Timer
+    engines = {local: kind(local, timer, asynchronous=asynchronous) for local in args.schedulers}
+    for engine in engines.values():
+        engine.turn(WARM_UP)
+    for _ in range(args.turns):
         for engine in engines.values():
-            engine.turn(WARM_UP)
-        for _ in range(args.turns):
-            for engine in engines.values():
-                engine.turn(TURN)
-        for local, engine in engines.items():
+            engine.turn(TURN)
+    mode = "asynchronous" if asynchronous else "synchronous"
+    first = next(iter(engines.values())).step_ms
+    for local, engine in engines.items():
+        cells = [mode, local, f"{engine.step_ms:.2f}", f"{engine.step_ms / first:.2f}"]
+        if args.engine == "vllm":
             steps, size = batch_of(local, asynchronous=asynchronous)
-            mode = "asynchronous" if asynchronous else "synchronous"
-            print(f"| {VERSION} | {mode} | {local} | {engine.step_ms:.2f} | {steps} | {size:.1f} |")
+            cells = [VERSION, *cells, str(steps), f"{size:.1f}"]
+        print("|", " | ".join(cells), "|", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import msgspec
 import psutil
 
 from fairbench.schedulers.setup import Setup
-from fairbench_serve.peers import Message
+from fairbench_serve.peers import PeerMessage
 from tests.benchmarks.live_router import await_health, cpu_s, free_port, running
 from tests.benchmarks.router_scale import CLIENTS, Traffic
 from tests.live.live_null_server import Connection, NullServer
@@ -208,11 +208,11 @@ def of_peers(whole):
             one.decide()
         start = time.process_time()
         totals = one.router.export_totals(0 if whole else known)
-        body = msgspec.json.encode(Message("one", "x", {"router": totals}))
+        body = msgspec.json.encode(PeerMessage("one", "x", {"router": totals}))
         # the first message has the totals of all clients
         told += (time.process_time() - start) * bool(turn)
         start = time.process_time()
-        message = msgspec.json.decode(body, type=Message)
+        message = msgspec.json.decode(body, type=PeerMessage)
         other.router.merge_totals("one", message.parts["router"], 0.0)
         heard += (time.process_time() - start) * bool(turn)
         known = other.router.heard_totals()["one"].version

@@ -20,15 +20,15 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
-from fairbench.config.flags.run import RUN
+from fairbench.config.flags import RUN
 from fairbench.config.resolve import experiment, resolve
 from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.sequence import Sequence
+from fairbench.engine.waiting_queue import WaitingQueue
 from fairbench.results.store import save_run
 from fairbench.schedulers.registry import PAIRS, build_local, locals_by_name
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.run import simulate
-from fairbench.sim.sequence import Sequence
 from fairbench.workloads.spec import workload_names
 
 WAITING = (100, 1_000, 10_000)

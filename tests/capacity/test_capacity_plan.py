@@ -5,11 +5,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from fairbench.capacity.carry_out import begin, carry_out
-from fairbench.capacity.question import Choice, Clusters, Question
+from fairbench.capacity.carry_out import begin_plan, carry_out
+from fairbench.capacity.question import Clusters, PlanChoice, PlanQuestion
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
-from fairbench.execute.context import RunContext
+from fairbench.execute.tasks import RunContext
 from tests.one_by_one import OneByOne
 
 TINY = {"workload": "chat", "duration": 4.0, "request_rate": 3.0, "scenario": "none"}
@@ -19,11 +19,11 @@ SETTINGS = {"chat.turns_min": 1, "chat.turns_max": 1, "engine.max_running_reques
 def question(**given):
     usual = {"slos": ["ttft_p99<1s"], "schedulers": ["vtc"], "low": 1, "high": 6}
     usual |= {"flags": TINY, "settings": SETTINGS, "num_runs": 2, "sharing": False}
-    return Question(**(usual | given))
+    return PlanQuestion(**(usual | given))
 
 
 def carried_out(folder, executor=None, **given):
-    store = begin(question(**given), folder)
+    store = begin_plan(question(**given), folder)
     return carry_out(store, RunContext(executor=executor or OneByOne()))
 
 
@@ -45,7 +45,7 @@ def test_a_plan_equals_brute_force(tmp_path):
 
 def test_the_load_stays_when_replicas_change():
     clusters = Clusters(question(flags={"workload": "chat"}, loads=[2.0]))
-    choice = Choice("vtc", "a100", 2.0)
+    choice = PlanChoice("vtc", "a100", 2.0)
     one, eight = clusters.spec(choice, 1), clusters.spec(choice, 8)
     rate = one.workload.scenario("s1").rate_on(one.gpu)
     assert one.request_rate == eight.request_rate == 2 * rate
@@ -59,7 +59,7 @@ def test_a_trace_defines_its_own_load(tmp_path):
     log = tmp_path / "log.csv"
     log.write_text("time,user,prompt_tokens,completion_tokens\n0,a,9,3\n5,b,9,3\n10,a,9,3\n")
     clusters = Clusters(question(flags={"trace": str(log)}, settings={}, loads=[1.0, 2.0]))
-    choice = Choice("vtc", "a100", 2.0)
+    choice = PlanChoice("vtc", "a100", 2.0)
     arrivals = clusters.spec(choice, 4).workload.arrivals
     assert arrivals.params["time_scale"] == 2.0
     assert clusters.load.rate is None
@@ -76,7 +76,7 @@ def test_prices_show_the_cheapest(tmp_path):
 
 
 def test_finished_points_are_not_run_again(tmp_path):
-    store = begin(question(num_runs=1, low=2, high=2), tmp_path)
+    store = begin_plan(question(num_runs=1, low=2, high=2), tmp_path)
     first = carry_out(store, RunContext(executor=OneByOne()))
     again = OneByOne()
     assert carry_out(store, RunContext(executor=again)) == first
@@ -110,7 +110,7 @@ def test_a_choice_that_is_given_under_two_names_runs_once(tmp_path):
 )
 def test_an_impossible_plan_is_refused_before_any_run(given, complaint, tmp_path):
     with pytest.raises(UsageError) as error:
-        begin(question(**given), tmp_path)
+        begin_plan(question(**given), tmp_path)
     assert complaint in str(error.value)
     assert not list(tmp_path.iterdir())
 

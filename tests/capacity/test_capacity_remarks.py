@@ -93,3 +93,13 @@ def test_a_load_is_named_where_there_are_several():
 )
 def test_a_margin_far_beyond_the_limit_is_a_multiple_of_the_limit(margin, text):
     assert margin_text(margin) == text
+
+
+def test_a_plan_states_the_limit_of_each_choice():
+    limit = {f"time_{key}_ratio": 0.0 for key in ("small_prefill", "small_decode", "retracted")}
+    limit |= {f"time_{key}_ratio": 0.0 for key in ("unfinished", "idle_waiting", "idle")}
+    limit |= {"time_prefill_ratio": 0.1, "time_decode_ratio": 0.45, "time_recomputed_ratio": 0.45}
+    limit |= {"dp": 2, "limit_ratio": 0.55, "least_makespan_s": 9.0, "limit_cause": "work"}
+    (line,) = remarks(choice(tried=((2, True),)) | {"limit": limit})
+    assert line.endswith(": limit: 55.0% of what 2 replicas could do; 45% prefixes computed again")
+    assert remarks(choice() | {"limit": None}) == remarks(choice()) == []

@@ -4,7 +4,13 @@ from itertools import product
 
 import pytest
 
-from fairbench.capacity.search import Found, bisected, each, is_monotone
+from fairbench.capacity.answer import (
+    SmallestSize,
+    bisected,
+    every_size,
+    is_monotone,
+    largest,
+)
 
 
 def searched(search, enough):
@@ -32,7 +38,7 @@ def test_halving_finds_the_threshold_anywhere(low, step):
 @pytest.mark.parametrize("pattern", list(product([False, True], repeat=6)))
 def test_halves_stay_correct_although_the_search_sees_no_step_between_them(pattern):
     found, _ = searched(bisected(1, 6), lambda one: pattern[one - 1])
-    true, _ = searched(each(1, 6), lambda one: pattern[one - 1])
+    true, _ = searched(every_size(1, 6), lambda one: pattern[one - 1])
     if not found.monotone or is_monotone(true.tried):
         assert found.smallest == true.smallest
     assert all(pattern[one - 1] is enough for one, enough in found.tried.items())
@@ -59,5 +65,33 @@ def test_a_small_size_that_suffices_among_larger_ones_that_do_not_is_found(small
 
 
 def test_a_range_with_a_single_number():
-    assert searched(bisected(4, 4), lambda one: True) == (Found(4, True, {4: True}), [4])
-    assert searched(bisected(4, 4), lambda one: False) == (Found(None, True, {4: False}), [4])
+    assert searched(bisected(4, 4), lambda one: True) == (SmallestSize(4, True, {4: True}), [4])
+    assert searched(bisected(4, 4), lambda one: False) == (
+        SmallestSize(None, True, {4: False}),
+        [4],
+    )
+
+
+@pytest.mark.parametrize("first", [1, 4, 7])
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 4, 6, 7, 9, 13, 14, 15, 31, 40, 99])
+@pytest.mark.parametrize("least", [1, 3, 5])
+def test_the_most_users_are_found_from_any_start(first, most, least):
+    start = max(first, least)
+    search = largest(start, 40, lambda one: one >= least)
+    found, asked = searched(search, lambda one: one <= most)
+    assert found.smallest == (min(most, 40) if most >= least else None)
+    assert found.monotone
+    assert len(asked) == len(set(asked)) <= 13
+    assert all(least <= one <= 40 for one in asked)
+    assert most >= 40 or most < least or most + 1 in asked  # shows that more is too much
+
+
+def test_users_that_suffice_beyond_a_failure_are_reported_as_not_monotone():
+    found, asked = searched(largest(4, 64, lambda one: True), lambda one: one in (4, 6))
+    assert asked == [4, 8, 6, 7]
+    assert (found.smallest, found.monotone) == (6, True)
+    found, asked = searched(largest(8, 64, lambda one: True), lambda one: one in (2, 5, 6))
+    assert asked == [8, 4, 2, 3]
+    found, asked = searched(largest(4, 64, lambda one: True), lambda one: one in (4, 5, 7))
+    assert asked == [4, 8, 6, 5, 7]
+    assert (found.smallest, found.monotone) == (7, False)

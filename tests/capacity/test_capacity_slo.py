@@ -3,9 +3,9 @@
 import pytest
 
 from fairbench.capacity.answer import judge
-from fairbench.capacity.slo import parse_slo, parse_slos
+from fairbench.capacity.question import parse_slo, parse_slos
 from fairbench.errors import UsageError
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 
 
 def summary(completed=100, unfinished=0, **values):
@@ -112,12 +112,24 @@ def test_a_lower_bound_of_a_latency_meets_no_target():
     assert (judged.met, judged.bound, judged.as_json()["margin"]) == (False, ">", None)
 
 
-@pytest.mark.parametrize(("unfinished", "met"), [(1, True), (2, False)])
-def test_a_percentile_of_completed_requests_does_not_hide_unfinished_ones(unfinished, met):
+@pytest.mark.parametrize("percent", [50, 78, 90, 95, 99])
+@pytest.mark.parametrize(("more", "met"), [(0, True), (1, False)])
+def test_a_percentile_of_completed_requests_does_not_hide_unfinished_ones(percent, more, met):
     """With 100 requests one may lie beyond the 99th percentile, and two may not."""
-    slo = parse_slo("ttft_p99<2s")
-    run = summary(completed=100 - unfinished, unfinished=unfinished, p99_ttft_ms=10.0)
+    slo, unfinished = parse_slo(f"ttft_p{percent}<2s"), 100 - percent + more
+    values = {f"p{percent}_ttft_ms": 10.0}
+    run = summary(completed=100 - unfinished, unfinished=unfinished, **values)
     assert judge(slo, [run]).met is met
+
+
+@pytest.mark.parametrize("statistic", ["mean", "median"])
+def test_a_mean_hides_no_unfinished_request_and_a_median_at_most_half(statistic):
+    slo = parse_slo(f"ttft_{statistic}<2s")
+    most = {"mean": 0, "median": 50}[statistic]
+    for unfinished, met in ((most, True), (most + 1, False)):
+        values = {f"{statistic}_ttft_ms": 10.0}
+        run = summary(completed=100 - unfinished, unfinished=unfinished, **values)
+        assert judge(slo, [run]).met is met
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.resolve import read_spec
+from fairbench.errors import Interrupted
 from fairbench.execute.comparison import carry_out, plan_comparison
-from fairbench.execute.context import RunContext
-from fairbench.execute.interruption import Interrupted, Interruption
-from fairbench.results.store import EXPERIMENT
-from fairbench.results.sweep_store import SweepStore
+from fairbench.execute.tasks import Interruption, RunContext
+from fairbench.results.store import EXPERIMENT, SweepStore
 from tests.gate.gate_helpers import measured, store
 
 # Few slots in the batch, so that clients queue and schedulers matter.
@@ -35,7 +34,8 @@ def compared(tmp_path_factory):
 def test_schedulers_run_over_the_same_seeds_and_are_compared(compared):
     result, path = compared
     lines = result.stdout.split("\n")
-    assert lines[0].startswith("simulated on a100-80gb")
+    assert lines[0] == "No difference between fcfs and vtc was found in 8 metrics."
+    assert lines[2].startswith("simulated on a100-80gb")
     assert "fcfs against vtc, seeds 0 to 1" in lines
     assert max(map(len, lines[: lines.index(f"files  {path}")])) <= 100
     assert "fairbench: 6 of 6 after" in result.stderr  # two of them are runs of clients alone

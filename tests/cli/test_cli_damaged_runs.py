@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
-from fairbench.execute.context import run_context
 from fairbench.execute.one_run import run_and_save
+from fairbench.execute.tasks import run_context
 from fairbench.live.backends.base import LiveOptions
 from fairbench.results.store import write_text
 

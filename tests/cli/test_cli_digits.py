@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.config.flags.flag import parse_weights
+from fairbench.config.flag import parse_weights
 from fairbench.errors import UsageError
 from fairbench.gate.judge import SHAPE as CLAUSE
 from fairbench.targets import parse_targets

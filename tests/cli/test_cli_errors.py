@@ -94,7 +94,7 @@ def summary(whole_summary):
         (["--num-programs", "9" * 20, "--duration", "5"], "must fit 64 bits"),
         (["--max-running-requests", "9" * 20], "engine.max_running_requests = 9999"),
         (["--set", f"dlpm.quantum={'9' * 20}"], "dlpm.quantum = 99999999999999999999: must fit 64"),
-        (["--set", "vct.charge=input"], "and 84 others. Did you mean 'vtc'?"),
+        (["--set", "vct.charge=input"], "and 98 others. Did you mean 'vtc'?"),
         (["--goodput", ","], "--goodput ,: write [NAME.]LATENCY:TIME"),
         (["access.csv"], "access.csv: must be an experiment in TOML; for a trace, write --trace"),
         (["--output-details"], "--output-details needs --output-file"),
@@ -260,6 +260,26 @@ def test_show_refuses_a_deeply_nested_summary(refused, tmp_path):
         (
             ["run", "--eviction", "quota", "--set", "quota.percent={a=80,b=30}"],
             "percent: the quotas add up to 110%, and at most 100% are allowed",
+        ),
+        (
+            ["run", "--set", "quota.percent={a=80}"],
+            "quota.percent: has no effect without eviction = 'quota'; leave it out",
+        ),
+        (
+            ["run", "--dp", "4", "--set", "disaggregation.bandwidth_gb_s=9"],
+            "disaggregation.bandwidth_gb_s: has no effect without prefill and decode",
+        ),
+        (
+            [
+                "sweep",
+                "--schedulers",
+                "vtc",
+                "--evictions",
+                "lru,lfu",
+                "--set",
+                "retention.factor=1,2",
+            ],
+            "retention.factor: has no effect without eviction = 'retention'",
         ),
         (["list", "schedulerz"], "kind schedulerz: choose from schedulers, routers, gateways"),
         (["list", "schedulerz"], "Did you mean 'schedulers'?"),

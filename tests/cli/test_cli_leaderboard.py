@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.sweep import make_sweep, points
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.store import SweepStore
 from tests.gate.gate_helpers import store
 
 RATE, P95 = "service_rate_tok_s", "victim_p95_s"

@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from fairbench.errors import DataError
+from fairbench.files.formats import read_toml
 from fairbench.files.reader import MAX_RATIO, lines
-from fairbench.files.toml_text import read_toml
 from fairbench.report.bench_line import append_line
 from fairbench.results.new_directories import naming
 

@@ -1,19 +1,35 @@
 """Test ``fairbench list``."""
 
+from dataclasses import dataclass, fields
+
 import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.cli.list import _part
-from fairbench.config.flags.flag import parse_assignment
-from fairbench.config.preset import preset_names
+from fairbench.cli.list import ListKind, _meanings, _part
+from fairbench.config.defaults import preset_names
+from fairbench.config.flag import parse_assignment
+from fairbench.config.settings import MACHINE
 from fairbench.hardware.catalogue import profile_ids
-from fairbench.hardware.cluster_params import DISAGGREGATION
-from fairbench.hardware.engines import ENGINES
-from fairbench.schedulers.eviction.registry import EVICTIONS
-from fairbench.schedulers.gateway.registry import DETECTORS, policies_by_name
+from fairbench.hardware.engines import DISAGGREGATION, ENGINES, DisaggregationParams
+from fairbench.named import imported
+from fairbench.schedulers.eviction.registry import EVICTIONS, MEMORY, MemoryParams, eviction_class
+from fairbench.schedulers.gateway.registry import (
+    DETECTORS,
+    GATEWAY,
+    GatewayParams,
+    detector_class,
+    policies_by_name,
+    policy_class,
+)
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.registry import PAIRS, locals_by_name, routers_by_name
+from fairbench.schedulers.registry import (
+    PAIRS,
+    local_class,
+    locals_by_name,
+    router_class,
+    routers_by_name,
+)
 from fairbench.workloads.spec import workload_names
 
 
@@ -39,7 +55,7 @@ def entries(text):
         ("profiles", profile_ids()),
         ("engines", [*ENGINES, DISAGGREGATION]),
         ("presets", preset_names()),
-        ("evictions", list(EVICTIONS)),
+        ("evictions", [*EVICTIONS, MEMORY]),
     ],
 )
 def test_each_kind_lists_exactly_its_names(kind, names):
@@ -91,3 +107,57 @@ def test_an_unknown_kind_is_wrong_usage():
 def test_a_scheduler_without_a_docstring_is_listed_by_its_name(description):
     described = type("Mine", (), {"__doc__": description})
     assert list(_part("mine", described, FCFS.Params)) == ["  mine"]
+
+
+def test_the_list_begins_with_the_kinds_and_their_numbers():
+    lines = listed().split("\n\n")[0].split("\n")
+    assert "`fairbench list KIND`" in lines[0]
+    counts = dict(line.split()[:2] for line in lines[1:-1])
+    assert list(counts) == [one.value for one in ListKind]
+    assert all(int(count) == len(entries(listed(kind))) for kind, count in counts.items())
+
+
+@pytest.mark.parametrize("kind", ["schedulers", "routers", "gateways", "engines", "evictions"])
+def test_each_parameter_has_a_meaning_and_no_markup(kind):
+    text = listed(kind)
+    lines = [line for line in text.split("\n") if line.startswith("    ")]
+    assert [line for line in lines if "  # " not in line] == []
+    assert "``" not in text
+    assert not any("``" in meaning or len(meaning) > 90 for meaning in _meanings().values())
+
+
+def test_no_meaning_is_left_of_a_parameter_that_is_gone():
+    parts = {name: local_class(name).Params for name in locals_by_name()}
+    parts |= {name: router_class(name).Params for name in routers_by_name()}
+    parts |= {name: policy_class(name).Params for name in policies_by_name()}
+    parts |= {name: detector_class(name).Params for name in DETECTORS}
+    parts |= {name: eviction_class(name).Params for name in EVICTIONS}
+    parts |= {one.part: imported(one.params) for one in ENGINES.values()}
+    parts |= {**MACHINE, GATEWAY: GatewayParams, DISAGGREGATION: DisaggregationParams}
+    parts |= {MEMORY: MemoryParams}
+    keys = {f"{part}.{one.name}" for part, params in parts.items() for one in fields(params)}
+    known = keys | {key.partition(".")[2] for key in keys}
+    assert {name for name in _meanings() if name not in known} == set()
+
+
+def test_lines_fit_a_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, listed().split("\n"))) <= 80
+
+
+class Mine:
+    """My scheduler."""
+
+    @dataclass(frozen=True)
+    class Params:
+        """Parameters: ``patience`` is the longest wait in s. ``weights`` are those of VTC."""
+
+        patience: float = 2.0
+        weights: int = 1
+        quantum: int = 1
+
+
+def test_a_users_own_parameter_has_the_meaning_of_its_docstring():
+    lines = list(_part("mine", Mine, Mine.Params))
+    assert lines[1] == "    mine.patience = 2.0  # the longest wait in s"
+    assert lines[3].startswith("    mine.quantum = 1  # service that a turn grants")

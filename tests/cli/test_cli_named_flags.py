@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from fairbench.cli.app import app, load
-from fairbench.cli.commands import command_names
+from fairbench.cli.app import app, command_names, load
 
 SOURCE = Path(__file__).resolve().parents[2] / "bench"
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
@@ -23,7 +22,10 @@ FOREIGN = {
     *("--model-path", "--no-enable-prefix-caching", "--num-gpu-blocks-override", "--tp-size"),
     *("--pipeline-parallel-size", "--runner", "--scheduler-cls", "--scheduling-policy"),
     *("--is-embedding", "--speculative-algorithm", "--enable-priority-scheduling"),
-    *("--speculative-config", "--tensor-parallel-size"),
+    *("--speculative-config", "--tensor-parallel-size", "--language-only", "--pp-size"),
+    *("--kv-offloading-size", "--dp-size", "--disaggregation-mode", "--nnodes"),
+    *("--data-parallel-backend",),
+    *("--error-unmatch", "--no-renames", "--show-prefix"),
     *("--node-ip-address", "--porcelain", "--query-gpu", "--c0", "--c1", "--ink", "--rest"),
 }
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from fairbench.cli.output import print_summary
 from fairbench.config.resolve import resolve
-from fairbench.execute.context import Silent
+from fairbench.execute.tasks import Silent
 from fairbench.report.progress import Bar, TerminalProgress, progress_line, shown_progress
 from fairbench.report.run_table import summary_text
-from fairbench.sim.progress import Progress
-from fairbench.sim.run import simulate
+from fairbench.sim.run import SimulationProgress, simulate
 
 
 @pytest.mark.parametrize(("columns", "width"), [(20, 60), (80, 80), (300, 100)])
@@ -55,7 +54,7 @@ def test_progress_on_a_terminal_replaces_its_line(monkeypatch, capsys):
     assert isinstance(progress, TerminalProgress)
     progress.update("too early")
     with progress.watching():
-        progress.update(Progress(1.0, None, 7, 9, {}))
+        progress.update(SimulationProgress(1.0, None, 7, 9, {}))
     progress.update("too late")
     shown = capsys.readouterr().err
     assert "programs 7/9" in shown
@@ -66,16 +65,16 @@ def test_progress_on_a_terminal_replaces_its_line(monkeypatch, capsys):
     ("progress", "expected"),
     [
         (
-            Progress(234.5, 480.0, 40, 60, {"a": 0.744, "b": 0.14, "c": 0.116}),
+            SimulationProgress(234.5, 480.0, 40, 60, {"a": 0.744, "b": 0.14, "c": 0.116}),
             "simulated 234 of 480 s  programs 40/60  share 74/14/12%",
         ),
-        (Progress(1.0, None, 0, 0, {}), "simulated 1 s  programs 0/0"),
+        (SimulationProgress(1.0, None, 0, 0, {}), "simulated 1 s  programs 0/0"),
         (
-            Progress(1_072.3, 480.0, 40, 60, {"a": 0.5}),
+            SimulationProgress(1_072.3, 480.0, 40, 60, {"a": 0.5}),
             "draining, simulated 1,072 s (arrivals ended at 480 s)  programs 40/60  share 50%",
         ),
         (
-            Progress(1.0, None, 0, 9, {str(number): number / 45 for number in range(10)}),
+            SimulationProgress(1.0, None, 0, 9, {str(number): number / 45 for number in range(10)}),
             "simulated 1 s  programs 0/9  largest shares 20/18/16/13%",
         ),
     ],
@@ -96,7 +95,7 @@ def test_the_progress_line_shows_its_numbers(progress, expected):
     ],
 )
 def test_a_long_simulation_prints_its_estimated_time(now_s, elapsed_s, expected):
-    assert progress_line(Progress(now_s, 500.0, 4, 6, {}), elapsed_s) == expected
+    assert progress_line(SimulationProgress(now_s, 500.0, 4, 6, {}), elapsed_s) == expected
 
 
 def test_the_last_progress_message_announces_the_metrics():
@@ -118,7 +117,7 @@ def test_the_last_progress_message_announces_the_metrics():
 )
 def test_the_progress_line_fits_a_terminal(now_s, end_s, programs, clients, elapsed_s):
     shares = {str(client): 1 / clients for client in range(clients)}
-    progress = Progress(now_s, end_s, programs, programs, shares)
+    progress = SimulationProgress(now_s, end_s, programs, programs, shares)
     assert len(progress_line(progress, elapsed_s)) <= 80
 
 

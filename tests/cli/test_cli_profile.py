@@ -17,7 +17,9 @@ def test_a_model_and_a_gpu_make_a_file_that_a_run_takes(tmp_path):
     found = fairbench("profile", "qwen3-14b", "--gpu", "h100", "--roofline", "-o", path)
     assert found.exit_code == 0, found.output
     assert "h100-80gb/qwen3-14b/tp1/roofline" in found.output
-    assert "derived: roofline from data sheet and config, nothing measured" in found.output
+    assert (
+        "derived: roofline of data sheet and config; time per token within 10% in " in found.output
+    )
     assert "248,359 tokens of 163,840 bytes on each GPU" in found.output
     flags = ("--gpu", path, "--workload", "chat", "--scheduler", "fcfs", "--num-programs", 1)
     run = fairbench("run", *flags, "--json", "--result-dir", tmp_path / "runs")
@@ -50,7 +52,14 @@ def test_a_plot_is_written(tmp_path):
         (("qwen3-8b", "--gpu", "h100", "-o", "x.json"), "--output-file x.json: must end in .toml"),
         (("qwen3-8b", "--gpu", "h100", "--plot", "x.gif"), "--plot x.gif: must end in .svg, .png"),
         (("qwen3-32b", "--gpu", "l40s"), "weights take 61.0 GiB on each of 1 GPUs"),
-        (("qwen3-8b",), "Missing option '--gpu'"),
+        (("qwen3-8b",), "give either --gpu NAME or --gpu-spec FILE"),
+        (("qwen3-8b", "--gpu", "h100", "--interconnect", "nvlnk"), "Did you mean 'nvlink'?"),
+        (
+            ("qwen3-8b", "--gpu", "h100", "--kv-dtype", "int4"),
+            "--kv-dtype int4: choose from fp16, fp8",
+        ),
+        (("qwen3-8b", "--gpu", "h100", "--gpu-spec", "x.toml"), "give either --gpu NAME or"),
+        (("calibrate", "none.json", "--model", "qwen3-8b", "--gpu", "a40"), "none.json"),
         (("probe", "--base-url", "http://127.0.0.1:9", "--gpu", "h100"), "cannot be probed"),
     ],
 )

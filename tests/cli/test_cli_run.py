@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,9 @@ from typer.testing import CliRunner
 
 from fairbench import __version__
 from fairbench.cli.app import app
+from fairbench.report.pages.html import as_html
+from fairbench.report.pages.run_page import run_page
+from fairbench.results.store import read_run
 
 TINY = ["--workload", "chat", "--scenario", "none", "--num-programs", "1"]
 COMMAND = [sys.executable, "-c", "from fairbench.cli.main import main; main()"]
@@ -85,8 +90,9 @@ def tiny(tmp_path_factory):
 def test_a_run_prints_the_clients_service_and_its_files(tiny):
     result, path = tiny
     lines = result.stdout.split("\n")
-    assert lines[0].startswith("simulated on a100-80gb/llama-3.1-8b/")
-    assert "dp 1, scheduler d2lpm, seed 0" in lines[0]
+    assert lines[0] == "Over the run, every client received all the service that it asked for."
+    assert lines[2].startswith("simulated on a100-80gb/llama-3.1-8b/")
+    assert "dp 1, scheduler d2lpm, seed 0" in lines[2]
     assert sum(line.startswith("client-") for line in lines) == 4
     assert lines[-2] == f"files  {path}"
     assert max(map(len, lines)) <= 100
@@ -271,3 +277,38 @@ def test_several_seeds_are_run_and_combined(tmp_path):
     shown = invoke("show", parent)
     assert shown.exit_code == 2
     assert shown.stderr.startswith(f"fairbench: {parent}: holds several runs; name one of them")
+
+
+FLOODED = ("--workload", "chat", "--duration", 40, "--disable-tqdm")
+
+
+def test_a_run_is_compared_with_a_reference_only_if_asked_or_stored(tmp_path):
+    flags = (*FLOODED, "--request-rate", 1.5, "--scheduler", "vtc", "--result-dir", tmp_path)
+    plain = invoke("run", *flags).stdout.split("\n\n")[0]
+    compared = invoke("run", *flags, "--reference", "lpm").stdout.split("\n\n")[0]
+    assert "Under" not in plain
+    assert compared.startswith(plain)
+    assert re.search(r"Under\s+lpm,?\s+(it|the\s+lowest\s+share)\s+would\s+be\s+\d", compared)
+    assert len(list(tmp_path.iterdir())) == 2  # the reference is not saved
+
+
+@pytest.mark.parametrize(
+    "flags", [("--json",), ("--no-reference",), ("--num-runs", 2), ("--reference", "lpn")]
+)
+def test_a_reference_that_no_line_shows_is_wrong_usage(tmp_path, flags):
+    result = invoke("run", *FLOODED, "--reference", "lpm", *flags, "--result-dir", tmp_path)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_of_a_run_has_its_verdict_and_marks_few_latencies(tmp_path):
+    result = invoke("run", *FLOODED, "--request-rate", 1.5, "--result-dir", tmp_path)
+    verdict = " ".join(result.stdout.split("\n\n")[0].split())
+    stored = read_run(only(tmp_path))
+    page = run_page(stored)
+    assert page.answer == verdict
+    assert f"<p>{escape(verdict)}</p>" in as_html(page).replace(' class="answer"', "")
+    (card,) = (one for one in page.headlines if one.label.startswith("well-behaved"))
+    assert card.value.endswith("?") == (stored.summary["victim_n"] < 60)
+    assert stored.summary["victim_n"] < 60

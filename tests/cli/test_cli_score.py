@@ -14,7 +14,7 @@ from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Window
 from fairbench.metrics.service import View, window_service
 from fairbench.report.explained import explained_text
-from fairbench.results.run_tables import read_tables
+from fairbench.results.run_facts import read_tables
 from fairbench.results.store import read_run
 from fairbench_studies.kit.trace import throughput_tok_s
 from fairbench_studies.validation.slora.measured import load_measured
@@ -111,8 +111,9 @@ def test_the_table_names_all_clients_and_unknown_values(records):
     result = invoke("score", records, "--clients", "zoe", "--window-end", 2)
     assert (result.exit_code, result.stderr) == (0, "")
     shown = result.stdout.split("\n")
-    assert shown[0] == "scored from records (lines)"
-    assert [line.split()[0] for line in shown[4:6]] == ["zoe", "a"]
+    assert shown[0] == "One client sent requests, so nothing was shared."
+    assert shown[2] == "scored from records (lines)"
+    assert [line.split()[0] for line in shown[6:8]] == ["zoe", "a"]
     assert "0.500 of service" in result.stdout  # One of two clients received all of the service.
     assert max(map(len, shown)) <= 100
 

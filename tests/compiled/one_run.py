@@ -9,7 +9,7 @@ import sys
 
 import pyarrow as pa
 
-import fairbench.sim.engine.loop
+import fairbench.engine.loop
 from fairbench.config.resolve import resolve
 from fairbench.sim.run import simulate
 
@@ -21,7 +21,7 @@ def digest(columns):
 
 result = simulate(resolve(*json.loads(sys.argv[1])))
 told = {
-    "compiled": not fairbench.sim.engine.loop.__file__.endswith(".py"),
+    "compiled": not fairbench.engine.loop.__file__.endswith(".py"),
     "records": {name: digest(columns) for name, columns in result.tables().items()},
     "summary": repr(result.summary),
 }

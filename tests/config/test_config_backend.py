@@ -6,7 +6,7 @@ import pytest
 
 from fairbench.config import identity, to_toml
 from fairbench.config.backend import AS_SERVED, KINDS, NO_PROFILE, Emulator, Endpoint, SGLang
-from fairbench.config.flags.flag import STARTED
+from fairbench.config.flag import STARTED
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 

@@ -6,7 +6,7 @@ from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import experiment_tables
 from fairbench.config.sweep import points
-from fairbench.results.grid import labels, place_of, point_names
+from fairbench.results.experiments import grid_labels, place_of, point_names
 from fairbench.results.store import run_name
 from tests.config.config_helpers import message, reread, sweep
 
@@ -102,7 +102,7 @@ def test_a_sweep_has_a_point_without_a_gateway_and_one_for_each_gateway():
     one_detector = [spec for spec in specs if spec.saturation != "utilization"]
     assert point_names(one_detector)[1] == "chat s1 dp 1, fcfs behind fcfs, seed 0"
     tables = [experiment_tables(spec) for spec in specs]
-    assert len({label.place for label in labels(tables)}) == 1
+    assert len({label.place for label in grid_labels(tables)}) == 1
     assert all(place_of(one) == place_of(tables[0]) for one in tables)
 
 

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from fairbench.config.preset import preset_names, read_preset
+from fairbench.config.defaults import preset_names, read_preset
 from fairbench.config.resolve import experiment, read_spec, resolve
 from fairbench.config.spec import identity, to_toml
 from fairbench.config.sweep import make_sweep, points

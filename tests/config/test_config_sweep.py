@@ -8,20 +8,20 @@ from hypothesis import given
 
 from fairbench.config.sweep import (
     make_sweep,
-    overridden,
     parse_axis,
     points,
-    quickened,
+    quick_form,
     read_sweep,
     sweep_names,
-    to_toml,
+    sweep_toml,
+    with_axes,
 )
 from fairbench.errors import DataError, UsageError
 from tests.config.config_helpers import AXES, sweep
 
 
 def test_quick_has_at_least_three_seeds():
-    assert [quickened(sweep(grid={}, num_runs=n)).num_runs for n in (1, 5)] == [3, 5]
+    assert [quick_form(sweep(grid={}, num_runs=n)).num_runs for n in (1, 5)] == [3, 5]
 
 
 def test_settings_may_be_nested_as_in_toml_without_quotes():
@@ -40,17 +40,17 @@ def test_settings_may_be_nested_as_in_toml_without_quotes():
 @given(AXES)
 def test_a_stored_sweep_has_the_same_points(axes):
     swept = sweep(grid={"scheduler": "vtc", **axes}, exclude=[{"dp": 3}])
-    assert make_sweep(tomllib.loads(to_toml(swept))) == swept
+    assert make_sweep(tomllib.loads(sweep_toml(swept))) == swept
 
 
 def test_a_stored_sweep_keeps_infinities():
     """JSON, in which a sweep is stored, has no infinity."""
     swept = sweep(grid={"request_rate": [1.0, inf], "fair-finish.slack": inf}, base={"seed": 1})
-    assert make_sweep(tomllib.loads(to_toml(swept))) == swept
+    assert make_sweep(tomllib.loads(sweep_toml(swept))) == swept
 
 
 def test_flags_replace_the_values_of_every_grid():
-    swept = overridden(sweep(grid=[{"dp": [1, 2]}, {"dp": 4}]), {"dp": [8]}, num_runs=2, name="t")
+    swept = with_axes(sweep(grid=[{"dp": [1, 2]}, {"dp": 4}]), {"dp": [8]}, num_runs=2, name="t")
     assert swept.grid == [{"dp": [8]}, {"dp": [8]}]
     assert (swept.num_runs, swept.name) == (2, "t")
     assert len(points(swept)) == 2

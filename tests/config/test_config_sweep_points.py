@@ -7,7 +7,7 @@ from hypothesis import given
 
 from fairbench.config import identity
 from fairbench.config.resolve import resolve
-from fairbench.config.sweep import overridden, points, quickened, read_sweep
+from fairbench.config.sweep import points, quick_form, read_sweep, with_axes
 from fairbench.errors import DataError, UsageError
 from tests.config.config_helpers import AXES, sweep
 from tests.strategies import examples
@@ -74,11 +74,17 @@ def test_quick_sends_forty_well_behaved_programs_in_all():
     # tot: three clients, one of them heavy; chat without a heavy client: four.
     base = {"duration_s": 7.0}
     two, four = (
-        points(quickened(sweep(base=base, grid={"workload": workload, "scenario": scenario})))[0]
+        points(quick_form(sweep(base=base, grid={"workload": workload, "scenario": scenario})))[0]
         for workload, scenario in (("tot", "s1"), ("chat", "none"))
     )
     assert (two.num_programs, two.duration_s) == (20, None)
     assert (four.num_programs, four.duration_s) == (10, None)
+
+
+@pytest.mark.parametrize(("clients", "programs"), [(3, 14), (39, 2), (50, 1)])
+def test_quick_rounds_the_programs_of_a_client_up(clients, programs):
+    grid = {"workload": "chat", "scenario": "none", "clients": clients}
+    assert points(quick_form(sweep(grid=grid)))[0].num_programs == programs
 
 
 @pytest.mark.parametrize(
@@ -86,8 +92,8 @@ def test_quick_sends_forty_well_behaved_programs_in_all():
     [({}, (20, None)), ({"num_programs": 3}, (3, None)), ({"duration_s": 9.0}, (None, 9.0))],
 )
 def test_explicit_flags_override_quick(axes, size):
-    quick = quickened(sweep(grid={"workload": "tot"}))
-    (found,) = points(overridden(quick, axes, num_runs=1))
+    quick = quick_form(sweep(grid={"workload": "tot"}))
+    (found,) = points(with_axes(quick, axes, num_runs=1))
     assert (found.num_programs, found.duration_s) == size
 
 
@@ -114,7 +120,7 @@ def test_an_error_in_a_flag_does_not_name_the_file(tmp_path):
     path = tmp_path / "good.toml"
     path.write_text("[grid]\ndp = [1, 2]\n")
     with pytest.raises(UsageError, match=r"^dp = 0"):
-        points(overridden(read_sweep(str(path)), {"dp": [0]}), file=str(path))
+        points(with_axes(read_sweep(str(path)), {"dp": [0]}), file=str(path))
 
 
 @examples(10)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.config.flags.flag import parse_assignment
+from fairbench.config.flag import parse_assignment
 from fairbench.errors import UsageError
-from fairbench.files.toml_text import dumps, toml_value
+from fairbench.files.formats import dumps, toml_value
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 SCALARS = (

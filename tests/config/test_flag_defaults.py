@@ -12,13 +12,11 @@ import pytest
 from fairbench.capacity.question import NUM_RUNS as PLANNED_RUNS
 from fairbench.cli.app import load
 from fairbench.config.backend import KINDS, Emulator, Endpoint, RealServers
-from fairbench.config.flags.experiment import COMPARE, PLAN
-from fairbench.config.flags.grid import SWEEP
-from fairbench.config.flags.run import RUN
-from fairbench.config.gateway import SERVED_DETECTOR
+from fairbench.config.cluster import SERVED_DETECTOR
+from fairbench.config.flags import COMPARE, PLAN, RUN, SWEEP
 from fairbench.config.resolve import resolve
 from fairbench.execute.comparison import NUM_RUNS as COMPARED_RUNS
-from fairbench.live.driver.target import Target
+from fairbench.live.driver.target import DriverTarget
 from fairbench.live.headers import BODY_CLIENT
 from fairbench.schedulers.gateway.registry import DEFAULT_DETECTOR, NO_GATEWAY
 from fairbench_attacks.flags import ATTACK
@@ -41,9 +39,9 @@ from fairbench_serve.flags import SERVE
         (RUN["api"].default, "generate; completions with --base-url"),
         (KINDS["sglang"].model_fields["api"].default, "generate"),
         (Endpoint.model_fields["api"].default, "completions"),
-        (RUN["max_tokens_field"].default, Target("http://127.0.0.1:1").max_tokens_field),
-        (RUN["rate_limited"].default, Target("http://127.0.0.1:1").rate_limited),
-        (RUN["longest_wait"].default, Target("http://127.0.0.1:1").longest_wait_s),
+        (RUN["max_tokens_field"].default, DriverTarget("http://127.0.0.1:1").max_tokens_field),
+        (RUN["rate_limited"].default, DriverTarget("http://127.0.0.1:1").rate_limited),
+        (RUN["longest_wait"].default, DriverTarget("http://127.0.0.1:1").longest_wait_s),
         (ATTACK["victims"].default, Stakes().victims),
         (ATTACK["multiple"].default, Stakes().multiple),
     ],

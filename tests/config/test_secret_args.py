@@ -2,14 +2,13 @@
 
 import pytest
 
+from fairbench.config.backend import check_given, is_secret, without_secrets
 from fairbench.config.resolve import resolve
-from fairbench.config.server_args import check_given, is_secret, without_secrets
 from fairbench.config.spec import identity, to_toml
-from fairbench.config.sweep import make_sweep
-from fairbench.config.sweep import to_toml as sweep_toml
+from fairbench.config.sweep import make_sweep, sweep_toml
 from fairbench.errors import UsageError
 from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.registry import check_live
+from fairbench.live.backends.workers import check_live
 
 SECRET = "sk-do-not-store"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairbench.capacity.question import Clusters, Question
+from fairbench.capacity.question import Clusters, PlanQuestion
 from fairbench.config.resolve import experiment
 from tests.shared_data import SHARED, needs
 
@@ -48,7 +48,7 @@ def test_a_flood_of_a_short_log_is_no_warm_up(tmp_path):
 
 def test_a_plan_measures_the_flood_too(tmp_path):
     file = log(tmp_path / "log.csv", [(20, 50, 900)])
-    question = Question(["ttft_p99<2s"], ["fcfs"], 1, 4, {"trace": file}, {}, loads=[1.0, 2.0])
+    question = PlanQuestion(["ttft_p99<2s"], ["fcfs"], 1, 4, {"trace": file}, {}, loads=[1.0, 2.0])
     clusters = Clusters(question)
     assert [clusters.spec(one, 2).warmup_s for one in question.choices] == [20.0, 10.0]
 

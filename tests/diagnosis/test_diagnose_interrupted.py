@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from fairbench.diagnosis.access_log import read_log
-from fairbench.diagnosis.diagnosis import Asked, diagnose
+from fairbench.diagnosis.diagnosis import DiagnosisInput, diagnose
 from fairbench.diagnosis.page import diagnosis_page
 from fairbench.diagnosis.text import diagnosis_json, diagnosis_text
-from fairbench.execute.context import RunContext, Silent
-from fairbench.execute.executor import attempt
-from fairbench.execute.interruption import Interruption
+from fairbench.execute.tasks import Interruption, RunContext, Silent, attempt
 from fairbench.report.pages.html import as_html
 from fairbench.workloads.traces.read import TraceParams
 
@@ -57,7 +55,7 @@ def written(path, *, measured, seconds=150, flood=15.0):
 
 def interrupted_after(count, log, *, plan=False, **order):
     context = RunContext(Interruption(), Silent(), StoppedAfter(count, **order))
-    asked = Asked({}, 1, SCHEDULERS, plan=plan)
+    asked = DiagnosisInput({}, 1, SCHEDULERS, plan=plan)
     return diagnose(read_log(TraceParams(file=str(log))), asked, context)
 
 
@@ -74,8 +72,8 @@ def test_without_any_replay_the_log_alone_is_diagnosed(measured, tmp_path):
     text = shown(found)
     assert found.replays == ()
     assert "- team-1 floods from 40 to 90 s" in text
-    assert ("4 of 4 other clients are hurt" in text) is measured
-    assert "nobody is hurt" not in text
+    assert ("4 of 4 other clients waited" in text) is measured
+    assert "nobody waits" not in text
     assert text.endswith(
         "Interrupted. Missing: the replay under fcfs, the replay under vtc, "
         "the replay under fair-finish."
@@ -87,7 +85,7 @@ def test_finished_replays_are_kept(tmp_path):
     found = interrupted_after(2, log)
     text = shown(found)
     assert [run.scheduler for run in found.replays] == ["fcfs", "vtc"]
-    assert "4 of 4 other clients are hurt" in text
+    assert "4 of 4 other clients waited" in text
     assert "(fcfs to vtc)" in text
     assert found.missing == ("the replay under fair-finish",)
     rows = {one["scheduler"]: one for one in diagnosis_json(found)["schedulers"]}

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from fairbench.core import PS_PER_S
-from fairbench.sim.clock import ARRIVE
+from fairbench.engine.clock import ARRIVE
 from fairbench_emulator import live_engine
 from fairbench_emulator.live_engine import WallClock
 from tests.emulator.live_emulator import generate, running
@@ -35,8 +35,8 @@ def ran_for_ps(**config):
     async def main():
         async with running(asyncio.get_running_loop(), **config) as (emulator, session):
             done = []
-            deliver = emulator.engine._over
-            emulator.engine._over = lambda sequence: (done.append(sequence), deliver(sequence))
+            deliver = emulator.engine._on_end
+            emulator.engine._on_end = lambda sequence: (done.append(sequence), deliver(sequence))
             await generate(session, range(500), new=50)
             return done[0].finish_ps - done[0].arrival_ps
 

@@ -8,16 +8,10 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed, UsageError
 from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.registry import live_backend
-from fairbench.live.plugin_config import (
-    EVICTION,
-    Evicting,
-    PluginReport,
-    config_from,
-    plugin_config,
-    require_active,
-)
-from fairbench.schedulers.eviction.quota import Quota
+from fairbench.live.backends.workers import live_backend
+from fairbench.live.plugin_config import EVICTION, Evicting, config_from, plugin_config
+from fairbench.live.server_facts import PluginReport, require_active
+from fairbench.schedulers.eviction.policies import QuotaEviction
 from fairbench.schedulers.setup import Setup
 from fairbench_engines.sglang import release
 from fairbench_engines.sglang.eviction import check_tree
@@ -39,7 +33,7 @@ def test_a_policy_reaches_the_plugin_with_its_parameters_and_clients():
     config = config_from(told)
     assert config == plugin_config("fcfs", QUOTAS, {"client-1": 2.0}, EVICTING)
     policy = config.build_eviction()
-    assert isinstance(policy, Quota)
+    assert isinstance(policy, QuotaEviction)
     policy.prepare(Setup(config.clients, config.weights, 1000))
     assert policy.limit("client-0") == 600
     assert policy.limit("client-1") == 400
@@ -187,9 +181,13 @@ def test_a_tree_of_another_kind_is_refused(monkeypatch):
         ({"speculative_algorithm": "EAGLE"}, "--speculative-algorithm EAGLE .* takes memory"),
         ({"speculative_algorithm": "NGRAM"}, "--speculative-algorithm NGRAM .* takes memory"),
         ({"is_embedding": True}, "--is-embedding .* loses the clients"),
+        ({"enable_hierarchical_cache": True}, "--enable-hierarchical-cache .* to the host"),
+        ({"disaggregation_mode": "decode"}, "--disaggregation-mode decode .* prompts"),
+        ({"disaggregation_mode": "prefill"}, "--disaggregation-mode prefill .* prompts"),
     ],
 )
 def test_a_server_that_leaves_a_policy_without_facts_is_refused(given, says):
     check_eviction(SimpleNamespace(tp_size=1, **given), None)
     with pytest.raises(UsageError, match=says):
         check_eviction(SimpleNamespace(tp_size=1, **given), "lfu")
+    check_eviction(SimpleNamespace(tp_size=1, disaggregation_mode="null"), "lfu")

@@ -1,5 +1,6 @@
 """Test the load cap inside real servers: both engines, the settings and the effect."""
 
+from copy import copy
 from itertools import count
 from types import SimpleNamespace
 
@@ -9,17 +10,12 @@ from fairbench.config.resolve import resolve
 from fairbench.core import Request
 from fairbench.errors import RunFailed, UsageError
 from fairbench.live.ledger import Ledger
-from fairbench.live.plugin_config import (
-    LOAD_CAP,
-    PluginReport,
-    config_from,
-    plugin_config,
-    require_active,
-)
-from fairbench_engines.sglang.home import Home
+from fairbench.live.plugin_config import LOAD_CAP, config_from, plugin_config
+from fairbench.live.server_facts import PluginReport, require_active
+from fairbench_engines.sglang.home import SGLangHome
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.views import ArmedQueue
-from fairbench_engines.vllm.home import Home as VLLMHome
+from fairbench_engines.vllm.home import VLLMHome
 
 CAP = {LOAD_CAP: 400}  # two requests of 100 + 128 / 2 tokens
 
@@ -31,10 +27,11 @@ class Req:
         self.routing_key = "a"
         self.origin_input_ids = list(range(100))
         self.output_ids, self.finished_len = [1] * produced, None
+        self.finished_reason = None
         self.sampling_params = SimpleNamespace(max_new_tokens=500)
 
 
-def sglang_pass(home: Home, waiting: list[Req]) -> list[Req]:
+def sglang_pass(home: SGLangHome, waiting: list[Req]) -> list[Req]:
     """Return what SGLang admits with room for all, by a walk over its queue."""
     queue = ArmedQueue(waiting)
     home.arm(queue, 0.0)
@@ -48,7 +45,7 @@ def sglang_pass(home: Home, waiting: list[Req]) -> list[Req]:
 
 
 def test_sglang_gets_no_more_requests_than_fit_under_the_cap():
-    home = Home(plugin_config("fcfs", CAP), Ledger(), lambda refresh: [], lambda req: 0)
+    home = SGLangHome(plugin_config("fcfs", CAP), Ledger(), lambda refresh: [], lambda req: 0)
     waiting = [Req() for _ in range(6)]
     for req in waiting:
         assert home.accepts(req, 0.0)
@@ -59,21 +56,21 @@ def test_sglang_gets_no_more_requests_than_fit_under_the_cap():
     waiting.append(first)
     assert len(sglang_pass(home, waiting)) == 1
     second.output_ids = [1] * 10
-    second.finished = lambda: True
+    second.finished_reason = "stop"
     home.produced([second])  # 10 tokens are now expected: 105 each, beside the running 164
     assert len(sglang_pass(home, waiting)) == 2
     assert home.cap.tokens == 164 + 2 * 105
 
 
 def test_sglang_would_admit_none_that_the_cap_refuses():
-    home = Home(plugin_config("fcfs", CAP), Ledger(), lambda refresh: [], lambda req: 0)
+    home = SGLangHome(plugin_config("fcfs", CAP), Ledger(), lambda refresh: [], lambda req: 0)
     home._preemption = SimpleNamespace(spent=False, would_fit=lambda req, without: True)
     waiting = [Req(), Req(), Req()]
     for req in waiting:
         assert home.accepts(req, 0.0)
         home.queued(req, retracted=False, now_s=0.0)
     running = sglang_pass(home, waiting)
-    home.batch.look(SimpleNamespace(reqs=running))
+    home.batch.show_batch(SimpleNamespace(reqs=running))
     first, last = (home._tracked[req].request for req in (running[0], *waiting))
     assert not home.batch.would_fit(last, [])
     assert home.batch.would_fit(last, [first])
@@ -85,7 +82,6 @@ def test_as_in_the_simulator_the_batch_of_sglang_is_full_after_a_refusal(number,
     batch = SimpleNamespace(batch_is_full=False, is_empty=lambda: False, reqs=[])
     waiting = [Req() for _ in range(number)]
     for req in waiting:
-        req.finished = lambda: False
         assert hooks.home.accepts(req, 0.0)
         hooks.home.queued(req, retracted=False, now_s=0.0)
     scheduler = SimpleNamespace(waiting_queue=waiting, running_batch=batch)
@@ -99,7 +95,8 @@ def test_as_in_the_simulator_the_batch_of_sglang_is_full_after_a_refusal(number,
     assert not hooks.home.capped  # number of that pass
 
 
-ENGINE = SimpleNamespace(running=[], now_s=lambda: 0.0)  # vLLM's scheduler
+# vLLM's scheduler
+ENGINE = SimpleNamespace(running=[], now_s=lambda: 0.0, has_slot=lambda theirs: True)
 
 
 class Theirs:
@@ -110,6 +107,8 @@ class Theirs:
         self.prompt_token_ids = list(range(100))
         self.all_token_ids = self.prompt_token_ids
         self.session_id, self.max_tokens, self.priority = "a", 500, 0
+        self.sampling_params = self.lora_request = self.prompt_embeds = self.cache_salt = None
+        self.mm_features = []
         self.num_tokens, self.num_computed_tokens, self.num_output_tokens = 100, 0, 0
         self.status = SimpleNamespace(name="WAITING")
 
@@ -135,7 +134,7 @@ def test_vllm_sees_an_empty_queue_once_the_cap_is_reached():
     home.prepend_request(first)
     assert vllm_pass(home) == [first]
     second.num_output_tokens = 10
-    home.produced([second.request_id])
+    home.produced([SimpleNamespace(request_id=second.request_id, new_token_ids=[7] * 10)])
     home.gone(second)
     assert len(vllm_pass(home)) == 2
     assert home.cap.tokens == 164 + 2 * 105
@@ -161,7 +160,8 @@ def test_a_session_of_vllm_waits_again_between_its_turns(local):
     settings = {LOAD_CAP: 400} | ({f"{local}.max_running": 1} if local == "lpm-client-cap" else {})
     cache = SimpleNamespace(get_computed_blocks=lambda theirs: (None, 0))
     clock = count()
-    engine = SimpleNamespace(running=[], kv_cache_manager=cache, now_s=lambda: float(next(clock)))
+    engine = copy(ENGINE)
+    engine.kv_cache_manager, engine.now_s = cache, lambda: float(next(clock))
     home = VLLMHome(plugin_config(local, settings), Ledger(), engine)
     session = Theirs(0)
     for _ in range(5):
@@ -174,7 +174,9 @@ def test_a_session_of_vllm_waits_again_between_its_turns(local):
 
 
 def test_auto_waits_until_the_steps_of_the_server_are_known():
-    home = Home(plugin_config("fcfs", {LOAD_CAP: "auto"}), Ledger(), lambda _: [], lambda req: 0)
+    home = SGLangHome(
+        plugin_config("fcfs", {LOAD_CAP: "auto"}), Ledger(), lambda _: [], lambda req: 0
+    )
     assert home.costs is not None
     # 100 us, 1 us per request and 1 us per token: a unit is 100 tokens
     for requests in range(1, 40):
@@ -189,7 +191,9 @@ def test_auto_waits_until_the_steps_of_the_server_are_known():
 
 
 def test_without_a_cap_no_costs_are_measured():
-    assert Home(plugin_config("fcfs", {}), Ledger(), lambda _: [], lambda req: 0).costs is None
+    assert (
+        SGLangHome(plugin_config("fcfs", {}), Ledger(), lambda _: [], lambda req: 0).costs is None
+    )
     assert LOAD_CAP not in plugin_config("fcfs", {LOAD_CAP: "none"}).params
 
 

@@ -9,13 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.plugin_config import (
-    PluginReport,
-    config_from,
-    fetch_report,
-    plugin_config,
-    require_active,
-)
+from fairbench.live.plugin_config import config_from, plugin_config
+from fairbench.live.server_facts import PluginReport, fetch_report, require_active
 from fairbench.schedulers.registry import build_local
 from fairbench_engines import sglang as plugin
 from fairbench_engines.sglang import release
@@ -99,25 +94,42 @@ def server_args(**changed):
     ("changed", "local", "flag"),
     [
         ({"pp_size": 2}, "edf", "--pp-size 2: must be 1 for edf"),
-        ({"enable_hierarchical_cache": True}, "fcfs", "--enable-hierarchical-cache is .* load"),
-        ({"lora_drain_wait_threshold": 0.5}, "lpm", "--lora-drain-wait-threshold 0.5 is not"),
-        ({"enable_lora_overlap_loading": True}, "vtc", "--enable-lora-overlap-loading is not"),
-        ({"encoder_only": True}, "vtc", "--encoder-only is not .* queues .* does not see"),
-        ({"disaggregation_mode": "prefill"}, "vtc", "--disaggregation-mode prefill"),
-        ({"enable_priority_scheduling": True}, "edf", "with this scheduler: edf preempts"),
+        ({"enable_lmcache": True}, "fcfs", "--enable-lmcache is .* replaces .* prefix tree"),
+        ({"encoder_only": True}, "vtc", "--encoder-only is not .* does not know their clients"),
         (
-            {"enable_priority_scheduling": True},
-            "priority",
-            "chooses which request loses its memory",
+            {"disaggregation_mode": "prefill"},
+            "rpm",
+            "--disaggregation-mode prefill is .* would wait for a request that rpm refuses",
         ),
+        ({"disaggregation_mode": "decode"}, "edf", "--disaggregation-mode decode .* edf preempts"),
+        (
+            {"disaggregation_mode": "decode", "pp_size": 2},
+            "vtc",
+            "--disaggregation-mode decode is not supported with --pp-size",
+        ),
+        (
+            {"disaggregation_mode": "prefill", "dp_size": 2},
+            "vtc",
+            "--disaggregation-mode prefill is not supported with --dp-size",
+        ),
+        ({"enable_priority_scheduling": True}, "edf", "with this scheduler: edf preempts"),
         ({"enable_priority_scheduling": True}, "rpm", "rpm refuses requests"),
-        ({"speculative_algorithm": "NGRAM"}, "sglang-priority", "sglang-priority preempts"),
         ({"tp_size": 2}, "rpm", "--tp-size 2"),
         ({"tp_size": 2}, "edf", "--tp-size 2: must be 1 for edf"),
         ({"tp_size": 4}, "justitia", "--tp-size 4: must be 1 for justitia"),
         ({"tp_size": 2}, "equinox", "--tp-size 2: must be 1 for equinox"),
-        ({"dp_size": 2}, "fcfs", "--dp-size 2 is not supported .* would be counted per rank"),
         ({"enable_dp_attention": True}, "dlpm", "--enable-dp-attention is not supported"),
+        ({"attn_dp_size": 2}, "fcfs", "--attn-dp-size 2 is not supported .* wait for each other"),
+        ({"dp_size": 2, "tp_size": 2}, "vtc", "--tp-size 2: must be 1 with --dp-size 2 and vtc"),
+        ({"dp_size": 2, "pp_size": 2}, "dlpm", "--pp-size 2: must be 1 with --dp-size 2 and dlpm"),
+        ({"dp_size": 2, "nnodes": 2}, "fcfs", "--dp-size 2 .* with --nnodes: .* one host"),
+        ({"dp_size": 3}, "rpm", "rpm .* cannot share; use vtc or dlpm"),
+        ({"dp_size": 4}, "equinox", "equinox .* cannot share"),
+        (
+            {"dp_size": 2, "enable_priority_scheduling": True},
+            "vtc",
+            "--dp-size 2 .* with --enable-priority-scheduling",
+        ),
     ],
 )
 def test_requests_that_schedulers_cannot_account_for_are_refused(changed, local, flag):
@@ -128,6 +140,8 @@ def test_requests_that_schedulers_cannot_account_for_are_refused(changed, local,
     works = {"enable_lora": True, "enable_priority_scheduling": True, "is_embedding": True}
     works |= {"tp_size": 2, "pp_size": 2, "speculative_algorithm": "EAGLE"}
     assert check_server(server_args(**works), build_local("dlpm", {})) is None
+    for several in ("vtc", "dlpm", "fcfs", "lpm"):
+        assert check_server(server_args(dp_size=2), build_local(several, {})) is None
 
 
 def test_ranks_that_measure_their_own_steps_are_refused():

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from fairbench.live.ledger import Ledger
 from fairbench.live.plugin_config import plugin_config
-from fairbench_engines.sglang.home import Home
+from fairbench_engines.sglang.home import SGLangHome
 
 
 class FakeReq:
@@ -14,11 +14,12 @@ class FakeReq:
         self.routing_key = client
         self.origin_input_ids = list(range(tokens))
         self.output_ids, self.finished_len = [1] * produced, None
+        self.finished_reason = None
         self.sampling_params = SimpleNamespace(max_new_tokens=50)
 
 
 def test_a_scheduler_sees_running_requests_and_its_queue():
-    home = Home(plugin_config("vtc", {}), Ledger(), lambda refresh: [], lambda req: 0)
+    home = SGLangHome(plugin_config("vtc", {}), Ledger(), lambda refresh: [], lambda req: 0)
     assert home.view.running is home.batch
     assert len(home.view.running) == 0
     mine, other, unknown = FakeReq("a", 30, 5), FakeReq("b", 40, 7), FakeReq("c", 9, 1)
@@ -29,7 +30,7 @@ def test_a_scheduler_sees_running_requests_and_its_queue():
         token_to_kv_pool_allocator=SimpleNamespace(available_size=lambda: 100),
         tree_cache=SimpleNamespace(evictable_size=lambda: 23),
     )
-    home.batch.look(SimpleNamespace(reqs=[mine, unknown, other]), memory)
+    home.batch.show_batch(SimpleNamespace(reqs=[mine, unknown, other]), memory)
     running = home.view.running
     assert (len(running), running.free_tokens) == (2, 123)
     assert [(one.request.client, one.held_tokens, one.reserved_tokens) for one in running] == [

@@ -11,9 +11,9 @@ import fairbench
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.live.backends.registry import live_backend, try_untested
 from fairbench.live.backends.sglang import SERVER_PYTHON
-from fairbench.live.plugin_releases import UNTESTED, check_release, installed
+from fairbench.live.backends.workers import live_backend, try_untested
+from fairbench.live.plugin_config import UNTESTED, check_release, installed
 from fairbench_engines.sglang.release import check_target
 
 WINDOW = ("0.5.17", "0.5.23")
@@ -90,9 +90,9 @@ def test_a_release_that_the_plugin_does_not_fit_is_refused_before_a_server_is_st
     bench = Path(fairbench.__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{bench}")
     with pytest.raises(UsageError, match=r"SGLang 0\.5\.16 is not supported"):
-        SERVER_PYTHON.find(sys.executable)
+        SERVER_PYTHON.find_python(sys.executable)
     # The server's own policies need no plugin.
-    replace(SERVER_PYTHON, plugin="").find(sys.executable)
+    replace(SERVER_PYTHON, plugin="").find_python(sys.executable)
 
 
 def test_a_missing_model_path_is_one_line():

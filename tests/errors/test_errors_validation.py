@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
 from fairbench.errors import MAX_DEPTH, DataError, explain, is_too_deep, shortened
-from fairbench.files.toml_text import read_toml
+from fairbench.files.formats import read_toml
 
 
 @pytest.fixture

@@ -58,8 +58,7 @@ def until(condition, patience_s=300):
 if __name__ == "__main__":  # a parent that the test kills
     import sys
 
-    from fairbench.execute.interruption import interruptible
-    from fairbench.execute.local_processes import LocalProcesses
+    from fairbench.execute.tasks import LocalProcesses, interruptible
     from tests.execute import pool_tasks
 
     with interruptible() as asked:

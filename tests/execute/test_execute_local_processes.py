@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute import local_processes as pool
-from fairbench.execute.executor import Failure
-from fairbench.execute.interruption import Interruption
-from fairbench.execute.local_processes import LocalProcesses, start_child
+from fairbench.execute import tasks as pool
+from fairbench.execute.tasks import Failure, Interruption, LocalProcesses, start_child
 from tests.execute import pool_tasks
 
 ROOT = Path(__file__).resolve().parents[2]

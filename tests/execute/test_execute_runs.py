@@ -7,18 +7,13 @@ import pytest
 
 from fairbench.config.resolve import experiment, resolve
 from fairbench.config.sweep import make_sweep, points, sweep_of
-from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.context import RunContext, Silent, run_context
-from fairbench.execute.executor import attempt
-from fairbench.execute.interruption import Interrupted
-from fairbench.execute.one_run import run_and_save
-from fairbench.execute.recovery import recover_run
-from fairbench.execute.repeats import repeat
+from fairbench.errors import Interrupted, RunFailed, UsageError
+from fairbench.execute.one_run import recover_run, run_and_save
+from fairbench.execute.repeats import repeat, run_sweep
 from fairbench.execute.simulations import jobs_left
-from fairbench.execute.sweeps import run_sweep
+from fairbench.execute.tasks import RunContext, Silent, attempt, run_context
 from fairbench.live.backends.base import LiveOptions
-from fairbench.results.store import is_run, runs_in
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.store import SweepStore, is_run, runs_in
 
 TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
 EMULATED = TINY | {"backend": {"kind": "emulator"}}

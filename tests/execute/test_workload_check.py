@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.core import Segment
-from fairbench.execute.expected.check import check_facts
-from fairbench.execute.expected.load import EndlessCache, calls_of, groups_of
+from fairbench.execute.expected import EndlessCache, calls_of, check_facts, groups_of
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import nth_program
@@ -170,7 +169,7 @@ def test_the_command_prints_a_table_or_json(tmp_path):
     file.write_text('name = "mine"\nworkload = "chat"\n')
     shown = CliRunner().invoke(app, ["workload", "check", str(file)])
     assert shown.exit_code == 0
-    assert "client-2..3 (misbehave)" in " ".join(shown.output.split())
+    assert "client-2..3 (heavy)" in " ".join(shown.output.split())
     assert max(map(len, shown.output.splitlines())) <= 100
     out = CliRunner().invoke(app, ["workload", "check", str(file), "--json", "--dp", "2"])
     assert json.loads(out.output)["dp"] == 2

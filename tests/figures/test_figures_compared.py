@@ -8,8 +8,7 @@ from fairbench.errors import UsageError
 from fairbench.figures.compared.latex import COLUMN_PT, EM_PT, GAP_PT, SMALL_EM_PT, latex_table
 from fairbench.figures.compared.plot import drawn
 from fairbench.figures.style import caption, panels, save
-from fairbench.results.comparison import SchedulerResults
-from fairbench.results.pair_comparison import sides_below
+from fairbench.results.comparison import SchedulerResults, sides_below
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +126,7 @@ def test_a_table_marks_demand_limited_values_without_drawing(runs, tmp_path, mon
     cells = sides_below(runs)
     assert any(cell.demand_limited for cell in cells)
     assert r" $\sim$} \\" in latex_table(cells)
-    assert "% sim: limited by demand" in latex_table(cells)
+    assert "% sim: Queues were empty for more than 5%" in latex_table(cells)
     assert r"% Needs \usepackage{booktabs}." in latex_table(cells).splitlines()
     monkeypatch.setattr("fairbench.figures.style.find_spec", lambda _: None)
     table = tmp_path / "t.tex"
@@ -177,7 +176,7 @@ def test_a_table_fits_into_a_column_and_its_width_is_a_bound(scheduler, service)
     assert "tok/s" in text
     chosen = latex_table(cells, ["victim_p99_s", "service_rate_tok_s", "min_share_of_best"])
     assert chosen.count("shortstack") == 3
-    assert chosen.index("P99") < chosen.index("tok/s") < chosen.index("min. share")
+    assert chosen.index("P99") < chosen.index("tok/s") < chosen.index("min. fair")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fairbench.errors import DataError
-from fairbench.files.parquet import read_parquet
+from fairbench.files.formats import read_parquet
 
 
 def test_a_column_of_nulls_is_read_as_unknown(tmp_path):

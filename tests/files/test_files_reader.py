@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import DataError, UsageError
-from fairbench.files.csv_text import csv_rows
-from fairbench.files.json_text import json_file, json_lines, parsed
+from fairbench.files.formats import MAX_BYTES, csv_rows, json_file, json_lines, parsed, read_toml
 from fairbench.files.reader import DEFAULT_MIB, MIB, VARIABLE, lines, memory_of, read_whole
-from fairbench.files.toml_text import MAX_BYTES, read_toml
 from tests.strategies import examples
 
 

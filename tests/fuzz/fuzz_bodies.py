@@ -2,7 +2,7 @@
 
 ``python -m tests.fuzz.fuzz_bodies 300 [SEED]`` prints how the bodies were answered,
 and each body that was answered wrongly or reached the worker with a harmful field.
-The list of harmful fields repeats docs/guide/hardening.md on purpose.
+The list of harmful fields repeats docs/reference/hardening.md on purpose.
 """
 
 import asyncio

@@ -22,10 +22,10 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
-from fairbench.execute.context import run_context
 from fairbench.execute.one_run import run_and_save
+from fairbench.execute.tasks import run_context
 from fairbench.live.backends.base import LiveOptions
-from fairbench.workloads.traffic import trace
+from fairbench.workloads.traffic import recorded
 
 LIMIT_S = 60  # an input may ask for a long simulation, which is not a failure
 ODD = [
@@ -288,7 +288,7 @@ def outcome(command):
     def too_long(*_):
         raise TooLong
 
-    trace._read.cache_clear()  # otherwise the first file would be read for all
+    recorded._arrivals_by_client.cache_clear()  # otherwise the first file would be read for all
     previous = signal.signal(signal.SIGALRM, too_long)
     signal.alarm(LIMIT_S)
     try:

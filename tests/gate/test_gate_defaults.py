@@ -8,13 +8,13 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config import to_toml
-from fairbench.config.defaults import chosen_part
+from fairbench.config.origins import chosen_part
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import digest_of, experiment_tables
-from fairbench.execute.context import run_context
 from fairbench.execute.repeats import simulate_all
+from fairbench.execute.tasks import run_context
 from fairbench.gate.baseline import keep
-from fairbench.results.chosen import chosen_of, old_defaults
+from fairbench.results.experiments import chosen_of, old_defaults
 from fairbench.results.store import runs_in
 
 SMALL = {"workload": "chat", "scenario": "none", "num_programs": 2, "scheduler": "vtc"}
@@ -77,7 +77,7 @@ def test_a_baseline_of_an_earlier_version_is_read_by_the_chosen_keys_of_its_mani
     folder = stored(tmp_path, spec)
     file = folder / "one" / "experiment.toml"
     file.write_text(to_toml(spec.model_copy(update={"given": None})))
-    head = check(folder).stdout.split("\n\n")[0]
+    head = check(folder).stdout.split("\n\n")[1]
     assert "default changed: vtc.output_weight 40 -> 2 " in head
     assert "input_weight" not in head
 

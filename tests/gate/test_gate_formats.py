@@ -10,7 +10,7 @@ from fairbench.gate.formats import as_commands, as_junit, outcome_markdown, outc
 from fairbench.gate.judge import Verdict
 from fairbench.gate.outcome import changes, judge, short_texts
 from fairbench.gate.points import PairedPoint
-from fairbench.results.values import Value
+from fairbench.results.summary import Value
 from tests.gate.gate_helpers import summary
 
 CLAUSES = ["jain_index:-0.02", "victim_p99_s:+10%", "refused:+0"]
@@ -128,7 +128,10 @@ def test_the_table_is_complete_and_fits(outcome):
     text = outcome_text(outcome)
     assert max(map(len, text.split("\n"))) <= 100
     lines = [" ".join(line.split()) for line in text.split("\n")]
-    assert lines[0].startswith("simulated on ")
+    assert lines[0] == (
+        "Failed at 1 point: jain_index:-0.02; Not decided at 1 point: victim_p99_s:+10%."
+    )
+    assert lines[2].startswith("simulated on ")
     assert "jain_index:-0.02 0.9 0.85 -5.56% FAIL" in lines
     assert "victim_p99_s:+10% 1 s > 1.05 s +5% inconclusive" in lines
     assert "at least 0.88 is allowed" in lines

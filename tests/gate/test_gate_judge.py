@@ -15,7 +15,7 @@ from fairbench.gate.judge import (
     p_larger,
     parse_clause,
 )
-from fairbench.results.values import Value
+from fairbench.results.summary import Value
 
 PASS, FAIL, INCONCLUSIVE, ERROR = Verdict
 LESS = "victim_p99_s"
@@ -109,6 +109,13 @@ def test_measured_runs_fail_when_they_rank_worse_than_allowed():
     assert overlapping == (INCONCLUSIVE, "p = 0.2 (worse), 0.9 (no worse)")
     assert repeated(f"{MORE}:-0.02", [0.9, 0.91, 0.92], [0.85, 0.86, 0.87]).verdict is FAIL
     assert repeated(f"{MORE}:-0.02", [0.85, 0.86, 0.87], [0.9, 0.91, 0.92]).verdict is PASS
+
+
+def test_measured_runs_pass_without_significance_only_below_the_best_limit():
+    before = [10.0, 20.0, 30.0]
+    assert repeated(f"{LESS}:+10%", before, [11.0, 10.9, 11.0]).verdict is PASS
+    assert repeated(f"{LESS}:+10%", before, [11.0, 10.9, 11.1]).verdict is INCONCLUSIVE
+    assert repeated(f"{LESS}:+10%", before, [12.0, 21.0, 32.0]).verdict is INCONCLUSIVE
 
 
 def test_equal_measured_runs_pass():

@@ -11,8 +11,7 @@ import json
 from pathlib import Path
 
 from fairbench.errors import UsageError
-from fairbench.hardware.catalogue import DERIVED
-from fairbench.hardware.profile_file import table_of
+from fairbench.hardware.catalogue import DERIVED, table_of
 from fairbench.profiling.derived_profile import derive
 
 PROFILES = Path(__file__).parents[2] / "bench/fairbench/hardware/profiles"

@@ -3,8 +3,8 @@
 import pytest
 
 from fairbench.hardware.catalogue import load_profile, profile_ids
-from fairbench.hardware.flash_attention import flash_attention_2
 from fairbench.hardware.gpu_time import PS_PER_MS
+from fairbench.hardware.timing import flash_attention_2
 
 A100 = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang")
 

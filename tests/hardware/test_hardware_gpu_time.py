@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fairbench.core import PS_PER_S
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.gpu_time import Decoding, decode_parts, split, step_parts
+from fairbench.hardware.gpu_time import Decoding, decode_parts, split_in_proportion, step_parts
 from fairbench.hardware.timing import ProfileCosts
 from tests.strategies import examples
 
@@ -25,9 +25,9 @@ class Toy:
 
 
 def test_the_parts_of_a_split_are_whole_numbers_that_add_up():
-    assert split(10, [1, 1, 1]) == [3, 3, 4]
-    assert split(7, [0, 5, 0]) == [0, 7, 0]
-    assert split(7, [0, 0]) == [0, 0]
+    assert split_in_proportion(10, [1, 1, 1]) == [3, 3, 4]
+    assert split_in_proportion(7, [0, 5, 0]) == [0, 7, 0]
+    assert split_in_proportion(7, [0, 0]) == [0, 0]
 
 
 def test_more_context_costs_more_and_fixed_parts_are_split_equally():

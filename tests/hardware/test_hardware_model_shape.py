@@ -101,6 +101,10 @@ def test_a_model_is_split_by_its_heads():
         ("h100", "h100-80gb"), ("H100", "h100-80gb"), ("NVIDIA_H200", "h200-141gb"),
         ("a100-sxm4-80gb", "a100-80gb"), ("b200", "b200-180gb"), ("l4", "l4-24gb"),
         ("l40s-48gb", "l40s-48gb"), ("a10g", "a10g-24gb"),
+        ("NVIDIA A40", "a40-48gb"), ("NVIDIA GeForce RTX 4090", "rtx4090-24gb"),
+        ("rtx_5090", "rtx5090-32gb"), ("RTX PRO 6000 Blackwell", "rtxpro6000-96gb"),
+        ("AMD Instinct MI300X", "mi300x-192gb"), ("GH200", "gh200-96gb"), ("b300", "b300-288gb"),
+        ("NVIDIA L4", "l4-24gb"), ("gh200-96GB", "gh200-96gb"),
     ],
 )  # fmt: skip
 def test_spellings_of_gpus_are_recognised(text, name):

@@ -6,9 +6,16 @@ from hypothesis import strategies as st
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
-from fairbench.files.toml_text import dumps
-from fairbench.hardware.catalogue import is_known, load_profile, profile_ids, resolve_profile
-from fairbench.hardware.profile_file import profile_of_table, read_profile, table_of
+from fairbench.files.formats import dumps
+from fairbench.hardware.catalogue import (
+    is_known,
+    load_profile,
+    profile_ids,
+    profile_of_table,
+    read_profile,
+    resolve_profile,
+    table_of,
+)
 
 QWEN = "h100-80gb/qwen3-14b/tp1/measured-vllm"
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.hardware.timing import slowed
 from tests.shared_data import PROFILES, needs
 
 profiles = st.sampled_from(profile_ids()).map(load_profile)
@@ -52,6 +53,18 @@ def test_a_decode_step_takes_the_time_of_the_formula(profile, contexts):
 def test_decode_time_is_exactly_linear_in_context(profile, size, context, more):
     longer = profile.decode_ps(size, context + more) - profile.decode_ps(size, context)
     assert longer == more * profile.context_ps > 0
+
+
+@given(profiles, st.sampled_from([0.5, 2.0, 4.0]), st.lists(chunks, max_size=4))
+def test_every_time_of_a_slower_gpu_is_longer_by_the_factor(profile, factor, prefills):
+    slow = slowed(profile, factor)
+    for before, after in (
+        (profile.step_ps(prefills, 8, 5_000), slow.step_ps(prefills, 8, 5_000)),
+        (profile.pool.host_token_ps, slow.pool.host_token_ps),
+        (profile.frontend.request_ms * 1e9, slow.frontend.request_ms * 1e9),
+    ):
+        assert after == pytest.approx(factor * before, rel=1e-6, abs=2 * 5_000)
+    assert slow.pool.tokens(0.8) == profile.pool.tokens(0.8)
 
 
 @needs(PROFILES)

@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairbench.files.toml_text import toml_value
+from fairbench.files.formats import toml_value
 from fairbench.hardware.catalogue import load_profile
 from fairbench.live.backends.base import Served
 from fairbench.live.driver.drive import drive
-from fairbench.live.driver.target import Target
+from fairbench.live.driver.target import DriverTarget
 from fairbench.live.records import read_records, tables_of
 from fairbench.live.summary import summary_of
 
@@ -89,7 +89,7 @@ def emulated_cluster(spec, **flags):
 
 def run_emulated(spec, folder: Path, router, *, time_scale=1.0, **options):
     """Drive the spec's clients against the router; return records and summary."""
-    target = Target(router.address, lengths="header", time_scale=time_scale)
+    target = DriverTarget(router.address, lengths="header", time_scale=time_scale)
     result = asyncio.run(drive(spec, target, folder, vocab=VOCAB, **options))
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])

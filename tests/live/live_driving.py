@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fairbench.config.resolve import resolve
 from fairbench.live.driver.drive import drive
-from fairbench.live.driver.target import Target
+from fairbench.live.driver.target import DriverTarget
 from fairbench.live.records import read_records
 from tests.live.live_null_server import null_server
 
@@ -33,14 +33,14 @@ def small_spec(workload="chat", settings=None, **flags):
 
 
 def driven(spec, *, target=None, interrupted=lambda server: False, **server_settings):
-    """Return (records, server, result) of a spec; ``target`` are fields of the ``Target``."""
+    """Return (records, server, result) of a spec; ``target`` are fields of the ``DriverTarget``."""
 
     async def run(folder):
         async with null_server(**server_settings) as server:
             fields = {"time_scale": SCALE} | (target or {})
             result = await drive(
                 spec,
-                Target(**({"base_url": server.url} | fields)),
+                DriverTarget(**({"base_url": server.url} | fields)),
                 folder,
                 vocab=VOCAB,
                 interrupted=lambda: interrupted(server),
@@ -75,7 +75,7 @@ def answered_by(replies, later, *, spec=None, stays_open=False, **target):
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         given = spec or small_spec("chat", {"turns_min": 1, "turns_max": 1}, num_programs=1)
         async with server:
-            await drive(given, Target(url, time_scale=SCALE, **target), folder, vocab=VOCAB)
+            await drive(given, DriverTarget(url, time_scale=SCALE, **target), folder, vocab=VOCAB)
             for writer in kept:
                 writer.close()
 

@@ -1,7 +1,7 @@
 """Recipes that start the servers of an experiment on this machine."""
 
 from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.registry import live_backend
+from fairbench.live.backends.workers import live_backend
 
 
 def places_of(launcher, wanted, timeout_s=600.0, interrupted=lambda: False):

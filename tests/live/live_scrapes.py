@@ -30,7 +30,12 @@ def home(weights=None, waiting=(), balances=None):
     scheduler = SimpleNamespace(balances=lambda: balances or {})
     config = SimpleNamespace(weights=weights or {})
     return SimpleNamespace(
-        scheduler=scheduler, config=config, ledger=Ledger(), waiting=waiting, idle=False
+        scheduler=scheduler,
+        config=config,
+        ledger=Ledger(),
+        waiting=waiting,
+        idle=False,
+        ranks=None,
     )
 
 

@@ -2,7 +2,7 @@
 
 import time
 
-from fairbench.execute.drivers.process import serve
+from fairbench.execute.drivers import serve
 
 AHEAD_S = 12_345.0
 RATE = 1.01  # gains a second per hundred, which is visible within seconds

@@ -11,7 +11,7 @@ from fairbench.config.backend import KINDS
 from fairbench.config.resolve import resolve
 from fairbench.live.backends.base import LiveBackend, LiveOptions
 from fairbench.live.backends.endpoint import told_by
-from fairbench.live.backends.registry import live_backend, same_workers
+from fairbench.live.backends.workers import live_backend, same_workers
 
 NAMED = {
     "sglang": {"model": "m"},
@@ -49,6 +49,12 @@ def test_tables_name_the_backend_of_a_run():
     assert not live_backend(spec_of("endpoint")).served(info).emulated
     emulated = live_backend(spec_of("emulator")).served(info)
     assert (emulated.name, emulated.emulated) == ("emulator 0.5.23, llama-3.1-8b", True)
+
+
+@pytest.mark.parametrize(("off", "ahead"), [(False, True), (True, False), (None, None)])
+def test_a_run_says_whether_sglangs_overlap_schedule_is_on(off, ahead):
+    info = {} if off is None else {"disable_overlap_schedule": off}
+    assert live_backend(spec_of("sglang")).served(info).async_scheduling is ahead
 
 
 def test_only_the_emulator_obeys_a_length_header():

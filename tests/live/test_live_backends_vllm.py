@@ -11,8 +11,8 @@ from aiohttp.test_utils import TestServer
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.backends.registry import live_backend
 from fairbench.live.backends.vllm import PYTHON
+from fairbench.live.backends.workers import live_backend
 from fairbench.live.plugin_config import plugin_config
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.live.server_facts import info_in
@@ -43,7 +43,7 @@ def spec_of(settings=(), **backend):
 
 def recipes_of(spec, monkeypatch, gpus="0,1"):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
-    monkeypatch.setattr("fairbench.live.processes.server_python.MISSING", "")
+    monkeypatch.setattr("fairbench.live.processes.environment.MISSING", "")
     return recipes_here(spec)
 
 

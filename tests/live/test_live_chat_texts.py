@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live.chat_texts import MEDIA_TOKENS
 from fairbench.live.json_errors import Problem
+from fairbench.live.openai import MEDIA_TOKENS
 from fairbench_emulator.server_apis import EmulatedChat
 from fairbench_emulator.tokens import ApproximateText
 from fairbench_serve.calls import ChatApi, CompletionsApi, GenerateApi

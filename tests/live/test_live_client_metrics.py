@@ -18,13 +18,13 @@ from fairbench.live.ledger import (
     SHARES_EVERY_S,
     WINDOW_S,
     Ledger,
-    Shares,
+    RecentShares,
     fair_shares,
 )
 from fairbench.live.plugin_config import plugin_config
-from fairbench.metrics.max_min import max_min
-from fairbench_engines.sglang.home import Home
-from fairbench_engines.vllm.home import Home as VLLMHome
+from fairbench.metrics.fairness import max_min
+from fairbench_engines.sglang.home import SGLangHome
+from fairbench_engines.vllm.home import VLLMHome
 from fairbench_serve.metrics import TotalsByClient
 from tests.engines.test_live_load_cap import ENGINE, Req, Theirs, sglang_pass, vllm_pass
 from tests.live.live_scrapes import STREAM, asked, exported, home, routed
@@ -73,12 +73,12 @@ BOTH = {"heavy": 90, "light": 10}
     ],
 )
 def test_a_share_is_relative_to_the_max_min_fair_share(service, waiting, weights, expected):
-    assert Shares(0.0).ratios(9.0, service, waiting, weights) == pytest.approx(expected)
+    assert RecentShares(0.0).ratios(9.0, service, waiting, weights) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("waits", "ratio"), [(1, 1.0), (3, 1.0), (4, 0.2), (6, 0.2)])
 def test_a_client_that_waits_at_most_looks_asks_for_more(waits, ratio):
-    shares = Shares(0.0)
+    shares = RecentShares(0.0)
     for number in range(1, 7):
         waiting = {"heavy"} | ({"light"} if number > 6 - waits else set())
         service = {"heavy": 90 * number, "light": 10 * number}
@@ -87,7 +87,7 @@ def test_a_client_that_waits_at_most_looks_asks_for_more(waits, ratio):
 
 
 def test_a_share_looks_back_one_minute():
-    shares = Shares(0.0)
+    shares = RecentShares(0.0)
     for number in range(30):  # the flood has ended at 60 s; then both get the same
         now_s = number * SHARES_EVERY_S
         flood = 90 * min(number, 12) + 10 * max(0, number - 12)
@@ -98,12 +98,12 @@ def test_a_share_looks_back_one_minute():
 
 
 def test_clients_without_totals_of_their_own_are_not_over_their_share():
-    found = Shares(0.0).ratios(1.0, {OTHERS: 1000, "a": 10, "b": 30}, "ab", {})
+    found = RecentShares(0.0).ratios(1.0, {OTHERS: 1000, "a": 10, "b": 30}, "ab", {})
     assert found == pytest.approx({"a": 0.5, "b": 1.5})
 
 
 def test_a_total_that_begins_again_is_no_negative_service():
-    shares = Shares(0.0)
+    shares = RecentShares(0.0)
     shares.ratios(10.0, {"a": 500}, (), {})
     assert shares.ratios(70.0, {"a": 20, "b": 20}, (), {}) == pytest.approx({"b": 1.0})
 
@@ -122,11 +122,11 @@ def test_the_exporter_shows_who_is_over_its_share_and_forgets_it_when_idle(monke
         host.ledger.count("extend_tokens", "heavy", 70)
         host.ledger.count("output_tokens", "heavy", 10)
         host.ledger.count("extend_tokens", "light", 10)
-        exporter.look(host)
+        exporter.update_gauges(host)
         seen.append(dict(exporter._shown))
         host.waiting, host.idle = (), True
         clock.now_s += 1
-        exporter.look(host)
+        exporter.update_gauges(host)
 
     found = exported(use)
     assert seen == [pytest.approx({"heavy": 1.8, "light": 0.2})]
@@ -145,7 +145,7 @@ def test_a_client_that_left_has_no_share(monkeypatch):
         host.ledger.count("extend_tokens", "gone", 5)
         for _ in range(3):
             clock.now_s += WINDOW_S
-            exporter.look(host)
+            exporter.update_gauges(host)
 
     assert math.isnan(exported(use)[SHARE, of("gone")])
 
@@ -176,7 +176,10 @@ def noting():
 def test_a_request_in_sglang_waits_once_and_has_one_first_token():
     """A retracted request is admitted again, and its next tokens are not its first."""
     books, waits = noting()
-    host, req = Home(plugin_config("fcfs", {}), books, lambda refresh: [], lambda req: 0), Req()
+    host, req = (
+        SGLangHome(plugin_config("fcfs", {}), books, lambda refresh: [], lambda req: 0),
+        Req(),
+    )
     req.finished = lambda: False
     for again in (False, True):
         assert host.accepts(req, 0.0)
@@ -194,10 +197,11 @@ def test_a_request_in_vllm_waits_once_and_has_one_first_token():
     host.add_request(one)
     for _ in range(2):
         assert vllm_pass(host) == [one]
-        host.produced([one.request_id])  # a step without a token, such as a part of a prompt
+        # a step without a token, such as a part of a prompt
+        host.produced([SimpleNamespace(request_id=one.request_id, new_token_ids=[])])
         for _ in range(3):
             one.num_output_tokens += 1
-            host.produced([one.request_id])
+            host.produced([SimpleNamespace(request_id=one.request_id, new_token_ids=[7])])
         one.status = SimpleNamespace(name="PREEMPTED")
         host.prepend_request(one)
     assert waits == [QUEUE_TIME, FIRST_TOKEN]
@@ -251,7 +255,7 @@ def test_histograms_of_the_router_add_up_when_clients_lose_theirs(monkeypatch):
     totals = TotalsByClient()
     totals._times._most = 2
     for number in range(7):
-        totals.held(f"client-{number}", number)
+        totals.count_held(f"client-{number}", number)
     (family,) = (one for one in totals.collect() if one.name.endswith(QUEUE_TIME))
     counts = {s.labels[CLIENT]: s.value for s in family.samples if s.name.endswith("_count")}
     assert counts == {"client-5": 1, "client-6": 1, OTHERS: 5}

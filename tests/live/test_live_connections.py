@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 from aiohttp import web, web_protocol
 
-from fairbench.live import connections, http_server
+from fairbench.live import http_server
+from fairbench.live import http_server as connections
 from fairbench.live.http_server import listening
 from tests.serve.live_router import GENERATE, PATHS, Worker, until
 

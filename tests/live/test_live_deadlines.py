@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
 from fairbench.live import headers
+from fairbench.live.headers import tagged, untagged
 from fairbench.live.json_errors import Problem
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.request_tag import tagged, untagged
 from fairbench.targets import NOT_DUE, Due
 from fairbench_engines.home import request_of
-from fairbench_serve.deadlines import promises
+from fairbench_serve.config import promises
 from tests.emulator.live_emulator import running
 from tests.serve.live_router import CHAT, GENERATE, PATHS, cluster, router_before, until
 
@@ -60,12 +60,14 @@ def test_deadlines_within_a_lifetime_have_readable_names():
     ],
 )
 def test_the_due_time_of_a_request(sent, due):
-    assert promises(FLAGS).of(sent).due(100.0, 8) == due
+    assert promises(FLAGS).promise_for(sent).due(100.0, 8) == due
 
 
 def test_objectives_are_ignored_if_none_is_configured():
-    assert promises(None).of({OBJECTIVE: "premium"}).due(1.0, 8) == NOT_DUE
-    assert promises({"ttft": "1s"}).of({OBJECTIVE: "premium"}).due(1.0, 8) == Due(2.0, None)
+    assert promises(None).promise_for({OBJECTIVE: "premium"}).due(1.0, 8) == NOT_DUE
+    assert promises({"ttft": "1s"}).promise_for({OBJECTIVE: "premium"}).due(1.0, 8) == Due(
+        2.0, None
+    )
 
 
 @pytest.mark.parametrize("text", ["", "0", "-5", "1.5", "1e3", "soon", "86400001", "9" * 99, "٣"])
@@ -73,13 +75,13 @@ def test_an_invalid_deadline_is_a_bad_request(text):
     with pytest.raises(
         Problem, match=r"x-request-deadline-ms: .* must be a number of milli"
     ) as bad:
-        promises(None).of({headers.DEADLINE: text})
+        promises(None).promise_for({headers.DEADLINE: text})
     assert bad.value.status == 400
 
 
 def test_an_unknown_objective_is_a_bad_request():
     with pytest.raises(Problem, match=r"unknown objective 'glod'.*Did you mean 'gold'"):
-        promises(FLAGS).of({OBJECTIVE: "glod"})
+        promises(FLAGS).promise_for({OBJECTIVE: "glod"})
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,15 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import RunFailed
 from fairbench.live import doctor
-from fairbench.live.doctor import Facts, Findings, Trial, Waits, facts_of, lines_of
+from fairbench.live.doctor import Findings, FloodTrial, PhaseWaits, ServerFacts, facts_of, lines_of
 from tests.emulator.live_emulator import running
 from tests.serve.live_router import Worker, cluster
 
 
 def trial(alone, beside, flood, failed=0):
-    return Trial(24, 60.0, Waits(alone, 0), Waits(beside, failed), Waits(flood, 0))
+    return FloodTrial(
+        24, 60.0, PhaseWaits(alone, 0), PhaseWaits(beside, failed), PhaseWaits(flood, 0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,9 +43,9 @@ def test_a_light_client_whose_requests_mostly_fail_is_harmed(failed, harmed):
 def test_a_light_client_without_any_answer_is_harmed():
     found = trial((0.1,), (), (0.1,), 5)
     assert found.harmed
-    assert json.loads(json.dumps(Findings("u", Facts("vLLM", "vtc"), found).as_dict()))["trial"][
-        "light_beside"
-    ] == {"requests": 0, "failed": 5, "mean_ttft_s": None, "max_ttft_s": None}
+    assert json.loads(json.dumps(Findings("u", ServerFacts("vLLM", "vtc"), found).as_dict()))[
+        "trial"
+    ]["light_beside"] == {"requests": 0, "failed": 5, "mean_ttft_s": None, "max_ttft_s": None}
 
 
 CALM, HARM = trial((0.1,), (0.2,), (2.0,)), trial((0.1,), (2.0,), (2.0,))
@@ -52,11 +54,26 @@ CALM, HARM = trial((0.1,), (0.2,), (2.0,)), trial((0.1,), (2.0,), (2.0,))
 @pytest.mark.parametrize(
     ("facts", "of", "fine", "first"),
     [
-        (Facts("SGLang", "vtc"), CALM, True, "active: vtc in SGLang; unharmed: the light client"),
-        (Facts("SGLang", "fcfs"), HARM, False, "active: fcfs in SGLang; harmed: the light client"),
-        (Facts("vLLM", "dlpm"), None, True, "active: dlpm in vLLM; the flood was not tried"),
-        (Facts("vLLM", hint="x"), None, False, "not active: no scheduler of fairbench is visible"),
-        (Facts("vLLM"), CALM, False, "not active: no scheduler"),
+        (
+            ServerFacts("SGLang", "vtc"),
+            CALM,
+            True,
+            "active: vtc in SGLang; fair: the well-behaved client",
+        ),
+        (
+            ServerFacts("SGLang", "fcfs"),
+            HARM,
+            False,
+            "active: fcfs in SGLang; unfair: the well-behaved client",
+        ),
+        (ServerFacts("vLLM", "dlpm"), None, True, "active: dlpm in vLLM; the flood was not tried"),
+        (
+            ServerFacts("vLLM", hint="x"),
+            None,
+            False,
+            "not active: no scheduler of fairbench is visible",
+        ),
+        (ServerFacts("vLLM"), CALM, False, "not active: no scheduler"),
     ],
 )
 def test_the_first_line_is_the_answer(facts, of, fine, first):
@@ -66,7 +83,7 @@ def test_the_first_line_is_the_answer(facts, of, fine, first):
 
 
 def test_a_harmed_client_of_a_scheduler_with_a_quantum_gets_a_hint():
-    facts = Facts("SGLang", "dlpm", {"dlpm.quantum": 10_000})
+    facts = ServerFacts("SGLang", "dlpm", {"dlpm.quantum": 10_000})
     assert "lower dlpm.quantum" in "\n".join(lines_of(Findings("u", facts, HARM)))
     assert "lower" not in "\n".join(lines_of(Findings("u", facts, CALM)))
 
@@ -118,7 +135,7 @@ def test_a_report_that_is_none_of_ours_ends_with_one_line(monkeypatch, info):
 
 @pytest.mark.parametrize(("most", "flood"), [(None, 64), (8, 24), (256, 512), (1, 3)])
 def test_a_flood_overfills_the_server_within_a_limit(most, flood):
-    assert Facts("SGLang", most_running=most).flood() == flood
+    assert ServerFacts("SGLang", most_running=most).flood() == flood
 
 
 def flooded(local, **settings):
@@ -209,5 +226,7 @@ def test_a_server_that_answers_nothing_fails_with_its_error():
         finally:
             await worker.stop()
 
-    with pytest.raises(RunFailed, match=r"light client alone got no answer in 0.25 s: .*500"):
+    with pytest.raises(
+        RunFailed, match=r"well-behaved client alone got no answer in 0.25 s: .*500"
+    ):
         asyncio.run(run())

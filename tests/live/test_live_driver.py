@@ -20,11 +20,10 @@ import pytest
 from fairbench.config.resolve import experiment
 from fairbench.core import Segment
 from fairbench.errors import ProgramFailed, RunFailed, UsageError
-from fairbench.live.driver.clock import RunClock
-from fairbench.live.driver.drive import drive
-from fairbench.live.driver.programs import LiveLLM
-from fairbench.live.driver.server_apis import Answer
-from fairbench.live.driver.target import Target
+from fairbench.live.driver.connection import RunClock
+from fairbench.live.driver.drive import LiveLLM, drive
+from fairbench.live.driver.server_apis import StreamedAnswer
+from fairbench.live.driver.target import DriverTarget
 from fairbench.live.records import read_records
 from fairbench.sim.run import simulate
 from fairbench.workloads.model import WorkloadSpec
@@ -175,8 +174,8 @@ def test_the_server_may_get_only_the_output_limit():
 def test_times_of_a_request_are_in_order_and_gaps_add_up():
     records, _, result = driven(small_spec("chat"), chunks=3, gap_s=0.004, queue_time_s=0.25)
     for r in records.requests:
-        assert r.arrival_s <= r.sent_s <= r.first_token_s <= r.finish_s <= result.end_s
-        assert r.admitted_s == r.sent_s + 0.25
+        assert r.arrival_s <= r.submit_s <= r.first_token_s <= r.finish_s <= result.end_s
+        assert r.admitted_s == r.submit_s + 0.25
         assert sum(r.chunk_tokens) == r.output_tokens
         assert len(r.chunk_s) == len(r.chunk_tokens) == min(3, r.output_tokens)
         assert (r.chunk_s[0], r.chunk_s[-1]) == (r.first_token_s, r.finish_s)
@@ -237,7 +236,7 @@ def test_a_missing_server_is_an_error_of_every_request():
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         records, _, _ = driven(small_spec("chat"), target={"base_url": url})
     assert {record.error.partition(":")[0] for record in records.requests} == {"no connection"}
-    assert {record.sent_s for record in records.requests} == {None}
+    assert {record.submit_s for record in records.requests} == {None}
     assert {program.status for program in records.programs} == {"refused"}
 
 
@@ -254,7 +253,7 @@ def driven_against(reply):
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with server:
-            target = Target(url, time_scale=SCALE)
+            target = DriverTarget(url, time_scale=SCALE)
             await drive(small_spec("chat"), target, folder, vocab=VOCAB)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -283,7 +282,7 @@ def test_an_answer_may_be_empty_and_end_with_the_connection():
     assert {program.status for program in records.programs} == {"finished"}
     for record in records.requests:
         assert (record.status, record.output_tokens, record.chunk_s) == ("finished", 0, [])
-        assert record.first_token_s == record.finish_s >= record.sent_s
+        assert record.first_token_s == record.finish_s >= record.submit_s
 
 
 def test_connections_are_reused():
@@ -307,7 +306,7 @@ def test_the_concurrency_limit_holds_and_queued_requests_are_counted():
     assert len(records.requests) == 8 * 30
     held = [record for record in records.requests if record.held_s > 0.01]
     assert len(held) > 100
-    assert all(record.sent_s >= record.arrival_s for record in records.requests)
+    assert all(record.submit_s >= record.arrival_s for record in records.requests)
 
 
 def test_a_client_in_a_closed_loop_has_a_fixed_number_of_programs_in_flight():
@@ -369,7 +368,7 @@ def test_requests_are_due_at_absolute_times_however_late_the_driver_is():
     due_s = []
 
     class Busy:
-        async def call(self, call, outputs):
+        async def send_call(self, call, outputs):
             due_s.append(call.due_s)
             raise ProgramFailed("that is all")
 
@@ -395,15 +394,15 @@ async def call(llm, depth):
 def test_gather_waits_for_every_branch_before_it_reports_a_failure():
     ended = []
 
-    class Token(Answer):
-        def _read(self, payload):
+    class Token(StreamedAnswer):
+        def _read_event(self, payload):
             return 0
 
         def rendered(self):
             return b"1"
 
     class Caller:
-        async def call(self, call, outputs):
+        async def send_call(self, call, outputs):
             await asyncio.sleep(0.02 if call.depth else 0.0)
             ended.append(call.depth)
             if call.depth == 0:
@@ -439,7 +438,7 @@ def test_a_full_disk_ends_the_run_with_one_line(tmp_path):
 
     async def main():
         async with null_server() as server:
-            await drive(small_spec("chat"), Target(server.url), tmp_path, vocab=VOCAB)
+            await drive(small_spec("chat"), DriverTarget(server.url), tmp_path, vocab=VOCAB)
 
     with pytest.raises(RunFailed, match=r"requests\.jsonl: cannot be written: No space left"):
         asyncio.run(main())
@@ -484,9 +483,9 @@ import asyncio, sys
 from pathlib import Path
 from tests.live.live_driving import small_spec, VOCAB
 from fairbench.live.driver.drive import drive
-from fairbench.live.driver.target import Target
+from fairbench.live.driver.target import DriverTarget
 spec = small_spec("chat", num_programs=500, request_rate=100.0)
-asyncio.run(drive(spec, Target(sys.argv[1]), Path(sys.argv[2]), vocab=VOCAB))
+asyncio.run(drive(spec, DriverTarget(sys.argv[1]), Path(sys.argv[2]), vocab=VOCAB))
 """
 
 
@@ -518,7 +517,7 @@ def test_records_need_a_folder(tmp_path):
         asyncio.run(
             drive(
                 small_spec("chat"),
-                Target("http://127.0.0.1:1"),
+                DriverTarget("http://127.0.0.1:1"),
                 tmp_path / "none",
                 vocab=range(9, 99),
             )

@@ -12,19 +12,19 @@ from fairbench.config.backend import Endpoint
 from fairbench.config.resolve import resolve
 from fairbench.core import Segment
 from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.registry import live_backend
+from fairbench.live.backends.workers import live_backend
+from fairbench.live.driver.connection import waiting_s
 from fairbench.live.driver.server_apis import (
+    ApiCall,
     AskChat,
     AskCompletions,
     AskGenerate,
     BadEvent,
-    Question,
 )
-from fairbench.live.driver.sse_client import waiting_s
 from fairbench.live.summary import first_messages
 from tests.live.live_driving import SCALE, VOCAB, answered_by
 
-QUESTION = Question((Segment("a", 3),), {}, "ann", 7, 7)
+QUESTION = ApiCall((Segment("a", 3),), {}, "ann", 7, 7)
 
 
 def chat_event(delta=None, finish_reason=None, **more):
@@ -35,17 +35,19 @@ def chat_event(delta=None, finish_reason=None, **more):
 @pytest.mark.parametrize("field", ["content", "reasoning_content", "reasoning"])
 def test_thinking_tokens_count_as_output_under_any_name(field):
     answer = AskChat(None).answer()
-    assert answer.take(chat_event({"role": "assistant"})) == 0
-    assert answer.take(chat_event({field: "Hm", "content": "Hm" if field == "content" else None}))
-    assert answer.take(chat_event({field: "."})) == 1
+    assert answer.take_event(chat_event({"role": "assistant"})) == 0
+    assert answer.take_event(
+        chat_event({field: "Hm", "content": "Hm" if field == "content" else None})
+    )
+    assert answer.take_event(chat_event({field: "."})) == 1
     assert (answer.output_tokens, answer.rendered()) == (2, b"Hm.")
 
 
 @pytest.mark.parametrize("reasoning", [{"effort": "low"}, [], "", None, 3])
 def test_reasoning_that_is_not_text_does_not_count_as_output(reasoning):
     answer = AskChat(None).answer()
-    assert answer.take(chat_event({"reasoning": reasoning})) == 0
-    assert answer.take(chat_event({"reasoning": reasoning, "content": "a"})) == 1
+    assert answer.take_event(chat_event({"reasoning": reasoning})) == 0
+    assert answer.take_event(chat_event({"reasoning": reasoning, "content": "a"})) == 1
 
 
 ABORTED = {
@@ -60,7 +62,7 @@ ABORTED = {
 @pytest.mark.parametrize("ask", ABORTED, ids=lambda ask: type(ask).__name__)
 def test_an_answer_that_was_aborted_is_a_failure_in_every_api(ask):
     with pytest.raises(BadEvent, match="aborted: no reason given"):
-        ask.answer().take(ABORTED[ask])
+        ask.answer().take_event(ABORTED[ask])
 
 
 def test_the_reason_of_an_abort_is_reported():
@@ -68,13 +70,13 @@ def test_the_reason_of_an_abort_is_reported():
     for ask in (AskGenerate(VOCAB), AskChat(None)):
         event = chat_event(finish_reason=meta["finish_reason"], meta_info=meta)
         with pytest.raises(BadEvent, match="aborted: too long"):
-            ask.answer().take(event)
+            ask.answer().take_event(event)
 
 
 @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter"])
 def test_other_reasons_end_an_answer(reason):
     answer = AskChat(None).answer()
-    answer.take(chat_event(finish_reason=reason))
+    answer.take_event(chat_event(finish_reason=reason))
     assert answer.finished
 
 
@@ -84,7 +86,7 @@ def test_the_last_chunk_may_lack_choices_and_holds_the_counts(choices, count):
     usage = {"prompt_tokens": count, "completion_tokens": count}
     usage["prompt_tokens_details"] = {"cached_tokens": count}
     answer = AskChat(None).answer()
-    answer.take(json.dumps({"choices": choices, "usage": usage}).encode())
+    answer.take_event(json.dumps({"choices": choices, "usage": usage}).encode())
     found = (answer.input_tokens, answer.output_tokens, answer.cached_tokens)
     assert found == (12, 12, 12)
     assert {type(one) for one in found} == {int}
@@ -94,7 +96,7 @@ def test_the_last_chunk_may_lack_choices_and_holds_the_counts(choices, count):
 def test_an_event_with_an_invalid_count_is_an_error(count):
     usage = json.dumps({"choices": [], "usage": {"prompt_tokens": count}}).encode()
     with pytest.raises(BadEvent, match="not an event of this API"):
-        AskChat(None).answer().take(usage)
+        AskChat(None).answer().take_event(usage)
 
 
 def test_extra_fields_are_sent_with_every_request():
@@ -156,7 +158,7 @@ def test_a_request_to_a_busy_server_fails_or_is_sent_again(choice, asked, finish
     assert count == asked
     assert [r.status for r in records.requests].count("finished") == finished
     # A retried request counts as sent when it was sent first, at least 0.1 s before the retry.
-    lasted_s = sum(r.finish_s - r.sent_s for r in records.requests if r.finish_s is not None)
+    lasted_s = sum(r.finish_s - r.submit_s for r in records.requests if r.finish_s is not None)
     assert lasted_s > 0.19 * SCALE if choice == "wait" else lasted_s == 0
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fairbench.live.driver import sse_client
+from fairbench.live.driver import connection as sse_client
 from fairbench.live.driver.server_apis import AskChat, AskCompletions, AskGenerate, BadEvent
 from fairbench.live.summary import error_counts, first_messages
 from tests.live.live_driving import VOCAB, answered_by
@@ -45,7 +45,7 @@ def data(event):
 def answer_of(events, ask=None):
     """Return the answer of a stream's events, and the number of new tokens of each."""
     answer = (ask or AskChat(None)).answer()
-    return answer, [answer.take(data(event)) for event in events]
+    return answer, [answer.take_event(data(event)) for event in events]
 
 
 each_api = pytest.mark.parametrize("ask", APIS, ids=lambda ask: type(ask).__name__)
@@ -357,3 +357,17 @@ def test_a_whole_answer_may_lack_its_last_line_end(reply):
 
     records, _ = answered_by([], reply, api="chat")
     assert {(r.status, r.error) for r in records.requests} == {("finished", None)}
+
+
+def test_an_event_without_end_is_an_error(monkeypatch):
+    monkeypatch.setattr(sse_client, "MAX_EVENT_BYTES", 1000)
+    kinds, said = errors_of(HEAD + b"data: " + b"x" * 5000)
+    assert kinds == {"stream error": 2}
+    assert said == {"stream error": "an event has more than 1000 bytes"}
+
+
+def test_lines_of_data_without_a_blank_line_between_them_are_read_one_by_one():
+    """Each line is an event of its own for some servers that forget the blank line."""
+    reply = HEAD + b"".join(b"data: %b\n" % data(one) for one in (TEXT, STOP, DONE)) + b"\n"
+    records, _ = answered_by([], reply, api="chat")
+    assert {(r.status, r.output_tokens) for r in records.requests} == {("finished", 1)}

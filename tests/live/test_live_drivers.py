@@ -16,27 +16,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.drivers.process import ReadClock, serve
-from fairbench.execute.drivers.sharded import Driver, Team, Written, drive_sharded
-from fairbench.execute.drivers.start import LocalCrew
-from fairbench.execute.local_processes import start_child
+from fairbench.execute.crews import LocalCrew
+from fairbench.execute.drivers import Driver, ReadClock, Team, Written, drive_sharded, serve
+from fairbench.execute.tasks import start_child
 from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.registry import check_live
+from fairbench.live.backends.workers import check_live
 from fairbench.live.driver.drive import DriveResult, drive
-from fairbench.live.driver.shards import (
+from fairbench.live.driver.target import DriverTarget
+from fairbench.live.records import (
     CLOCK_FILE,
     FOLDER,
-    Comparison,
+    ClockComparison,
+    Journal,
     Offset,
+    ProgramRecord,
+    RequestRecord,
     Shard,
     clocks,
-    compare,
+    compare_clocks,
     corrected,
     merge,
+    read_records,
     write_clock,
 )
-from fairbench.live.driver.target import Target
-from fairbench.live.records import Journal, ProgramRecord, RequestRecord, read_records
 from tests.live.live_cli import descendants, lines, running, wait_until
 from tests.live.live_driving import VOCAB, small_spec
 from tests.live.live_null_server import null_server
@@ -69,7 +71,7 @@ def test_a_skew_is_within_its_uncertainty_for_any_network_delays(skew_s, ways):
         now_s += back_s
         return read_s
 
-    found = compare(ask, lambda: now_s, rounds=len(ways))
+    found = compare_clocks(ask, lambda: now_s, rounds=len(ways))
     assert found.uncertainty_s == pytest.approx(min(map(sum, ways)) / 2, abs=1e-6)
     assert abs(found.offset_s - skew_s) <= found.uncertainty_s + 1e-6
 
@@ -82,7 +84,7 @@ def test_the_clock_of_another_process_is_found_within_its_uncertainty():
             child.pipe.send(ReadClock())
             return child.pipe.recv()
 
-        found = compare(ask, time.monotonic)
+        found = compare_clocks(ask, time.monotonic)
         before_s, skewed_s, after_s = time.monotonic(), skewed_clock(), time.monotonic()
         unsure_s = found.uncertainty_s + (after_s - found.at_s) * (RATE - 1)
         assert skewed_s - after_s - unsure_s <= found.offset_s <= skewed_s - before_s + unsure_s
@@ -93,9 +95,9 @@ def test_the_clock_of_another_process_is_found_within_its_uncertainty():
 
 def test_a_difference_within_the_uncertainty_is_no_drift():
     early = offset(10.0, 5.0, 0.25)
-    assert Comparison(early).drift_s == 0.0
-    assert Comparison(early, offset(20.0, 5.5, 0.25)).drift_s == 0.0
-    drifted = Comparison(early, offset(20.0, 7.0, 0.5))
+    assert ClockComparison(early).drift_s == 0.0
+    assert ClockComparison(early, offset(20.0, 5.5, 0.25)).drift_s == 0.0
+    drifted = ClockComparison(early, offset(20.0, 7.0, 0.5))
     assert (drifted.drift_s, drifted.uncertainty_s) == (2.0, 0.5)
     assert [drifted.ahead_s(since_s) for since_s in (0.0, 5.0, 10.0)] == [0.0, 1.0, 2.0]
 
@@ -114,12 +116,12 @@ def program(program_id, client="a", at_s=0.0):
 
 def test_records_of_a_clock_that_ran_fast_are_moved_back():
     """The clock gains 1 s in 10 s; the run's time is twice as fast as the clocks."""
-    clock = Comparison(offset(0.0, 0.0), offset(10.0, 1.0))
-    moved = corrected(request(4, at_s=20.0, sent_s=None), clock, 2.0)
-    assert (moved.arrival_s, moved.sent_s, moved.first_token_s) == (18.0, None, 18.0)
+    clock = ClockComparison(offset(0.0, 0.0), offset(10.0, 1.0))
+    moved = corrected(request(4, at_s=20.0, submit_s=None), clock, 2.0)
+    assert (moved.arrival_s, moved.submit_s, moved.first_token_s) == (18.0, None, 18.0)
     assert (moved.admitted_s, moved.finish_s, moved.chunk_s) == (None, 18.0, [18.0])
     assert corrected(program(1, at_s=10.0), clock, 2.0).arrival_s == 9.0
-    still = Comparison(offset(0.0, 0.0, 1.0), offset(10.0, 1.0, 1.0))
+    still = ClockComparison(offset(0.0, 0.0, 1.0), offset(10.0, 1.0, 1.0))
     assert corrected(moved, still, 2.0) is moved
 
 
@@ -128,7 +130,7 @@ def test_the_merged_set_is_the_union_of_the_sets_of_all_drivers(tmp_path):
     for number, records in enumerate(drivers):
         folder = tmp_path / FOLDER.format(number=number)
         folder.mkdir()
-        write_clock(folder, Comparison(offset(offset_s=float(number))))
+        write_clock(folder, ClockComparison(offset(offset_s=float(number))))
         with Journal(folder) as journal:
             for record in records:
                 journal.request(record)
@@ -142,9 +144,9 @@ def test_the_merged_set_is_the_union_of_the_sets_of_all_drivers(tmp_path):
 
 
 def test_a_new_estimate_of_a_clock_replaces_the_old_one(tmp_path):
-    write_clock(tmp_path, Comparison(offset(1.0)))
+    write_clock(tmp_path, ClockComparison(offset(1.0)))
     with (tmp_path / CLOCK_FILE).open() as before:
-        write_clock(tmp_path, Comparison(offset(1.0), offset(2.0)))
+        write_clock(tmp_path, ClockComparison(offset(1.0), offset(2.0)))
         assert '"after":null' in before.read()
     assert [path.name for path in tmp_path.iterdir()] == [CLOCK_FILE]
 
@@ -228,7 +230,7 @@ def test_users_in_a_closed_loop_think_from_the_start(tmp_path, monkeypatch):
             asked.append(now_s)
 
     monkeypatch.setattr("fairbench.live.driver.drive.users_of", lambda *_, **__: (Leaves(),))
-    target = Target("http://127.0.0.1:9", time_scale=5.0)
+    target = DriverTarget("http://127.0.0.1:9", time_scale=5.0)
     starting = drive(small_spec(), target, tmp_path, vocab=VOCAB, starts_in_s=lambda: 0.05)
     asyncio.run(starting)
     assert len(asked) == 2
@@ -244,7 +246,7 @@ def test_a_run_of_one_driver_is_unchanged(tmp_path):
 
 @given(st.lists(st.integers()), st.integers(min_value=1, max_value=9))
 def test_every_client_has_one_driver(clients, count):
-    parts = [Shard(number, count).of(clients) for number in range(count)]
+    parts = [Shard(number, count).clients_of(clients) for number in range(count)]
     assert sorted(chain(*parts)) == sorted(clients)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -282,7 +284,7 @@ def test_drivers_with_wrong_clocks_give_the_records_of_one_driver(tmp_path):
 
     async def both():
         async with null_server() as server:
-            target = Target(server.url, time_scale=5.0)
+            target = DriverTarget(server.url, time_scale=5.0)
             (tmp_path / "one").mkdir()
             await drive(spec, target, tmp_path / "one", vocab=VOCAB)
             (tmp_path / "three").mkdir()

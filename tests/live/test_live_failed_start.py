@@ -9,11 +9,11 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed
-from fairbench.execute.context import RunContext
 from fairbench.execute.live_run import run_live_in
+from fairbench.execute.tasks import RunContext
 from fairbench.live.backends.base import LiveOptions, too_small
 from fairbench.live.backends.emulator import EmulatorBackend
-from fairbench.live.backends.registry import live_backend
+from fairbench.live.backends.workers import live_backend
 from fairbench.live.processes.servers import Recipe
 
 ENDS = "print('no memory for the KV pool', flush=True); raise SystemExit(3)"

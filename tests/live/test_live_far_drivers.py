@@ -13,18 +13,17 @@ from threading import Thread
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.drivers.sharded import drive_sharded
-from fairbench.execute.drivers.start import RemoteCrew, address_facing
-from fairbench.execute.launchers import LauncherFlags, driver_launcher_named, launcher_named
+from fairbench.execute.crews import RemoteCrew, address_facing
+from fairbench.execute.drivers import drive_sharded
+from fairbench.execute.places import LauncherFlags, driver_launcher_named, launcher_named
 from fairbench.execute.sent_files import SentFiles
 from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.registry import check_live
+from fairbench.live.backends.workers import check_live
 from fairbench.live.driver.drive import drive
-from fairbench.live.driver.shards import FOLDER, clocks
-from fairbench.live.driver.target import Target
+from fairbench.live.driver.target import DriverTarget
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.process import LocalPlace
-from fairbench.live.records import read_records
+from fairbench.live.records import FOLDER, clocks, read_records
 from tests.live.live_cli import lines, tree
 from tests.live.live_driving import VOCAB, small_spec
 from tests.live.live_null_server import null_server
@@ -55,7 +54,7 @@ def drive_far(spec, folder, crew, interrupted=lambda server: False, **server_set
         async with null_server(**server_settings) as server:
             return await asyncio.to_thread(
                 lambda: drive_sharded(
-                    *(crew, spec, Target(server.url, time_scale=SCALE), folder),
+                    *(crew, spec, DriverTarget(server.url, time_scale=SCALE), folder),
                     vocab=VOCAB,
                     on_progress=lambda progress: None,
                     interrupted=lambda: interrupted(server),
@@ -70,7 +69,7 @@ def drive_here(spec, folder):
 
     async def run():
         async with null_server() as server:
-            await drive(spec, Target(server.url, time_scale=SCALE), folder, vocab=VOCAB)
+            await drive(spec, DriverTarget(server.url, time_scale=SCALE), folder, vocab=VOCAB)
 
     asyncio.run(run())
 
@@ -120,7 +119,7 @@ def test_the_records_of_a_killed_driver_are_kept(tmp_path):
 
 def own_drivers():
     """Return the drivers that this process has started."""
-    return sorted(set(children_called("drivers.remote_process")) & set(tree(os.getpid())))
+    return sorted(set(children_called("fairbench.execute.crews")) & set(tree(os.getpid())))
 
 
 def children_called(name):
@@ -184,7 +183,7 @@ def test_callers_without_the_key_are_rejected(tmp_path, monkeypatch):
     """Three strangers say nothing, hang up or guess a key; none becomes a driver or is
     waited for.
     """
-    monkeypatch.setattr("fairbench.execute.drivers.start.ANSWER_S", 1)
+    monkeypatch.setattr("fairbench.execute.crews.ANSWER_S", 1)
     turned_away = []
 
     def strangers(port):
@@ -209,7 +208,7 @@ def test_a_driver_that_dies_before_naming_itself_is_reported(tmp_path, monkeypat
         Client((LOOPBACK, port), authkey=key).close()
         gone.append(port)
 
-    monkeypatch.setattr("fairbench.execute.drivers.start.secrets.token_bytes", bytes)
+    monkeypatch.setattr("fairbench.execute.crews.secrets.token_bytes", bytes)
     monkeypatch.setattr(Quiet, "stranger", staticmethod(lambda port: dying(port, bytes(32))))
     monkeypatch.setattr(Quiet, "exit_code", property(lambda self: 1 if gone else None))
     monkeypatch.setattr(Quiet, "ending", "exit code 1")

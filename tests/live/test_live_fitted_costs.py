@@ -4,7 +4,7 @@ import pytest
 
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.live.step_times import FEW, FittedCosts
+from fairbench_engines.step_times import FEW, FittedCosts
 
 PROFILE = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
 
@@ -43,3 +43,15 @@ def test_a_simulated_gpu_is_fitted_approximately():
     errors = [abs(fitted.decode_step_s(*one) / truth.decode_step_s(*one) - 1) for one in steps]
     errors += [abs(fitted.prefill_s(*one) / truth.prefill_s(*one) - 1) for one in prompts]
     assert sum(errors) / len(errors) < 0.1
+
+
+@pytest.mark.parametrize("token_s", [0.0, 1e-5, 3e-4])
+def test_the_time_to_load_a_token_from_the_host_is_found(token_s):
+    costs = FittedCosts()
+    assert costs.load_s(500) == 0
+    for new in (10, 40, 160):
+        for loaded in (0, 0, 200, 3000):
+            seconds = 0.005 + 4e-5 * new + token_s * loaded
+            costs.observe_prefill([(loaded, new)], seconds, loaded)
+    assert costs.load_s(500) == pytest.approx(500 * token_s, abs=1e-6)
+    assert costs.prefill_s(0, 100) == pytest.approx(0.005 + 4e-5 * 100, rel=1e-2)

@@ -81,7 +81,7 @@ def test_the_official_client_retrieves_models_and_errors():
         found = await client.models.retrieve(listed[0])
         with pytest.raises(openai.NotFoundError) as missed:
             await client.models.retrieve("meta-llama/none")
-        with pytest.raises(openai.NotFoundError, match="there is nothing"):
+        with pytest.raises(openai.NotFoundError, match="this path does not exist"):
             await client.embeddings.create(model="m", input="a")
         return listed, found.id, missed.value.body
 
@@ -99,7 +99,7 @@ def test_the_official_client_gets_the_reason_for_refusing_several_answers():
         several = "a request must have one prompt, because workers do not keep the client"
         for path, asked, why in (
             (client.chat.completions, {"messages": HI, "n": 99}, "n: must be from 1 to 16"),
-            (client.completions, {"prompt": "a", "best_of": 3}, "thrown away are in no usage"),
+            (client.completions, {"prompt": "a", "best_of": 3}, "answers that are thrown away"),
             (client.completions, {"prompt": ["a", "b"]}, several),
             (client.completions, {"prompt": [[1, 2], [3]]}, several),
         ):

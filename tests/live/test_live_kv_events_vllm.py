@@ -8,7 +8,7 @@ import pytest
 
 from fairbench.core import Segment
 from fairbench.live.kv_event_wire import AllBlocksCleared, BlockRemoved, BlockStored, decode
-from fairbench_serve.kv_events.blocks import BlockIndex
+from fairbench_serve.kv_events import BlockIndex
 from tests.sim.vllm_seam import RealEngine, vllm, why_absent
 from tests.sim.vllm_streams import Tokens, random_stream
 

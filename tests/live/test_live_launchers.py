@@ -10,14 +10,13 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.execute.launchers import LAUNCHERS, LauncherFlags, launcher_named
+from fairbench.execute.places import LAUNCHERS, LauncherFlags, launcher_named
+from fairbench.live import launchers
 from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.registry import check_live, live_backend
-from fairbench.live.launchers import probe
-from fairbench.live.launchers.base import Wanted
-from fairbench.live.launchers.command import CommandLauncher
+from fairbench.live.backends.workers import check_live, live_backend
+from fairbench.live.launchers import CommandLauncher, Wanted
+from fairbench.live.processes.environment import ServerPython
 from fairbench.live.processes.process import LocalPlace
-from fairbench.live.processes.server_python import ServerPython
 from tests.live.live_cli import descendants, lines, only, running, wait_until
 from tests.live.live_recipes import places_of
 
@@ -113,19 +112,19 @@ def test_the_variable_that_names_the_python_of_an_engine_also_holds_on_hosts(mon
 
 
 def test_hosts_with_other_versions_are_refused(monkeypatch):
-    assert probe.versions("pytest")["pytest"] == pytest.__version__
-    here, engine = probe.versions(), Wanted(2, ServerPython(("sglang", "fairbench"), "", ""))
+    assert launchers.versions("pytest")["pytest"] == pytest.__version__
+    here, engine = launchers.versions(), Wanted(2, ServerPython(("sglang", "fairbench"), "", ""))
     alike = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "1"}}
-    probe.check_alike(alike, engine)
+    launchers.check_alike(alike, engine)
     other = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "2"}}
     with pytest.raises(UsageError, match=r"host b has sglang 2, and on host a it is 1: servers"):
-        probe.check_alike(other, engine)
+        launchers.check_alike(other, engine)
     foreign = {"host a": here | {"Python": "2.7"}}
-    probe.check_alike(foreign, engine)  # an engine has its own Python
+    launchers.check_alike(foreign, engine)  # an engine has its own Python
     with pytest.raises(UsageError, match=r"host a has Python 2\.7, and here it is 3"):
-        probe.check_alike(foreign, Wanted(1))
+        launchers.check_alike(foreign, Wanted(1))
     with pytest.raises(UsageError, match=r"host a has fairbench 0, and here it is"):
-        probe.check_alike({"host a": {**here, "fairbench": "0"}}, engine)
+        launchers.check_alike({"host a": {**here, "fairbench": "0"}}, engine)
 
 
 def test_servers_on_other_hosts_listen_where_they_are_reached():

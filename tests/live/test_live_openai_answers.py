@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fairbench.live.openai_answers import (
+from fairbench.live.openai import (
     NO_OUTPUT,
     Fault,
     StreamJudge,
@@ -157,15 +157,15 @@ ROLE = of({"delta": {"role": "assistant", "content": ""}})
 )
 def test_only_new_output_of_a_stream_counts_as_output(events, outputs, fault):
     judge = StreamJudge()
-    found = [judge.take(json.dumps(event).encode()) for event in events]
+    found = [judge.judge_event(json.dumps(event).encode()) for event in events]
     assert [one.output for one in found] == outputs
     assert [one.fault for one in found] == [None] * len(events)
-    assert judge.end() == fault
+    assert judge.end_fault() == fault
 
 
 @pytest.mark.parametrize("data", [b"{}", b'{"message": "busy"}', b'{"text": "busy"}'])
 def test_an_event_named_error_is_a_fault(data):
-    assert StreamJudge().take(data, "error").fault is not None
+    assert StreamJudge().judge_event(data, "error").fault is not None
 
 
 def test_texts_of_deeply_nested_output_are_found():

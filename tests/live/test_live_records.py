@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from fairbench.errors import DataError
-from fairbench.execute.sweeps import remarks_on
+from fairbench.execute.repeats import remarks_on
 from fairbench.live.backends.base import Served
 from fairbench.live.driver.drive import DriveResult
-from fairbench.live.outcome import SERVED_FILE, recover, recovered
 from fairbench.live.records import (
     Journal,
     LiveRecords,
@@ -23,18 +22,23 @@ from fairbench.live.records import (
     read_records,
     tables_of,
 )
-from fairbench.live.service_rows import DECODE_STEPS
 from fairbench.live.summary import (
     CACHED_AT_END,
     NO_ADMISSION,
     NO_CACHED,
+    SERVED_FILE,
     error_counts,
-    itl_ms,
+    gaps_s,
     lateness_ms,
+    recover,
+    recovered,
     summary_of,
     token_gaps_s,
 )
-from fairbench.metrics.metric import QUEUE_ESTIMATED
+from fairbench.metrics.entries import LIMIT
+from fairbench.metrics.reasons import QUEUE_ESTIMATED
+from fairbench.metrics.service_rows import DECODE_STEPS
+from fairbench.metrics.totals import statistic_of
 from fairbench.report.run_table import summary_text
 from fairbench.sim.run import simulate
 from tests.live.live_driving import driven, small_spec
@@ -49,7 +53,7 @@ DONE = RequestRecord(
     depth=0,
     worker=0,
     arrival_s=1.0,
-    sent_s=1.002,
+    submit_s=1.002,
     held_s=0.0,
     admitted_s=1.5,
     first_token_s=2.0,
@@ -92,7 +96,7 @@ WAITING = changed(
     chunk_s=[],
     chunk_tokens=[],
 )
-FAILED = changed(WAITING, request_id=3, worker=-1, sent_s=None, status="refused", error="no: x")
+FAILED = changed(WAITING, request_id=3, worker=-1, submit_s=None, status="refused", error="no: x")
 
 
 def records_of(*requests, programs=(PROGRAM,)):
@@ -111,6 +115,14 @@ def test_records_are_read_back_unchanged(tmp_path):
     records = records_of(DONE, UNDER_WAY, WAITING, FAILED)
     write(tmp_path, records)
     assert read_records(tmp_path) == records
+
+
+@pytest.mark.parametrize("record", [DONE, WAITING, FAILED])
+def test_the_time_of_sending_keeps_its_key_in_the_file(tmp_path, record):
+    write(tmp_path, records_of(record))
+    row = json.loads((tmp_path / "requests.jsonl").read_bytes())
+    assert row["sent_s"] == record.submit_s
+    assert "submit_s" not in row
 
 
 def test_an_incomplete_last_line_is_left_out(tmp_path):
@@ -158,7 +170,8 @@ def test_the_tables_have_the_columns_of_simulated_runs():
         (simulated.requests, simulated.programs, simulated.service),
         strict=True,
     ):
-        assert list(live) == [name for name in table if name != "gpu_s"]  # only simulated
+        simulated_only = {"gpu_s", "compulsory_tokens"}  # no record says the compulsory tokens here
+        assert list(live) == [name for name in table if name not in simulated_only]
 
 
 def test_admission_is_at_the_first_token_if_unknown_and_never_after_it():
@@ -212,17 +225,15 @@ def test_no_records_give_empty_tables():
 def test_tokens_that_arrived_together_share_the_gap_before_them():
     assert token_gaps_s([2.0, 3.0, 4.0], [1, 2, 4]).tolist() == [0.5, 0.5, *[0.25] * 4]
     assert token_gaps_s([2.0], [3]).tolist() == []
-    gaps = itl_ms([DONE, changed(status="unfinished")])
-    assert gaps["mean_itl_ms"] == gaps["p99_itl_ms"] == 500.0
-    assert np.isnan(itl_ms([])["p50_itl_ms"])
+    assert set(gaps_s([DONE, changed(status="unfinished")]).tolist()) == {0.5}
+    assert gaps_s([]).tolist() == []
 
 
 def test_lateness_counts_only_the_requests_that_were_sent():
-    late = lateness_ms([changed(sent_s=1.0 + n / 1000) for n in range(101)] + [FAILED])
-    assert late == pytest.approx(
-        {"lateness_p50_ms": 50.0, "lateness_p99_ms": 99.0, "lateness_max_ms": 100.0}
-    )
-    assert np.isnan(lateness_ms([FAILED])["lateness_max_ms"])
+    late = lateness_ms([changed(submit_s=1.0 + n / 1000) for n in range(101)] + [FAILED])
+    found = [statistic_of(statistic, late) for statistic in ("p50", "p99", "max")]
+    assert found == pytest.approx([50.0, 99.0, 100.0])
+    assert lateness_ms([FAILED]).tolist() == []
 
 
 def test_errors_are_counted_by_kind():
@@ -247,12 +258,14 @@ def summary(*requests, spec=None, served=SGLANG, result=RESULT):
 def test_the_summary_has_every_key_of_a_simulated_run():
     live = summary(DONE, UNDER_WAY)
     simulated = simulate(small_spec("chat", scheduler="dlpm")).summary
-    assert simulated.keys() <= live.keys()
+    of_limit = {one.key for one in LIMIT} | {"limit_cause"}
+    assert simulated.keys() - live.keys() == of_limit & simulated.keys()
     assert live["clients"][0].keys() == simulated["clients"][0].keys()
     assert live.keys() - simulated.keys() == {
         "emulated",
         "backend",
         "served",
+        "stall_causes",
         "lateness_p50_ms",
         "lateness_p99_ms",
         "lateness_max_ms",
@@ -311,9 +324,10 @@ def test_a_few_answers_that_did_not_end_are_left_out_of_the_cache_hit_rate():
 
 
 def test_a_late_run_is_flagged():
-    late = changed(sent_s=1.011)
+    late = changed(submit_s=1.011)
     assert "11 ms late" in summary(late)["notes"]["lateness"]
     assert "lateness" not in summary(DONE)["notes"]
+    assert "which prompts share a prefix" in summary(DONE)["notes"]["limit"]
     at_once = small_spec("chat", request_rate=inf, num_programs=2)
     assert "lateness" not in summary(late, spec=at_once)["notes"]
 

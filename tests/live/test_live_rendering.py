@@ -8,16 +8,18 @@ from hypothesis import strategies as st
 
 from fairbench.core import Segment
 from fairbench.errors import UsageError
-from fairbench.live.driver.fragments import TokenFragments, token_ids, words_of
 from fairbench.live.driver.server_apis import (
+    ApiCall,
     AskChat,
     AskCompletions,
     AskGenerate,
     BadEvent,
-    Question,
+    TokenFragments,
+    token_ids,
+    words_of,
 )
-from fairbench.live.driver.sse_client import EventSplitter
-from fairbench.live.driver.target import Target
+from fairbench.live.driver.target import DriverTarget
+from fairbench.live.openai import EventSplitter, data_lines
 
 VOCAB = range(16, 2_048)
 keys, lengths = st.text(max_size=20), st.integers(1, 500)
@@ -51,7 +53,7 @@ def test_tokens_are_the_same_in_every_version_and_on_every_machine():
 def test_fragments_equal_the_ids_whether_they_are_kept_or_computed_again(segments):
     fragments = TokenFragments(VOCAB, cached_bytes=300)
     for segment in segments:
-        ids = json.loads(b"[" + fragments.of(segment) + b"]")
+        ids = json.loads(b"[" + fragments.fragment(segment) + b"]")
         assert ids == token_ids(segment, VOCAB).tolist()
         assert sum(map(len, fragments._kept.values())) <= 300
 
@@ -60,7 +62,7 @@ DOCUMENT, QUESTION, REPLY = Segment("document", 5), Segment("question", 3), Segm
 
 
 def question(prompt, outputs=None, least=7):
-    return Question(prompt, outputs or {}, "client-1", 9, least)
+    return ApiCall(prompt, outputs or {}, "client-1", 9, least)
 
 
 def test_a_generate_body_holds_the_ids_of_segments_and_of_real_outputs():
@@ -101,23 +103,19 @@ def test_a_chat_body_gives_outputs_to_the_assistant_and_joins_adjacent_messages(
 
 
 @given(
-    st.lists(st.binary(max_size=20).map(lambda b: b.hex().encode()), max_size=8),
+    st.lists(st.binary(min_size=1, max_size=20).map(lambda b: b.hex().encode()), max_size=8),
     st.lists(st.integers(1, 9), max_size=60),
 )
 def test_events_are_read_whole_however_the_bytes_are_divided(payloads, cuts):
     wire = b": hello\n" + b"".join(
         b"event: x\r\ndata: %b\r\n\r\n" % payload for payload in payloads
     )
-    splitter, got, at = EventSplitter(), [], 0
+    splitter, got, at = EventSplitter(1000), [], 0
     for cut in [*cuts, len(wire)]:
-        got += splitter.feed(wire[at : at + cut])
+        for event, _ in splitter.feed(wire[at : at + cut]):
+            got += data_lines(event)
         at += cut
     assert got == payloads
-
-
-def test_an_event_without_end_is_refused():
-    with pytest.raises(ValueError, match="more than"):
-        EventSplitter().feed(b"data: " + b"x" * (16 * 2**20 + 1))
 
 
 def generate_event(ids, done, reason=None, **meta):
@@ -128,10 +126,10 @@ def generate_event(ids, done, reason=None, **meta):
 @pytest.mark.parametrize("second", [[11, 12, 13], [12, 13]], ids=["cumulative", "incremental"])
 def test_the_parts_of_a_generate_answer_add_up(second):
     answer = AskGenerate(VOCAB).answer()
-    assert answer.take(generate_event([11], 1, queue_time=0.5)) == 1
+    assert answer.take_event(generate_event([11], 1, queue_time=0.5)) == 1
     assert not answer.finished
-    assert answer.take(generate_event(second, 3, {"type": "length"}, queue_time=0.9)) == 2
-    assert answer.take(b"[DONE]") == 0
+    assert answer.take_event(generate_event(second, 3, {"type": "length"}, queue_time=0.9)) == 2
+    assert answer.take_event(b"[DONE]") == 0
     assert answer.finished
     assert (answer.input_tokens, answer.cached_tokens, answer.output_tokens) == (5, 2, 3)
     assert answer.queue_s == 0.5  # cached tokens of the first admission
@@ -145,14 +143,14 @@ def test_openai_answers_without_usage_count_their_texts():
         {"choices": [{"delta": {"content": " a"}}]},
         {"choices": [{"delta": {"content": " b c"}, "finish_reason": "length"}]},
     ]
-    assert [answer.take(json.dumps(event).encode()) for event in events] == [0, 1, 1]
+    assert [answer.take_event(json.dumps(event).encode()) for event in events] == [0, 1, 1]
     assert answer.output_tokens == 2
     usage = {
         "prompt_tokens": 8,
         "completion_tokens": 3,
         "prompt_tokens_details": {"cached_tokens": 4},
     }
-    assert answer.take(json.dumps({"choices": [], "usage": usage}).encode()) == 0
+    assert answer.take_event(json.dumps({"choices": [], "usage": usage}).encode()) == 0
     assert (answer.input_tokens, answer.cached_tokens, answer.output_tokens) == (8, 4, 3)
     assert answer.rendered() == b" a b c"
 
@@ -169,7 +167,7 @@ def test_openai_answers_without_usage_count_their_texts():
 )
 def test_the_error_message_of_a_server_is_kept(payload, said):
     with pytest.raises(BadEvent, match=said):
-        AskGenerate(VOCAB).answer().take(payload)
+        AskGenerate(VOCAB).answer().take_event(payload)
 
 
 @pytest.mark.parametrize(
@@ -185,4 +183,4 @@ def test_the_error_message_of_a_server_is_kept(payload, said):
 )
 def test_impossible_targets_are_named(fields, said):
     with pytest.raises(UsageError, match=said):
-        Target(**({"base_url": "http://127.0.0.1:1"} | fields))
+        DriverTarget(**({"base_url": "http://127.0.0.1:1"} | fields))

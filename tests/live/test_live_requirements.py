@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fairbench.live.requirements import PACKAGES
+from fairbench.live.processes.environment import PACKAGES
 
 PROGRAM = """
 import importlib.util, json, sys

@@ -14,7 +14,7 @@ from fairbench.cli.app import app
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.live.backends.emulator import EmulatorBackend
 from fairbench.live.processes.servers import start_all, stop_all
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.sim.run import simulate
 from tests.live.live_cli import (
     WAIT_S,
@@ -66,7 +66,7 @@ def test_a_run_agrees_with_its_simulation(short, tmp_path):
 @pytest.mark.slow
 def test_an_emulated_run_is_stored_and_marked(short):
     stdout, path = short
-    assert stdout.startswith("emulated on a100-80gb/llama-3.1-8b/")
+    assert "\nemulated on a100-80gb/llama-3.1-8b/" in stdout
     assert stdout.rstrip().endswith(f"files  {path}")
     shown = summary(path)
     assert (shown["simulated"], shown["emulated"], shown["backend"]) == (False, True, "emulator")
@@ -91,7 +91,7 @@ def test_an_emulated_run_sends_the_simulated_requests(short):
         assert found[key] == simulated.summary[key], key
     assert found["completed"] == found["num_requests"]
     for name, columns in simulated.tables().items():
-        told = [column for column in columns if column != "gpu_s"]  # only simulated
+        told = [column for column in columns if column != "gpu_s"]
         assert pq.read_table(path / f"{name}.parquet").column_names == told
 
 
@@ -203,7 +203,8 @@ def test_an_endpoint_that_does_not_answer_is_reported(tmp_path):
     found = summary(only(tmp_path))
     assert (found["completed"], found["complete"]) == (0, False)
     assert found["scheduler"] == "as served"
-    assert result.stdout.startswith(f"measured on {url}, dp 1, scheduler as served, seed 0")
+    assert "Shares of the whole run are not judged" in result.stdout.splitlines()[0]
+    assert f"\nmeasured on {url}, dp 1, scheduler as served, seed 0" in result.stdout
 
 
 @pytest.mark.slow

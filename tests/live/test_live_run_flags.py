@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.live.backends.base import vocabulary
+from fairbench.live.backends.base import objectives, vocabulary
 from fairbench.live.backends.sglang import PYTHON, SERVER_PYTHON
-from fairbench.live.processes.router import router_recipe
-from fairbench.live.sent_names import objectives
+from fairbench.live.run import router_recipe
 from tests.live.live_recipes import recipes_here
 
 EXTERNAL = ["--backend", "emulator", "--router-command"]
@@ -94,13 +93,13 @@ def test_a_python_without_sglang_is_refused(refused):
 def test_a_missing_python_is_refused(monkeypatch):
     monkeypatch.setenv(PYTHON, "/no/such/python")
     with pytest.raises(UsageError, match="server_python /no/such/python: cannot be run"):
-        SERVER_PYTHON.find(None)
+        SERVER_PYTHON.find_python(None)
 
 
 @pytest.fixture
 def sglang_at_hand(monkeypatch):
     """Pretend that any Python has SGLang."""
-    monkeypatch.setattr("fairbench.live.processes.server_python.ask_python", lambda *_: "")
+    monkeypatch.setattr("fairbench.live.processes.environment.ask_python", lambda *_: "")
 
 
 def recipes_of(spec, python="python"):

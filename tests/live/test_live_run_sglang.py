@@ -61,7 +61,7 @@ def test_a_server_with_two_ranks(tmp_path, monkeypatch):
 
 def test_our_scheduler_and_router_on_real_servers(tmp_path):
     stdout, path = run(tmp_path, "--scheduler", "d2lpm")
-    assert stdout.startswith(f"measured on sglang 0.5.23, {MODEL}, dp 2, scheduler d2lpm, seed 0")
+    assert f"\nmeasured on sglang 0.5.23, {MODEL}, dp 2, scheduler d2lpm, seed 0" in stdout
     summary = json.loads((path / "summary.json").read_text())
     assert (summary["simulated"], summary["emulated"]) == (False, False)
     assert (summary["pool_tokens"], summary["timing_profile"]) == (8000, None)
@@ -80,7 +80,7 @@ def test_our_scheduler_and_router_on_real_servers(tmp_path):
 
 def test_sglangs_own_scheduling_is_measured_on_request(tmp_path):
     stdout, path = run(tmp_path, "--router", "round-robin", "--schedule-policy", "lpm")
-    assert stdout.startswith("measured on sglang 0.5.23 with its own lpm")
+    assert "\nmeasured on sglang 0.5.23 with its own lpm" in stdout
     summary = json.loads((path / "summary.json").read_text())
     assert summary["completed"] == summary["num_requests"]
     assert summary["scheduler"] == "lpm"

@@ -9,7 +9,7 @@ import signal
 import pyarrow.parquet as pq
 import pytest
 
-from fairbench.live.processes.http import get_text
+from fairbench.live.server_facts import get_text
 from tests.live.live_cli import (
     WAIT_S,
     only,

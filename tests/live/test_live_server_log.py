@@ -5,8 +5,7 @@ import textwrap
 
 import pytest
 
-from fairbench.live.processes.process import ServerProcess
-from fairbench.live.processes.server_log import cause_of
+from fairbench.live.processes.process import ServerProcess, cause_of
 from fairbench_engines.vllm import __main__ as vllm_main
 
 FILLER = "\n".join(f'(APIServer pid=7)   File "core.py", line {n}, in call' for n in range(124))

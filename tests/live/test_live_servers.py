@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.processes import gpus
+from fairbench.live.processes import environment as gpus
 from fairbench.live.processes import servers as servers_module
-from fairbench.live.processes.gpus import assign, found_gpus, server_gpus
-from fairbench.live.processes.ports import free_ports
+from fairbench.live.processes.addresses import free_ports
+from fairbench.live.processes.environment import assign, found_gpus, server_gpus
 from fairbench.live.processes.process import ServerProcess
 from fairbench.live.processes.servers import Recipe, Server, start_all, stop_all
 from tests.live.live_cli import runs, wait_until_gone

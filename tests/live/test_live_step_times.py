@@ -2,16 +2,17 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.live.ledger import Ledger
 from fairbench.live.plugin_config import plugin_config
-from fairbench.live.step_times import Decode, Prompt, StepTimes
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench_engines.sglang.home import Home
-from fairbench_engines.vllm.home import Home as VLLMHome
-from fairbench_engines.vllm.home import Part
+from fairbench_engines.sglang.home import SGLangHome
+from fairbench_engines.step_times import Decode, PromptPart, StepTimes
+from fairbench_engines.vllm.home import StepPart, VLLMHome
 from tests.engines.test_live_plugin_batch import FakeReq
 
 COSTS = ProfileCosts(load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang"))
@@ -34,11 +35,22 @@ class Told(FCFS):
         self.spent[client] += gpu_ps
 
 
+@pytest.mark.parametrize(("took_s", "load_s", "paid_s"), [(1, 0.4, 0.7), (1, 0, 0.5), (1, 3, 1)])
+def test_a_request_alone_pays_for_its_tokens_from_the_host(took_s, load_s, paid_s):
+    """Both requests compute 100 tokens; the rest of a step of a second is divided equally."""
+    told = Told()
+    one, other = Request(0, "a", 0, 0, (), 4_000, 9), Request(1, "b", 0, 0, (), 4_000, 9)
+    prompts = [PromptPart(one, 3_900, 100, True, load_s), PromptPart(other, 3_900, 100, True)]
+    StepTimes(told, COSTS).step(10.0, 10.0 + took_s, prompts)
+    assert told.spent["a"] == pytest.approx(paid_s * PS_PER_S)
+    assert sum(told.spent.values()) == pytest.approx(took_s * PS_PER_S)
+
+
 def test_overlapping_steps_add_up_to_the_elapsed_time():
     told = Told()
     times = StepTimes(told, COSTS)
     long, short = Request(0, "a", 0, 0, (), 4_000, 9), Request(1, "b", 0, 0, (), 1_000, 9)
-    times.step(10.0, 10.34, [Prompt(long, 0, 4_000, True), Prompt(short, 0, 500, False)])
+    times.step(10.0, 10.34, [PromptPart(long, 0, 4_000, True), PromptPart(short, 0, 500, False)])
     first = dict(told.spent)
     assert sum(first.values()) == 34 * PS_PER_S // 100
     assert first["a"] > 5 * first["b"]
@@ -53,14 +65,13 @@ def test_overlapping_steps_add_up_to_the_elapsed_time():
 
 def test_inside_sglang_counters_are_the_time_of_its_steps():
     config = plugin_config("vtc", {"vtc.charge": "gpu-time"})
-    home = Home(config, Ledger(), lambda refresh: [], lambda req: 0)
+    home = SGLangHome(config, Ledger(), lambda refresh: [], lambda req: 0)
     mine, other, unknown = FakeReq("a", 300, 0), FakeReq("b", 100, 0), FakeReq("c", 9, 0)
     for req in (mine, other):
         home.accepts(req, 0.0)
         home.queued(req, retracted=False, now_s=0.0)
         home.admitted(req, len(req.origin_input_ids))
         req.output_ids.append(1)
-        req.finished = lambda: False
     home.took(1.0, 1.2, prompts=[(mine, 0, 300), (other, 0, 100), (unknown, 0, 9)])
     home.produced([mine, other])
     home.took(1.2, 1.3, decoding=[mine, other, unknown])
@@ -87,6 +98,11 @@ def theirs(name, client, prompt, outputs, computed):
         num_prompt_tokens=prompt,
         max_tokens=50,
         priority=0,
+        sampling_params=None,
+        lora_request=None,
+        cache_salt=None,
+        mm_features=[],
+        prompt_embeds=None,
         num_computed_tokens=computed,
         num_output_tokens=outputs,
         num_tokens=prompt + outputs,
@@ -99,14 +115,15 @@ def test_inside_vllm_a_step_is_split_among_decoders_and_chunks():
     for one in (decodes, chunk):
         home.add_request(one)
         home.scheduler.on_admitted(home._tracked[one.request_id].request, 1, recompute=False)
-    home.produced([decodes.request_id])
+    home.produced([SimpleNamespace(request_id=decodes.request_id, new_token_ids=[7] * 5)])
     told = []
     home.scheduler.on_prompt_time = lambda request, gpu_ps, complete: told.append(
         (request.client, gpu_ps, complete)
     )
     home.scheduler.on_gpu_time = lambda client, gpu_ps: told.append((client, gpu_ps))
-    home.took(2.0, 2.2, [Part("0", 105, 1), Part("1", 256, 256), Part("gone", 9, 1)])
+    gone = StepPart("gone", 9, 1, True)
+    home.took(2.0, 2.2, [StepPart("0", 105, 1, True), StepPart("1", 256, 256, False), gone])
     assert told == [("b", PS_PER_S // 10, False), ("a", PS_PER_S // 10)]
     told.clear()
-    home.took(2.2, 2.3, [Part("1", 400, 144)])
+    home.took(2.2, 2.3, [StepPart("1", 400, 144, False)])
     assert told == [("b", PS_PER_S // 10, True)]

@@ -43,7 +43,7 @@ def test_pauses_double_and_reset_after_a_steady_run(caplog):
         nonlocal now
         server.has_ended, ended = True, now
         while server.has_ended:
-            looked_after.look()
+            looked_after.restart_ended()
             now += 0.25
         return server.starts[-1] - ended
 
@@ -61,7 +61,7 @@ def test_pauses_double_and_reset_after_a_steady_run(caplog):
 def test_a_running_server_is_not_restarted():
     server = Fake(lambda: 0.0)
     for _ in range(3):
-        Supervisor([server], lambda: 0.0).look()
+        Supervisor([server], lambda: 0.0).restart_ended()
     assert server.starts == []
 
 

@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.results.store import MANIFEST
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.store import MANIFEST, SweepStore
 from tests.live.live_cli import descendants, lines, running, wait_until
 
 # One replica: a run takes a few seconds, mostly to start its processes.
@@ -73,7 +72,7 @@ def test_servers_are_started_once_for_each_local_scheduler(tmp_path):
     assert [line.split(", ")[1] for line in ended] == ["lpm", "dlpm", "d2lpm"]
     rest = set(told) - set(ended)
     assert all("were sent" in line for line in rest), "late, as CI machines are"
-    assert stdout.startswith("emulated on a100-80gb/llama-3.1-8b/tp1/measured-sglang, seed 0\n")
+    assert "\nemulated on a100-80gb/llama-3.1-8b/tp1/measured-sglang, seed 0\n" in stdout
     assert "sharing" not in stdout.lower()
     store = SweepStore(tmp_path / "mine")
     assert starts(store) == 2, "dlpm and d2lpm have the same local scheduler"

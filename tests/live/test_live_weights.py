@@ -8,22 +8,22 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.config.flags.flag import parse_weights, weight_flags
+from fairbench.config.flag import parse_weights, weight_flags
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed
 from fairbench.live import headers
-from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.registry import same_workers
+from fairbench.live.backends.base import LiveOptions, sent_names
+from fairbench.live.backends.workers import same_workers
 from fairbench.live.ledger import Ledger
-from fairbench.live.plugin_config import PluginReport, config_from, plugin_config, require_active
-from fairbench.live.processes.router import router_recipe
-from fairbench.live.sent_names import sent_names
+from fairbench.live.plugin_config import config_from, plugin_config
+from fairbench.live.run import router_recipe
+from fairbench.live.server_facts import PluginReport, require_active
 from fairbench.workloads.plan import tenant_paths_of
 from fairbench_emulator.cli import emulate
-from fairbench_engines.sglang.home import Home
+from fairbench_engines.sglang.home import SGLangHome
 from fairbench_engines.sglang.hooks import Hooks
-from fairbench_serve import routed_workers
-from fairbench_serve.routed_workers import started_workers
+from fairbench_serve import plan as routed_workers
+from fairbench_serve.plan import started_workers
 from tests.emulator.live_emulator import CONFIG, running
 from tests.live.live_driving import driven
 from tests.live.live_recipes import recipes_here
@@ -42,7 +42,7 @@ def test_the_flag_is_written_in_its_input_form():
 def test_the_plugin_passes_weights_to_its_scheduler():
     config = config_from(plugin_config("dlpm", {"dlpm.quantum": 100}, WEIGHTS).environment())
     assert config == plugin_config("dlpm", {"dlpm.quantum": 100}, WEIGHTS)
-    home = Home(config, Ledger(), lambda refresh: [], lambda req: 0)
+    home = SGLangHome(config, Ledger(), lambda refresh: [], lambda req: 0)
     quanta = [
         home.scheduler.credits.quantum_of(client) for client in ("client-0", "client-1", "another")
     ]
@@ -76,7 +76,7 @@ def live(kind, **flags):
 
 
 def test_a_live_run_passes_the_weights_to_its_processes(monkeypatch):
-    monkeypatch.setattr("fairbench.live.processes.server_python.MISSING", "")
+    monkeypatch.setattr("fairbench.live.processes.environment.MISSING", "")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     spec = live("emulator")
     recipes = recipes_here(spec)

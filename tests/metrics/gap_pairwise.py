@@ -25,7 +25,7 @@ class _Pair(NamedTuple):
 
 def gaps(requests: Requests, log: Service, facts: Facts) -> list[Gap]:
     """Return the gap of every pair that was backlogged together."""
-    backlog = Backlog.of(requests, facts)
+    backlog = Backlog.of_requests(requests, facts)
     pairs = _pairs([backlog_of(backlog, client) for client in range(len(facts.clients))])
     if not pairs:
         return []

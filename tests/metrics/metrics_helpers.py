@@ -8,7 +8,7 @@ import numpy as np
 
 from fairbench.metrics.arrays import spread
 from fairbench.metrics.records import FINISHED, Client, Facts, Programs, Requests, Service, Window
-from fairbench.metrics.stretches import step_times
+from fairbench.metrics.service import step_times
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.waiting import Backlog, Intervals

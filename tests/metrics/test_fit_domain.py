@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from fairbench.metrics.records import Client, Facts, FitLimits, Programs, Requests, Service, Window
-from fairbench.metrics.stretches import outside_fit_ratio
-from fairbench.metrics.tables import Tables
+from fairbench.metrics.records import FitLimits, Service
+from fairbench.metrics.service import outside_fit_ratio
 
 # worker, client, start, end, steps, batch, context at the first step
 ROWS = [
@@ -21,13 +20,7 @@ def ratio(fit):
     names = ("worker", "client", "start_s", "end_s", "steps", "batch_size", "context_tokens")
     columns = {name: [0] * len(ROWS) for name in Service.__dataclass_fields__}
     columns |= dict(zip(names, map(list, zip(*ROWS, strict=True)), strict=True))
-    empty = [
-        table.from_columns({name: [] for name in table.__dataclass_fields__})
-        for table in (Requests, Programs)
-    ]
-    tables = Tables(["a", "b"], *empty, Service.from_columns(columns))
-    clients = tuple(Client(name, False) for name in tables.clients)
-    return outside_fit_ratio(tables, Facts(clients, Window(0, 4), 4.0, 2, 1_000, fit=fit))
+    return outside_fit_ratio(Service.from_columns(columns), fit)
 
 
 def test_the_fraction_outside_the_fit_equals_a_hand_count():

@@ -43,7 +43,7 @@ def ratio(rows, lone=LONE):
     ]
     tables = Tables(["a"], Requests.from_columns(columns), *others)
     facts = Facts((Client("a", False),), Window(1.0, 5.0), 9.0, 1, 1_000, lone=lone)
-    return lone_tpot_ratio(tables, facts)
+    return lone_tpot_ratio(tables.requests, facts)
 
 
 def test_the_backlog_equals_a_hand_computation():

@@ -9,22 +9,25 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
 from fairbench.gate.judge import parse_clause
+from fairbench.metrics import summary as summary_module
 from fairbench.metrics.catalogue import (
     CATALOGUE,
     CLIENTS,
+    chosen_metrics,
     columns_of,
     fitting,
     forget_needing,
     metric_of,
 )
-from fairbench.metrics.entries.some_runs import MEMORY, SESSIONS, SIDES
+from fairbench.metrics.entries import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Shown
+from fairbench.metrics.run_data import RunData
+from fairbench.metrics.summary import summarize
 from fairbench.report import comparison_table, interval_lines, run_table
 from fairbench.report.pages.run_page import client_grid
 from fairbench.results.comparison import compare
-from fairbench.results.intervals import combine
-from fairbench.results.summary_schema import check_summary
-from fairbench.results.values import values_of
+from fairbench.results.intervals import combine_summaries
+from fairbench.results.summary import check_summary, values_of
 from fairbench.sim.run import simulate
 from fairbench_studies.dlpm import fig1, fig7, fig11
 from fairbench_studies.pages.metric_table import metric_table
@@ -38,16 +41,16 @@ def chat(seed=0):
     return simulate(resolve({"workload": "chat", "num_programs": 2, "seed": seed})).summary
 
 
-def longest(tables, facts):
+def longest(run):
     """Return the longest input of a request."""
-    return float(tables.requests.input_tokens.max(initial=0))
+    return float(run.requests.input_tokens.max(initial=0))
 
 
-def longest_of_clients(tables, facts):
+def longest_of_clients(run):
     """Return the longest input of each client, by index."""
-    assert tables.clients == [client.name for client in facts.clients]
-    found = np.zeros(len(tables.clients))
-    np.maximum.at(found, tables.requests.client, tables.requests.input_tokens)
+    assert run.tables.clients == [client.name for client in run.facts.clients]
+    found = np.zeros(run.clients)
+    np.maximum.at(found, run.requests.client, run.requests.input_tokens)
     return found
 
 
@@ -68,7 +71,7 @@ TOY = Metric(
         Shown(Display.REPEATS),
     ),
     compute=longest,
-    compute_clients=longest_of_clients,
+    by_client=longest_of_clients,
 )
 
 
@@ -103,7 +106,7 @@ def test_a_new_metric_is_in_comparisons_and_over_seeds(toy, tmp_path):
     marked = {line.split()[0]: line.split()[-1] for line in lines if line.startswith("  ") and
               line.split()[0] in by_scheduler}  # fmt: skip
     assert marked == {"lpm": "30!", "vtc": "20*"}
-    combined = combine([chat(), chat(seed=1)])
+    combined = combine_summaries([chat(), chat(seed=1)])
     assert combined[toy]["runs"] == 2
     assert "longest input, tokens" in dict(interval_lines.results_of(combined))
 
@@ -124,14 +127,15 @@ def test_the_gate_and_the_schema_know_a_new_metric(toy, tmp_path):
     assert summary["notes"][f"clients.client-0.{toy}"] == "not told"
     docs = "".join(path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md"))
     assert undocumented(CATALOGUE, docs) == [toy]
-    assert f"| `{toy}` | run and client | tokens | less | there is no request |" in metric_table()
+    row = f"| `{toy}` | longest input | run and client | tokens | less | there is no request; "
+    assert row in metric_table()
     assert metric_table() not in docs
 
 
 def test_a_missing_value_is_null_with_the_reason_of_its_entry(monkeypatch):
     nothing = Metric(
         key="nothing", heading="nothing", undefined="so it is",
-        compute=lambda tables, facts: float("nan"),
+        compute=lambda run: float("nan"),
     )  # fmt: skip
     monkeypatch.setitem(CATALOGUE, "nothing", nothing)
     summary = chat()
@@ -150,7 +154,7 @@ def test_every_number_of_a_summary_has_an_entry():
     of_run = {key for key, one in CATALOGUE.items() if one.of is not Of.CLIENT}
     live = {key for key in of_run if key.startswith(("lateness_", "held", "estimated"))}
     live |= {key for key in of_run if key.startswith("tree_")}  # only if clients have tenants
-    live |= {key for key in of_run if key.startswith(("victim_session_", "victim_ttft_"))}
+    live |= {metric.key for metric in SESSIONS}  # keys of runs of sessions
     live |= {metric.key for metric in SIDES}  # keys of disaggregated runs
     missing = {key for key in of_run - summary.keys() - live if not CATALOGUE[key].of_comparison}
     assert missing == set()
@@ -190,5 +194,64 @@ def test_a_narrow_table_leaves_out_the_most_expendable_columns_first():
     ]
     assert dropped == [
         ["goodput_tok_s"], ["time_to_90pct_s"], ["jain_index_actual"], ["victim_p50_s"],
-        ["sharing_incentive_p50"],
+        ["sharing_incentive_p50"], ["limit_ratio"],
     ]  # fmt: skip
+
+
+def test_every_entry_has_its_function():
+    """The function of an entry tells where a run has the metric: alone, or beside other runs."""
+    for key, one in CATALOGUE.items():
+        of_run = one.beside if one.of_comparison else one.compute
+        of_clients = one.clients_beside if one.of_comparison else one.by_client
+        assert bool(of_run) == (one.of is not Of.CLIENT), key
+        assert bool(of_clients) == (one.of is not Of.RUN), key
+
+
+# Keys of a summary that are no metrics, and keys that describe a client.
+LISTS = {"clients", "worst_windows", "censored", "notes"}
+DESCRIBED = {"percentiles", "goodput_classes", "tenants", "limit_cause", "evictions", "stalled"}
+OF_CLIENTS = {"client", "misbehaving", "goodput_targets", "goodput_class", "owner"}
+OF_CLIENTS |= {"padding_tokens", "output_multiple"}
+
+RUNS = {
+    "plain": ({"workload": "chat"}, {}),
+    "targets and admission": (
+        {"workload": "chat", "goodput": {"ttft": "1s"}},
+        {"admission.policy": "demote"},
+    ),
+    "chosen percentiles and weights": (
+        {"workload": "chat", "percentiles": "50,97", "weights": {"client-0": 2.0}},
+        {},
+    ),
+    "memory": ({"workload": "chat", "memory_records": True}, {}),
+    "two sides": ({"workload": "chat", "prefill": 1, "decode": 1}, {}),
+    "first tokens": ({"workload": "long-qa", "scheduler": "vtc"}, {}),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_summary_has_the_metrics_of_its_entries_and_no_others(name, monkeypatch):
+    """The keys of a summary are those of the entries that the run has, in the catalogue's order."""
+    made = []
+
+    def recorded(*parts):
+        made.append(RunData(*parts))
+        return made[-1]
+
+    monkeypatch.setattr(summary_module, "RunData", recorded)
+    flags, settings = RUNS[name]
+    whole = simulate(resolve({"num_programs": 1, **flags}, settings)).summary
+    (run,) = made
+    chosen = [one for one in chosen_metrics(run.facts.percentiles) if one.key not in CATALOGUE]
+    entries = [one for one in (*CATALOGUE.values(), *chosen) if one.when(run)]
+    of_run = [one.key for one in entries if one.compute]
+    of_client = [one.key for one in entries if one.by_client]
+    computed = summarize(run.tables, run.facts)
+    assert [key for key in computed if key not in LISTS | DESCRIBED] == of_run
+    assert [key for key in whole if key in computed] == [*computed]
+    for client in computed["clients"]:
+        assert [key for key in client if key not in OF_CLIENTS] == of_client
+    missing = {key for key in of_run if computed[key] is None}
+    assert missing <= computed["notes"].keys()
+    for key in missing:
+        assert metric_of(key).undefined

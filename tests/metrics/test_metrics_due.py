@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fairbench.metrics.contention import unhindered, waiting_share, with_admissions
-from fairbench.metrics.due import shortfall
-from fairbench.metrics.fairness import shares
-from fairbench.metrics.metric import NOT_CONTENDED, QUEUE_ESTIMATED
+from fairbench.metrics.due import calls_of, shortfall
+from fairbench.metrics.fairness import fair_shares
+from fairbench.metrics.reasons import NOT_CONTENDED, QUEUE_ESTIMATED
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
@@ -71,7 +71,7 @@ def booked(table):
 def judged(calls, table, end_s, horizon_s=100.0, clients=2):
     """Return the shares of a window that begins with the run."""
     made = facts(clients=clients, horizon_s=horizon_s)
-    return shares(requests(*calls), programs(*table), booked(calls), made, Window(0, end_s))
+    return fair_shares(requests(*calls), programs(*table), booked(calls), made, Window(0, end_s))
 
 
 # An idle cluster: while a user thinks for 10 s, no service is due.
@@ -217,7 +217,7 @@ def test_a_flood_is_entitled_to_the_rest_that_others_leave(answered, ratios):
         )
     )
     made = facts(horizon_s=6.0)
-    got = shares(requests(*calls), programs(*table), served, made, Window(0, 6))
+    got = fair_shares(requests(*calls), programs(*table), served, made, Window(0, 6))
     assert got.demand.tolist() == [120, 24]
     assert got.ratio.tolist() == pytest.approx(ratios)
     assert got.contended
@@ -283,3 +283,12 @@ def test_the_queue_of_an_endpoint_is_estimated_and_marked_as_such():
     assert summary["demand_limited"] is True
     assert summary["notes"]["queue_empty_share"] == QUEUE_ESTIMATED
     assert summary["min_entitlement_ratio"] is None
+
+
+def test_no_call_is_due_more_tokens_than_it_may_produce():
+    """A program demands 30 tokens, and its last call may produce 3 of the 27 that are missing."""
+    calls = [call(0, 0, 0.0), call(0, 1, 3.0) | NEVER_SERVED]
+    table = programs(program(0, 2, demand_output_tokens=30, status=UNFINISHED))
+    found, unmade = calls_of(requests(*calls), table, facts(clients=1))
+    assert found.output_tokens.tolist() == [3, 3]
+    assert unmade == []

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.metrics.fairness import all_active_window, entitlement_ratios, jain, shares
-from fairbench.metrics.max_min import max_min
+from fairbench.metrics.fairness import (
+    all_active_window,
+    entitlement_ratios,
+    fair_shares,
+    jain,
+    max_min,
+)
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Window
 from tests.metrics.metrics_helpers import facts, log, programs, requests
 
@@ -119,7 +124,7 @@ def test_shares_of_a_small_run():
         {"client": 1, "start_s": 11, "end_s": 12, "input_tokens": 10, "output_tokens": 5},
         {"client": 2, "start_s": 12, "end_s": 13, "input_tokens": 40, **computed(40)},
     )
-    got = shares(asked, table, served, facts(clients=3), Window(10, 20))
+    got = fair_shares(asked, table, served, facts(clients=3), Window(10, 20))
     assert got.service.tolist() == [130, 10 + 2 * 5, 40]  # 190 tokens in all
     assert got.actual.tolist() == [13, 10, 40]
     assert got.demand.tolist() == [130 + 870, 20 + 40 + 2 * 5, 40 + 20]
@@ -133,7 +138,7 @@ def test_a_client_without_demand_is_not_among_the_entitled():
     asked = requests({"input_tokens": 10, "admitted_s": 4.0, "status": UNFINISHED})
     table = programs({"client": 0, "demand_input_tokens": 10, "status": UNFINISHED})
     served = log({"client": 0, "start_s": 4, "end_s": 6, "input_tokens": 10})
-    got = shares(asked, table, served, facts(clients=2), Window(0, 5))
+    got = fair_shares(asked, table, served, facts(clients=2), Window(0, 5))
     assert got.entitled_ratios.tolist() == [1]
 
 
@@ -229,6 +234,6 @@ def test_shares_by_weight():
     )
     known = facts(clients=2)
     known = replace(known, clients=(Client("a", False, 2.0), Client("b", False, 0.5)))
-    got = shares(asked, table, served, known, Window(0, 9))
+    got = fair_shares(asked, table, served, known, Window(0, 9))
     assert got.entitlement.tolist() == pytest.approx([120, 30])  # 150 divided 4 to 1
     assert got.ratio.tolist() == pytest.approx([1, 1])

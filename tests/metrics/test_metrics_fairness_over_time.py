@@ -6,16 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.metrics.contention import unqueued
-from fairbench.metrics.due import shortfall
-from fairbench.metrics.due_over_time import shortfalls
-from fairbench.metrics.fairness import shares
+from fairbench.metrics.due import shortfall, shortfalls
+from fairbench.metrics.fairness import fair_shares, max_min, max_min_each
 from fairbench.metrics.fairness_over_time import (
     backlogged_shares,
     least_by_client,
     timeline,
     worst_window,
 )
-from fairbench.metrics.max_min import max_min, max_min_each
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from fairbench.metrics.service import View, window_service
 from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests
@@ -154,8 +152,8 @@ def test_a_window_as_long_as_the_run_divides_all_the_service(calls):
     asked, made, booked = run_of(calls)
     about, window = facts(clients=3), Window(0.0, 100.0)
     line = timeline(asked, made, booked, about, window)
-    service, entitlement, _ = line.shares(line.cells)
-    cumulative = shares(asked, made, booked, about, window)
+    service, entitlement, _ = line.window_shares(line.cells)
+    cumulative = fair_shares(asked, made, booked, about, window)
     assert service[:, 0] == pytest.approx(cumulative.service, abs=1e-3)
     lacked = shortfalls(asked, made, about, np.array([100.0]), unqueued).all[:, 0]
     due = max_min(float(cumulative.service.sum()), cumulative.service + lacked)
@@ -212,7 +210,7 @@ def test_a_flood_that_drains_shows_in_a_window_and_not_in_the_whole_run():
     """
     asked, made, booked = run_of(flood())
     about = facts(clients=3, misbehaving=2)
-    whole = shares(asked, made, booked, about, Window(0.0, 100.0))
+    whole = fair_shares(asked, made, booked, about, Window(0.0, 100.0))
     assert whole.ratio[:2] == pytest.approx(1, abs=0.01)
     line = timeline(asked, made, booked, about, Window(0.0, 100.0))
     found = worst_window(line, 10.0)
@@ -245,7 +243,7 @@ def test_a_refused_call_counts_in_the_window_in_which_it_was_refused():
     }
     asked = type(asked).from_columns(more)
     line = timeline(asked, made, booked, facts(clients=2), Window(0.0, 100.0))
-    _, entitlement, held_up = line.shares(10)
+    _, entitlement, held_up = line.window_shares(10)
     assert np.flatnonzero(held_up[0]).tolist() == list(range(20, 30)) or held_up[0, 25]
     assert entitlement[0, 25] > 0
     assert entitlement[0, 50:] == pytest.approx(0)
@@ -276,7 +274,7 @@ def test_an_answer_slowed_by_its_batch_is_no_shortage():
     ]
     booked = log({"client": 1, "start_s": 1.0, "end_s": 2.0, "output_tokens": 1})
     about = facts()
-    got = shares(requests(*calls), programs(*made), booked, about, Window(0.0, 20.0))
+    got = fair_shares(requests(*calls), programs(*made), booked, about, Window(0.0, 20.0))
     assert shortfall(requests(*calls), programs(*made), about, 20.0)[1] > 0
     assert not got.contended
 

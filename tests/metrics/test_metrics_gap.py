@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from fairbench.core import ServiceBound
 from fairbench.metrics import gap as search
-from fairbench.metrics import gap_bookings, gap_pairs
 from fairbench.metrics.gap import Gap, Inside, max_service_gap
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Requests, Service, Window
 from fairbench.metrics.waiting import Backlog, merged, unqueued_share, waits
@@ -39,6 +38,12 @@ def test_a_request_waits_until_admitted_and_again_after_its_retraction():
     )
     rows = zip(*(column.tolist() for column in table), strict=True)
     assert sorted(rows) == [(0, 0, 1, 4), (0, 0, 6, 9), (0, 1, 2, 20), (0, 2, 3, 5), (0, 2, 7, 20)]
+
+
+def test_a_client_is_backlogged_up_to_the_end_of_its_interval():
+    backlog = Backlog(np.array([0, 1]), np.array([0.0, 2.0]), np.array([2.0, 5.0]))
+    times = np.array([-1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 5.5])
+    assert backlog.depth(times).tolist() == [0, 1, 1, 2, 1, 1, 0]
 
 
 def test_waits_are_joined_only_if_they_overlap():
@@ -75,7 +80,7 @@ def test_the_unqueued_share_is_the_time_without_waiting_requests(window, expecte
 
 
 def gap_of(table, served, known):
-    backlog = Backlog.of(table, known)
+    backlog = Backlog.of_requests(table, known)
     return max_service_gap(backlog, served, known) if backlog.shared else None
 
 
@@ -260,8 +265,7 @@ def runs(draw):
 def test_the_gap_equals_that_of_an_oracle(run, few):
     workers, queue, entries = run
     with pytest.MonkeyPatch.context() as patch:
-        for module in (gap_bookings, gap_pairs):
-            patch.setattr(module, "FEW", few)
+        patch.setattr(search, "FEW", few)
         gap = gap_of(requests(*queue), log(*entries), facts(clients=3, workers=workers))
     expected = oracle(queue, entries, clients=3, workers=workers)
     assert (gap is None) == (expected is None)
@@ -341,13 +345,11 @@ def schedules(draw):
 @given(schedules(), st.sampled_from([1, 20, 2**20]), st.sampled_from([1, 20, 2**20]), st.booleans())
 def test_the_gap_is_the_largest_of_all_pairs(schedule, at_once, few, every_pair):
     with pytest.MonkeyPatch.context() as patch:
-        for module in (gap_bookings, gap_pairs):
-            patch.setattr(module, "FEW", 16 if every_pair else 0)
-        patch.setattr(gap_bookings, "AT_ONCE", at_once)
-        patch.setattr(gap_pairs, "AT_ONCE", few)
-        patch.setattr(search, "AT_ONCE", few)
-        patch.setattr(search, "LOOKS_AT_ONCE", few)
-        patch.setattr(search, "WAITING", few)
+        patch.setattr(search, "FEW", 16 if every_pair else 0)
+        patch.setattr(search, "BOOKINGS_AT_ONCE", at_once)
+        patch.setattr(search, "CELLS_AT_ONCE", few)
+        patch.setattr(search, "EXAMINED_AT_ONCE", few)
+        patch.setattr(search, "MOST_LISTED", few)
         gap = gap_of(*schedule)
     every = gaps(*schedule)
     assert (gap is None) == (not every)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.metrics.fairness import max_min
 from fairbench.metrics.goodput import client_goodput, slack_of
-from fairbench.metrics.max_min import max_min
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Client
 from fairbench.metrics.tables import Tables
 from fairbench.targets import Target, Targets

@@ -72,7 +72,7 @@ def test_the_backlogs_of_all_clients_equal_one_pass_per_client(seed, held):
     if held:
         routed_s = table.arrival_s + rng.exponential(5, len(table))
         table = Requests.from_columns(table.to_columns() | {"routed_s": routed_s})
-    every = Backlog.of(table, known)
+    every = Backlog.of_requests(table, known)
     for client in range(CLIENTS):
         found = backlog_of(every, client)
         expected = backlog_one_by_one(table, known, client)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import fairbench
-from fairbench.metrics.memory import evicted_tokens, held_token_s
 from fairbench.metrics.records import Window
 from fairbench.metrics.tables import Memory
-from fairbench.report.optional_lines import memory_lines
+from fairbench.metrics.totals import evicted_tokens, held_token_s
+from fairbench.report.result_lines import memory_lines
 from fairbench.results.store import save_run
-from fairbench.scoring.stored_run import score_run
+from fairbench.scoring.summary import score_run
 from fairbench.sim.run import simulate
 from tests.invariants import assert_same_records
 from tests.sim.sim_helpers import small_spec
@@ -110,6 +110,8 @@ def test_a_stored_run_is_scored_and_shown_with_its_memory(spec, result, tmp_path
         assert ours == theirs
     shown = list(memory_lines(scored))
     assert shown[0][0] == "evictions"
+    window_s = [result.summary[f"window_{end}_s"] for end in ("start", "end")]
+    assert shown[0][1].startswith(f"from {window_s[0]:.0f} to ")
     assert " lost " in shown[0][1]
 
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fairbench.metrics.catalogue import Notes
+from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
-from fairbench.metrics.totals import sides_summary
 from fairbench.metrics.waiting import Backlog, waits
 from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests
 
@@ -47,24 +46,25 @@ def test_a_retracted_request_waits_at_its_decode_worker():
 
 
 def test_a_client_is_backlogged_where_it_waits_at_every_prefill_worker():
-    assert rows(Backlog.of(CALLS, APART)) == [(0, 0.0, 3.0), (1, 0.0, 3.0)]
-    assert rows(Backlog.of(CALLS, replace(APART, prefill_workers=None, workers=3))) == []
+    assert rows(Backlog.of_requests(CALLS, APART)) == [(0, 0.0, 3.0), (1, 0.0, 3.0)]
+    assert rows(Backlog.of_requests(CALLS, replace(APART, prefill_workers=None, workers=3))) == []
 
 
 def test_busy_time_is_split_by_side_and_transfers_are_timed():
     service = log({"worker": 0}, {"worker": 1}, {"worker": 1, "client": 1})
     service = replace(service, gpu_s=np.array([4.0, 20.0, 30.0]))
     tables = Tables(["c0", "c1"], CALLS, programs(), service)
-    notes = Notes()
-    assert sides_summary(tables, APART, notes) == {
+    expected = {
         "prefill_busy_ratio": pytest.approx(0.04),
         "decode_busy_ratio": pytest.approx(0.5),
         "prefill_gpu_s": 4.0,
         "decode_gpu_s": 50.0,
         "mean_transfer_ms": pytest.approx(1_250),
     }
-    assert (sides_summary(tables, facts(), notes), notes.reasons) == ({}, {})
+    summary = summarize(tables, APART)
+    assert {key: summary[key] for key in expected} == expected
+    assert not expected.keys() & summarize(tables, facts()).keys()
     none = replace(CALLS, sent_s=np.array([NAN, NAN]))
-    empty = sides_summary(replace(tables, requests=none), APART, notes)
-    assert np.isnan(empty["mean_transfer_ms"])
-    assert notes.reasons == {"mean_transfer_ms": "no KV cache was transferred"}
+    empty = summarize(replace(tables, requests=none), APART)
+    assert empty["mean_transfer_ms"] is None
+    assert empty["notes"]["mean_transfer_ms"] == "no KV cache was transferred"

@@ -1,15 +1,12 @@
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fairbench.core import ServiceBound
-from fairbench.metrics.catalogue import Notes
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Window
-from fairbench.metrics.tables import Tables
-from fairbench.metrics.totals import request_latency_ms, time_to_finish, totals
+from fairbench.metrics.totals import time_to_finish
 from tests.metrics.metrics_helpers import facts, log, programs, requests, summary_of
 
 # Client 0 (heavy) and client 1 in a run of 20 s, window [0, 10). All numbers below follow from
@@ -204,7 +201,7 @@ def test_json_has_every_key_and_a_reason_for_every_null(case):
     summary = summary_of(*CASES[case])
     assert not {*EXPECTED, *LATENCIES, "clients"} - summary.keys()
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
-    of_the_header = {"bound_source"}
+    of_the_header = {"bound_source", "limit", "stalls"}
     assert sorted(nulls(summary)) == sorted(summary["notes"].keys() - of_the_header)
     assert all(summary["notes"].values())
 
@@ -306,10 +303,9 @@ def test_the_time_to_finish_is_over_programs_of_the_arrival_phase():
 
 
 def test_totals_of_an_empty_run_are_undefined():
-    notes = Notes()
-    found = totals(Tables([], requests(), programs(), log()), facts(horizon_s=0.0), notes)
-    assert math.isnan(found["request_throughput"])
-    assert "request_throughput" in notes.reasons
+    found = summary_of(requests(), programs(), log(), facts(clients=0, horizon_s=0.0))
+    assert found["request_throughput"] is None
+    assert found["notes"]["request_throughput"] == "the run lasted no time"
 
 
 def test_inter_token_latency_weighs_gaps_and_tpot_weighs_requests():
@@ -318,7 +314,7 @@ def test_inter_token_latency_weighs_gaps_and_tpot_weighs_requests():
         {"first_token_s": 0, "finish_s": 5, "output_tokens": 2},  # 1 gap of 5 s
         {"first_token_s": 0, "finish_s": 9, "output_tokens": 9, "status": UNFINISHED},
     )
-    latency = request_latency_ms(table)
+    latency = summary_of(table, programs(), log(), facts())
     assert latency["mean_itl_ms"] == 2000  # 8 s / 4
     assert latency["mean_tpot_ms"] == 3000  # (1 + 5) / 2
     assert latency["p50_tpot_ms"] == 3000

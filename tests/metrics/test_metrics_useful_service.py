@@ -4,10 +4,10 @@ from dataclasses import replace
 from math import isnan
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.catalogue import Notes
+from fairbench.metrics.goodput import group_service, useful
 from fairbench.metrics.records import PLAIN, UNFINISHED, Padding, Window
+from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
-from fairbench.metrics.useful_service import group_service, useful, useful_service
 from tests.metrics.metrics_helpers import facts, log, programs, requests
 
 # Client 0 pads each prompt by 100 tokens: 50 of its 150 input tokens and all of its 20 output
@@ -84,12 +84,14 @@ def test_rows_show_useful_service_if_there_is_padding():
     known = facts(clients=3, window=Window(1.0, 5.0))
     first, *others = known.clients
     padded = replace(known, clients=(first._replace(padding=Padding(100, 2)), *others))
-    rows = useful_service(TABLES, padded, Notes())
+    keys = ("useful_service_tok_s", "padding_tokens", "output_multiple")
+    clients = summarize(TABLES, padded)["clients"]
+    rows = [{key: row[key] for key in keys if key in row} for row in clients]
     assert rows[0] == {
         **{"useful_service_tok_s": (50 + 20) / 4, "padding_tokens": 100, "output_multiple": 2}
     }
     assert rows[1:] == [{"useful_service_tok_s": 10.0}, {"useful_service_tok_s": 0.0}]
-    notes = Notes()
-    empty = useful_service(TABLES, replace(padded, window=Window(5.0, 5.0)), notes)
-    assert isnan(empty[0]["useful_service_tok_s"])
-    assert notes.reasons["clients.c0.useful_service_tok_s"]
+    empty = summarize(TABLES, replace(padded, window=Window(5.0, 5.0)))
+    assert empty["clients"][0]["useful_service_tok_s"] is None
+    assert empty["notes"]["clients.c0.useful_service_tok_s"]
+    assert "useful_service_tok_s" not in summarize(TABLES, known)["clients"][0]

@@ -114,7 +114,7 @@ class Copy:
         return None
 
     def _environment(self) -> dict[str, str]:
-        paths = [self.root / "bench", Path(__file__).parent]
+        paths = [self.root / "bench", self.root / "studies", Path(__file__).parent]
         # Bytecode is written, because compiling all sources again would take most of the time.
         kept = {key: one for key, one in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         return kept | {"PYTHONPATH": os.pathsep.join(map(str, paths))}

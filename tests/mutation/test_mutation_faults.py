@@ -9,6 +9,7 @@ from tests.mutation.mutation_faults import PACKAGE, ROOT, Fault, read_faults
 
 FAULTS = read_faults()
 RECORD = ROOT / "results" / "mutation.json"
+ROOMS = {"engine", "inputs", "live", "metrics", "outputs", "schedulers"}
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
@@ -21,7 +22,7 @@ def test_every_fault_can_be_seeded(fault):
 
 @pytest.mark.parametrize("text", ["nothing here", "x = 1 or x = 1"])
 def test_a_fault_whose_text_is_missing_or_ambiguous_is_refused(text):
-    fault = Fault("one", "engine", "sim/clock.py", "x = 1", "x = 2", "it", (), ())
+    fault = Fault("one", "engine", "engine/clock.py", "x = 1", "x = 2", "it", (), ())
     assert fault.seeded("y = x = 1") == "y = x = 2"
     with pytest.raises(ValueError, match="not once"):
         fault.seeded(text)
@@ -35,7 +36,7 @@ def test_names_are_unique_and_tests_exist():
 
 def test_every_room_has_enough_faults():
     rooms = Counter(fault.room for fault in FAULTS)
-    assert set(rooms) == {"engine", "inputs", "metrics", "schedulers"}
+    assert set(rooms) == ROOMS
     assert sum(rooms.values()) >= 30
 
 
@@ -43,6 +44,6 @@ def test_the_record_lists_known_faults_and_reaches_the_required_rate():
     rows = json.loads(RECORD.read_text(encoding="utf-8"))["faults"]
     room = {fault.name: fault.room for fault in FAULTS}
     assert sorted({row["name"] for row in rows} - set(room)) == []
-    assert {room[row["name"]] for row in rows} == {"engine", "inputs", "metrics", "schedulers"}
+    assert {room[row["name"]] for row in rows} == ROOMS
     assert len(rows) >= 30
     assert sum(bool(row["caught_by"]) for row in rows) >= 0.95 * len(rows)

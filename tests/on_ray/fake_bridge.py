@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from fairbench.execute.interruption import Interruption
+from fairbench.execute.tasks import Interruption
 from fairbench_ray.connection import Connected, Unreachable, connected
-from fairbench_ray.tasks import Ended, Over
+from fairbench_ray.tasks import EndedTask, Over
 
 
 def serve(pipe, address):
@@ -32,7 +32,7 @@ def serve(pipe, address):
         result = pickle.loads(task)(Interruption())
         with script.with_suffix(".done").open("a") as file:
             file.write(f"{index}\n")
-        pipe.send(Ended(index, pickle.dumps((result, {}))))
+        pipe.send(EndedTask(index, pickle.dumps((result, {}))))
         if letter == "x":
             os._exit(1)
     pipe.send(Over())

@@ -6,8 +6,7 @@ from functools import partial
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.interruption import Interruption
-from fairbench.execute.local_processes import start_child
+from fairbench.execute.tasks import Interruption, start_child
 from fairbench_ray import cluster
 from tests.execute import pool_tasks
 from tests.on_ray import fake_bridge
@@ -16,7 +15,7 @@ from tests.on_ray import fake_bridge
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Run five tasks with a bridge that follows a script; return results and the tasks it did."""
-    monkeypatch.setattr(cluster, "serve", fake_bridge.serve)
+    monkeypatch.setattr(cluster, "serve_tasks", fake_bridge.serve)
     monkeypatch.setattr(cluster, "find_spec", lambda name: name)  # pretends that Ray is installed
 
     def run(script):

@@ -16,13 +16,10 @@ import pytest
 from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute import sent_files
-from fairbench.execute.context import RunContext
-from fairbench.execute.executor import Failure, Saving
-from fairbench.execute.interruption import Interruption
-from fairbench.execute.local_processes import LocalProcesses
-from fairbench.execute.sweeps import run_sweep
+from fairbench.execute.repeats import run_sweep
+from fairbench.execute.tasks import Failure, Interruption, LocalProcesses, RunContext, Saving
 from fairbench.live.backends.base import LiveOptions
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.store import SweepStore
 from fairbench_ray.cluster import RayCluster
 from tests.execute import pool_tasks
 from tests.execute.same_sweep import results

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from fairbench.errors import RunFailed
-from fairbench.execute.launchers import LauncherFlags, driver_launcher_named
-from fairbench.live.launchers.base import Wanted
+from fairbench.execute.places import LauncherFlags, driver_launcher_named
+from fairbench.live.launchers import Wanted
 from fairbench.live.records import read_records
 from tests.live.live_cli import descendants, lines, only, running, wait_until
 from tests.live.live_recipes import places_of
@@ -103,6 +103,6 @@ def test_more_drivers_than_the_cluster_holds_are_refused(cluster):
     with pytest.raises(RunFailed) as caught, places_of(launcher, wanted, timeout_s=20):
         pass
     assert f"{caught.value}" == (
-        f"--drivers 3: the Ray cluster at {cluster.address} had not room for all within 20 s; "
+        f"--drivers 3: the Ray cluster at {cluster.address} had no room for all within 20 s; "
         "each needs 1 CPU"
     )

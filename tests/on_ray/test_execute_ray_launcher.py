@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.launchers import LauncherFlags, launcher_named
-from fairbench.live.launchers import probe
-from fairbench.live.launchers.base import Wanted
-from fairbench.live.processes.server_python import ServerPython
+from fairbench.execute.places import LauncherFlags, launcher_named
+from fairbench.live import launchers
+from fairbench.live.launchers import Wanted
+from fairbench.live.processes.environment import ServerPython
 from fairbench.live.records import read_records
 from tests.live.live_cli import descendants, lines, running, wait_until
 from tests.live.live_recipes import places_of
@@ -137,8 +137,8 @@ def test_an_unsuitable_node_is_named(cluster, monkeypatch):
     ours = ServerPython(("fairbench",), "it", "NO_SUCH_PYTHON")
     said = refused(launcher(cluster), Wanted(1, ours, gpus=2))
     assert re.match(r"node \[\d\.\]\+: Ray has no GPU on this node, and tp = 2 needs one", said)
-    here = probe.versions()
-    monkeypatch.setattr(probe, "versions", lambda: {**here, "numpy": "0.1"})
+    here = launchers.versions()
+    monkeypatch.setattr(launchers, "versions", lambda: {**here, "numpy": "0.1"})
     said = refused(launcher(cluster), Wanted(1))
     assert re.match(r"node [\d.]+, for worker-0 has numpy .*, and here it is 0\.1: servers", said)
 

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.launchers.base import Wanted
+from fairbench.live.launchers import Wanted
 from fairbench_ray import launcher
-from fairbench_ray.replicas import Placed
+from fairbench_ray.replicas import ReplicasPlaced
 from tests.live.live_recipes import places_of
 from tests.on_ray import fake_bridge
 
 
 def test_a_cluster_lost_before_placement_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(launcher, "serve", fake_bridge.serve)
+    monkeypatch.setattr(launcher, "serve_replicas", fake_bridge.serve)
     monkeypatch.setattr(launcher, "find_spec", lambda name: name)  # pretends that Ray is installed
     (tmp_path / "script").write_text("d")
     ray = launcher.RayLauncher(str(tmp_path / "script"))
@@ -28,4 +28,4 @@ def test_a_node_that_does_not_answer_is_named():
     silent.set_exception(TimeoutError())
     line = SimpleNamespace(call=lambda *_: silent)
     with pytest.raises(UsageError, match=r"^node n1: does not answer$"):
-        launcher._fit_places(line, Placed(("n1",), 0), Wanted(1))
+        launcher._fit_places(line, ReplicasPlaced(("n1",), 0), Wanted(1))

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.files.toml_text import dumps
-from fairbench.hardware.catalogue import load_profile, profile_ids
-from fairbench.hardware.profile_file import table_of
+from fairbench.files.formats import dumps
+from fairbench.hardware.catalogue import load_profile, profile_ids, table_of
 from fairbench.profiling.derived_profile import derive
-from fairbench.profiling.operators import PACKAGE
+from fairbench.profiling.estimates import PACKAGE
 from fairbench_studies.validation.serving.command import validate_serving
 from tests.shared_data import SHARED, needs
 

@@ -9,15 +9,14 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import RunFailed
-from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.profile_file import read_profile
+from fairbench.hardware.catalogue import load_profile, read_profile
 from fairbench.profiling.derived_profile import derive
 from fairbench.profiling.probe import (
     BATCHES,
     Batch,
     Probed,
-    Prompt,
-    Server,
+    ProbedServer,
+    PromptTime,
     fit_probe,
     prompt_lengths,
     session_of,
@@ -56,7 +55,7 @@ def as_a_client_sees(profile_id):
 def measured(profile, delay_ms):
     """Probe a server that takes exactly the profile's times."""
     prompts = [
-        Prompt(n, (profile.prefill_ps([(0, n)]) / 1e9 + delay_ms) / 1e3)
+        PromptTime(n, (profile.prefill_ps([(0, n)]) / 1e9 + delay_ms) / 1e3)
         for n in prompt_lengths(8_192)
     ]
     sizes = [(n, 192) for n in BATCHES] + [(8, 2_100), (32, 2_100)]
@@ -112,7 +111,7 @@ def test_a_probe_ends_at_an_answer_that_a_server_gave_up(event):
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with server, session_of(url, {}) as session:
-            await Server(session, url, "m").measure(64, lambda said: None)
+            await ProbedServer(session, url, "m").measure(64, lambda said: None)
 
     with pytest.raises(RunFailed, match=r"ended a stream with an error: .*broke"):
         asyncio.run(probe())

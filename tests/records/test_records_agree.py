@@ -9,10 +9,9 @@ import pytest
 
 from fairbench.diagnosis.access_log import read_log
 from fairbench.records.layouts import NAMES as LAYOUT_NAMES
-from fairbench.records.names import MAPPED
 from fairbench.scoring.records import read_scored
+from fairbench.workloads.traces import FORMATS
 from fairbench.workloads.traces.read import TraceParams, read_trace
-from fairbench.workloads.traces.rows import FIELDS, FORMATS
 from tests.shared_data import SHARED
 
 START_S = 1_795_154_400  # 2026-11-20 06:00:00 UTC
@@ -279,15 +278,14 @@ def test_field_inputs_are_read_alike(name):
     table = trace.table(0)
     assert (len(table), len(table.clients), table.input_tokens.sum()) == (count, clients, tokens)
     assert table.span_s == pytest.approx(span_s, rel=0.01)
-    found = sum(trace.count(client, 1e9) for client in range(clients))
+    found = sum(trace.count_programs(client, 1e9) for client in range(clients))
     assert found == programs
     log = read_log(TraceParams(str(path)))
     assert (len(log.traffic.client), len(log.traffic.clients)) == (count, clients)
     assert log.traffic.span_s == pytest.approx(span_s, rel=0.01)
 
 
-def test_names_of_layouts_and_fields_are_those_of_the_flags():
-    assert set(FIELDS) == set(MAPPED)
+def test_names_of_layouts_are_those_of_the_flags():
     renamed = {"lines": "csv", "vtc-columns": "vtc"}
     assert {renamed.get(one, one) for one in LAYOUT_NAMES} | {"jsonl", "weka", "servegen"} == set(
         FORMATS

@@ -224,7 +224,7 @@ def test_words_of_programs_for_no_value_are_no_names(write, word):
     rows = rows_of(session=word, ttft=..., latency=..., user=word, end_user="x", client=...)
     trace = read_trace(TraceParams(str(write(rows)))).trace
     assert trace.clients == ("x",)
-    assert trace.count(0, 1e9) == 6
+    assert trace.count_programs(0, 1e9) == 6
     assert read_trace(TraceParams(str(write(rows)), columns="client=user")).trace.clients == (
         "all",
     )
@@ -357,3 +357,8 @@ def test_states_of_opentelemetry_are_read(write, word, failed):
     rows = rows_of(status=lambda n: word if n == 1 else "OK")
     scored = read_scored([write(rows)])
     assert (scored.failed, scored.remarks) == (failed, ())
+
+
+def test_times_are_rounded_to_the_nearest_nanosecond(write):
+    _, table = both(write(rows_of(time=lambda n: 0.29 * n)))
+    assert table.arrival_s.tolist() == [0.0, 0.29, 0.58, 0.87, 1.16, 1.45]

@@ -7,12 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.report.board_page import board_page
-from fairbench.report.pages.chart_ranks import LETTER_PX, TEXT_PX, Axis, Labelled, rank_chart
+from fairbench.report.pages.chart_ranks import LETTER_PX, TEXT_PX, Labelled, PlotAxis, rank_chart
 from fairbench.report.pages.html import as_html
 from fairbench.report.pages.page import Figure
 from fairbench.report.table import folded_name
-from fairbench.results.board.board import make_board
-from fairbench.results.board.stored import Line
+from fairbench.results.board import BoardLine, make_board
 from tests.strategies import examples
 
 RATE, SHARE, P95 = "service_rate_tok_s", "min_entitlement_best_ratio", "victim_p95_s"
@@ -23,7 +22,9 @@ def board(shares, **more):
     rest = {RATE: 100.0, P95: 9.0, "sharing_incentive_p95": 1.0, "victim_n": 60}
     rest |= {"timing_profile": "gpu/m", "simulated": True, "censored": [], "upper_bounds": []}
     lines = [
-        Line("tot s1 dp 2", name, seed, rest | {"notes": {}, SHARE: share} | more.get(name, {}))
+        BoardLine(
+            "tot s1 dp 2", name, seed, rest | {"notes": {}, SHARE: share} | more.get(name, {})
+        )
         for name, values in shares.items()
         for seed, share in enumerate(values)
     ]
@@ -70,7 +71,7 @@ def test_names_are_escaped_and_undefined_values_are_dashes():
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=16))
 def test_labels_do_not_overlap(places):
     marks = [Labelled(f"{n}", *at) for n, at in enumerate(places)]
-    svg = rank_chart("title", marks, Axis("x"), Axis("y"))
+    svg = rank_chart("title", marks, PlotAxis("x"), PlotAxis("y"))
     found = re.findall(r'class="dot"/><text x="([\d.]+)" y="([\d.]+)" [^>]*>(\d+)<', svg)
     assert [label for *_, label in found] == [one.label for one in marks]
     boxes = [(float(x), float(y), LETTER_PX * len(label)) for x, y, label in found]

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from fairbench.metrics.floods import floods
-from fairbench.metrics.traffic import Traffic
-from fairbench.report.optional_lines import shortfall_of
+from fairbench.metrics.traffic import Traffic, floods
 from fairbench.report.pages.run_page import judged_traffic
 from fairbench.report.pages.traffic_figures import (
     flood_headlines,
     traffic_figures,
     visible_clients,
 )
+from fairbench.report.result_lines import shortfall_of
 from fairbench.report.traffic_lines import Shortfall, judged, traffic_lines
 
 NAMES = ("a", "b", "c", "d")
@@ -75,7 +74,8 @@ def test_a_client_that_the_workload_calls_well_behaved_bursts(summary, heavy, ve
     said = list(traffic_lines(found, "in this run"))
     assert found.heavy == heavy
     assert [" ".join(line.split()[:2]) for line in said[:2]] == verbs
-    assert all("the mean of the clients that do not flood" in line for line in said[:2])
+    assert said[0].endswith("times the mean of the other clients.")
+    assert said[1].endswith("of the load without larger floods.")
     cards = {card.label: card.value for card in flood_headlines(found)}
     assert cards.get("who floods", "") == ", ".join(heavy)
 
@@ -94,7 +94,7 @@ WINDOW = {"client": "b", "share": 0.59, "start_s": 60.0, "end_s": 120.0}
     [
         (run("a", worst_windows=[WINDOW]), "b"),
         (run("a", worst_windows=[{**WINDOW, "share": 0.9}]), "nobody"),
-        (run("a", worst_windows=[{**WINDOW, "client": "a"}]), "nobody"),
+        (run("a", worst_windows=[{**WINDOW, "client": "a"}]), "a (heavy)"),
         (run("a", worst_windows=[WINDOW], failed=4, queue_empty_share=1.0), "nobody"),
         (run("a"), "nobody"),
     ],
@@ -103,14 +103,14 @@ def test_nobody_is_hurt_only_if_no_minute_was_bad(summary, hurt):
     found = judged_traffic(summary, TWO)
     assert found.harm is None
     cards = {card.label: (card.value, card.note) for card in flood_headlines(found)}
-    assert cards["who is hurt"][0] == hurt
+    assert cards["who waits"][0] == hurt
     last = list(traffic_lines(found, "in this run"))[-1]
     if hurt == "nobody":
         assert last == "No other client waited noticeably longer than usual."
     else:
-        assert cards["who is hurt"][1] == "59.0% of its fair share, 60 to 120 s"
-        assert last == "b received 59.0% of its fair share from 60 to 120 s."
-        assert shortfall_of(summary) == Shortfall(**WINDOW)
+        assert cards["who waits"][1] == "59.0% of its fair share, 60 to 120 s"
+        assert last == f"{hurt} received 59.0% of its fair share from 60 to 120 s."
+        assert shortfall_of(summary) == Shortfall(**{**WINDOW, "client": hurt})
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,14 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 
-from fairbench.files.times import Clock
+from fairbench.files.times import ClockTime
 from fairbench.metrics.traffic import Traffic
-from fairbench.report.pages.chart_rows import LEAST, opacity
-from fairbench.report.pages.clock_axis import MOST_TICKS, time_axis
+from fairbench.report.pages.chart import LEAST, MOST_TICKS, opacity, time_axis
 from fairbench.report.pages.traffic_figures import wait_limits
 
 
 def clock(text, zone):
-    return Clock(datetime.fromisoformat(text).timestamp(), zone)
+    return ClockTime(datetime.fromisoformat(text).timestamp(), zone)
 
 
 @pytest.mark.parametrize(

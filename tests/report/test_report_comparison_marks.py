@@ -10,7 +10,7 @@ from fairbench.metrics.catalogue import CATALOGUE, column_of
 from fairbench.metrics.metric import Better, Display
 from fairbench.report.marks import BEST, NEITHER, WORST, cell_marks, marks_of
 from fairbench.results.comparison import ComparedRun, SchedulerResults
-from fairbench.results.values import Value
+from fairbench.results.summary import Value
 
 SIGNS = {"lower_bound": ">", "upper_bound": "<"}
 

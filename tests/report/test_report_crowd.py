@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
-from fairbench.report.client_table import CROWD
-from fairbench.report.crowd import (
+from fairbench.report.client_table import (
+    CROWD,
     Lorenz,
     counts_by_ratio,
     crowd_lines,
@@ -19,11 +19,10 @@ from fairbench.report.crowd import (
     worst_clients,
 )
 from fairbench.report.interval_lines import repeat_lines
-from fairbench.report.pages.run_figures import _lorenz, _ratios
-from fairbench.report.pages.run_page import client_grid
+from fairbench.report.pages.run_page import _lorenz, _ratios, client_grid
 from fairbench.report.result_lines import notes_of
 from fairbench.report.run_table import summary_text
-from fairbench.results.intervals import combine
+from fairbench.results.intervals import combine_summaries
 from tests.report.test_report_table import CLIENT, SUMMARY
 from tests.strategies import examples
 
@@ -59,6 +58,10 @@ def test_with_weights_entitlements_are_equal():
     split = lorenz([1.5, 1.5, 1.0], [1.0, 1.0, 1.0])
     whole = lorenz([3.0, 1.0], [2.0, 1.0])
     assert whole.gini == pytest.approx(split.gini)
+    # by weight, the client with the larger amount has less
+    split = lorenz([1.0, 1.0, 1.0, 2.0])
+    assert lorenz([3.0, 2.0], [3.0, 1.0]).gini == pytest.approx(split.gini)
+    assert lorenz([2.0, 3.0], [1.0, 3.0]).of_smallest(0.75) == pytest.approx(3 / 5)
 
 
 @examples(30)
@@ -124,7 +127,7 @@ def test_with_several_runs_the_clients_worst_by_their_means_are_shown():
     for seed, run in enumerate(runs):
         run |= {"seed": seed, "complete": True, "censored": []}
         run |= {column.key: None for column in columns_of(Display.REPEATS, 99)}
-    combined = combine(runs)
+    combined = combine_summaries(runs)
     lines = list(repeat_lines(combined))
     rows = [line.strip() for line in lines if line.strip().startswith("client-")]
     assert len(rows) == 10
@@ -132,8 +135,9 @@ def test_with_several_runs_the_clients_worst_by_their_means_are_shown():
     assert "  clients: the 10 of 40 clients that are worst off" in lines
     assert all("  -" in line or "  0" in line for line in lines[2:] if "fair share" in line)
     assert not any("INCOMPLETE" in line for line in lines)
-    assert list(repeat_lines(combined | {"complete": False}))[2].startswith("INCOMPLETE: ")
-    few = combine([run | {"clients": run["clients"][:5]} for run in runs])
+    ended = list(repeat_lines(combined | {"complete": False}))
+    assert any(line.startswith("INCOMPLETE: ") for line in ended)
+    few = combine_summaries([run | {"clients": run["clients"][:5]} for run in runs])
     assert shown_clients(few) == (few["clients"], "")
 
 
@@ -185,6 +189,8 @@ def loads(*demands, **changes):
         ([900.0] + [10.0] * 39 + [700.0], {"client-0", "client-40"}),
         ([10.0 + number for number in range(40)], set()),
         ([1.0] * 60 + [5.0], set()),  # five times the others, but a small part of the load
+        ([10.0] * 15 + [31.0], {"client-15"}),  # 3.1 times the mean of the others
+        ([10.0] * 15 + [29.0], set()),
     ],
 )
 def test_the_worst_off_never_begin_with_a_client_that_floods(demands, last):

@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.report.explained import explained_text, explanations
-from fairbench.report.optional_lines import window_lines
+from fairbench.report.result_lines import window_lines
 
 RUN = ["run", "--workload", "chat", "--duration", "20", "--disable-tqdm"]
 

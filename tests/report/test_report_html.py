@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.report.pages.chart_series import Series, line_chart
+from fairbench.report.pages.chart import Series, line_chart
 from fairbench.report.pages.html import as_html
 from fairbench.report.pages.markdown import escaped, page_markdown, table
 from fairbench.report.pages.page import (

@@ -8,10 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.metrics.censored_latency import Sample
-from fairbench.report.pages.chart import LEFT, RIGHT, WIDTH, Scale, log_range
-from fairbench.report.pages.chart_rows import Dot, DotRow, dot_chart
-from fairbench.report.pages.chart_series import Series, line_chart
-from fairbench.report.pages.run_figures import _distribution
+from fairbench.report.pages.chart import (
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Dot,
+    DotRow,
+    Scale,
+    Series,
+    dot_chart,
+    line_chart,
+    log_range,
+)
+from fairbench.report.pages.run_page import _distribution
 
 
 def points(svg):
@@ -24,10 +33,10 @@ def points(svg):
 
 def test_scales_equal_hand_computed_positions():
     linear = Scale(0, 10, 100, 200)
-    assert [linear.at(value) for value in (0, 5, 10)] == [100, 150, 200]
+    assert [linear.pixel_of(value) for value in (0, 5, 10)] == [100, 150, 200]
     log = Scale(1, 100, 0, 200, log=True)
-    assert [log.at(value) for value in (1, 10, 100)] == [0, 100, 200]
-    assert (log.at(0.1), log.at(1e9)) == (0, 200)  # exactly on the edge
+    assert [log.pixel_of(value) for value in (1, 10, 100)] == [0, 100, 200]
+    assert (log.pixel_of(0.1), log.pixel_of(1e9)) == (0, 200)  # exactly on the edge
 
 
 def test_ticks_equal_hand_computed_values():

@@ -46,7 +46,7 @@ def test_a_good_run_gives_no_warning():
             "The measured window (100 s) is shorter than the P95",
         ),
         ({"victim_n": 59}, "A P95 needs about 60 latencies, and a client has only 59."),
-        ({"demand_limited": True, "queue_empty_share": 0.4}, "queues empty 40.0%"),
+        ({"demand_limited": True, "queue_empty_share": 0.4}, "No request waited for 40.0%"),
         ({"queue_empty_share": 0.51, "lone_tpot_ratio": 4.1}, "Backlog hidden: queues"),
         ({"max_service_gap": 50.5}, "exceeds the bound"),
     ],

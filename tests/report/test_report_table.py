@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.report.client_table import described
 from fairbench.report.numbers import index, more_than, number, percent
 from fairbench.report.pages.run_page import client_grid
 from fairbench.report.run_table import summary_text
 from fairbench.report.table import MAX_WIDTH
-from fairbench.results.intervals import combine
+from fairbench.results.intervals import combine_summaries
 
 CLIENT = {
     "client": "client-0",
@@ -105,7 +105,7 @@ def test_weights_have_a_column_if_some_differ_from_1():
     assert not any("weight" in line for line in plain)
     (jain,) = (line for line in shown if line.startswith("Jain"))
     assert "of service over weight (max-min fair" in jain
-    assert any("largest over weight 82,545 tokens" in line for line in shown)
+    assert "between two waiting clients, each over its weight;" in " ".join(" ".join(shown).split())
     grid = client_grid(weighted())
     at = grid.headings.index("weight")
     assert [row[at].text for row in grid.rows] == ["2.50", "1.00"]
@@ -114,10 +114,10 @@ def test_weights_have_a_column_if_some_differ_from_1():
 
 def test_with_several_seeds_a_weight_follows_the_name():
     runs = [weighted() | {"seed": seed, "complete": True} for seed in (0, 1)]
-    rows = combine(runs)["clients"]
+    rows = combine_summaries(runs)["clients"]
     named = [described(row["client"], row) for row in rows]
     assert named == ["client-0 (heavy, weight 2.50)", "client-1 (weight 1.00)"]
-    plain = combine([SUMMARY | {"complete": True}])["clients"]
+    plain = combine_summaries([SUMMARY | {"complete": True}])["clients"]
     assert [described("x", row) for row in plain] == ["x (heavy)", "x"]
 
 
@@ -183,7 +183,7 @@ def test_an_undefined_value_is_a_dash_and_its_reason_a_note():
     assert "client-1.p50_s: no program arrived" in shown
     assert "std_itl" not in shown  # the table does not show this value, so it needs no note
     assert "fewer than" not in shown  # shown as a lower bound
-    assert "largest -; no bound\n" in shown
+    assert "not defined; no bound\n" in shown
     assert not re.search(r"- (s|tok/s)\b", shown)
 
 
@@ -200,15 +200,18 @@ def test_a_missing_bound_has_its_reason_beside_it_and_not_among_the_notes():
         | {"service_gap_bound": None, "notes": {"service_gap_bound": reason}},
     ):
         shown = text(summary)
-        assert f"largest 82,545 tokens; no bound: {reason}\n" in shown
-        assert shown.count(reason) == 1
+        gap = "at most 82,545 computed tokens between two waiting clients"
+        assert f"{gap}; no bound: {reason}" in " ".join(shown.split())
+        assert " ".join(shown.split()).count(reason) == 1
         assert "\nnotes" not in shown
 
 
 def test_a_bound_in_tokens_without_its_time_keeps_the_note():
     notes = {"service_gap_bound_s": "no client was served"}
     shown = text(SUMMARY | {"service_gap_bound_s": None, "notes": notes})
-    assert "largest 82,545 tokens; guaranteed at most 825,450 tokens by D2LPM Theorem 5.1" in shown
+    assert "; D2LPM Theorem 5.1 guarantees 825,450 computed tokens completion" in " ".join(
+        shown.split()
+    )
     assert "notes  service_gap_bound_s: no client was served" in shown
 
 
@@ -246,7 +249,9 @@ def test_a_percentile_among_the_unfinished_is_a_lower_bound():
 
 def test_the_gap_is_also_given_in_seconds_of_cluster_service():
     # If 825,450 tokens take 120 s, 82,545 take 12 s.
-    assert "largest 82,545 tokens (12.0 s of service); guaranteed at most" in text(SUMMARY)
+    shown = " ".join(text(SUMMARY).split())
+    assert "82,545 computed tokens (12.0 s of the cluster's work) between two waiting" in shown
+    assert "guarantees 825,450 computed tokens (120 s)" in shown
 
 
 @pytest.mark.parametrize(
@@ -254,13 +259,16 @@ def test_the_gap_is_also_given_in_seconds_of_cluster_service():
     [
         (
             {"demand_limited": True, "queue_empty_share": 0.25},
-            "(partly limited by demand: queues empty 25.0% of the time, requests waiting in 75.0%)",
+            "(no request waited for 25.0% of the window; shares partly reflect demand)",
         ),
         (
             {"demand_limited": True, "queue_empty_share": 0.87},
-            "(limited by demand: queues empty 87.0% of the time)",
+            "(no request waited for 87.0% of the window; shares reflect demand)",
         ),
-        ({"demand_limited": True, "queue_empty_share": None}, "queues empty - of the time)"),
+        (
+            {"demand_limited": True, "queue_empty_share": None},
+            "(waits of requests are not known; shares may reflect demand)",
+        ),
         ({"latency": "ttft"}, "to the first token"),
         (
             {"queue_empty_share": 0.9, "lone_tpot_ratio": 12.0},
@@ -317,6 +325,7 @@ def test_a_run_too_short_for_a_p99_names_the_needed_duration():
     assert "for a reliable P99" not in text(SUMMARY | {"complete": False})
     # The window is the whole run, whose end no flag sets, so --duration would change nothing.
     assert "for a reliable P99" not in text(SUMMARY | {"duration": SUMMARY["window_end_s"]})
+    assert "for a reliable P99" not in text(SUMMARY | {"window_end_s": 291.47})  # --num-programs
     assert "for a P99:" not in text(SUMMARY | {"victim_n": 300})
     assert "for a P99:" not in text(SUMMARY | {"trace": "t.csv"})
 

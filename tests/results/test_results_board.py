@@ -10,14 +10,26 @@ from hypothesis import strategies as st
 from fairbench.config import identity
 from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import DataError, UsageError
+from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better
 from fairbench.report.board_table import board_markdown, board_text
-from fairbench.results.board.board import board_json, chosen, make_board
-from fairbench.results.board.fold import NO_RATIO, Fold, folded, rank_ranges
-from fairbench.results.board.stored import Line, lines_csv, read_lines, read_stored
-from fairbench.results.paired import Decision, difference
-from fairbench.results.sweep_store import SweepStore
-from fairbench.results.values import Value
+from fairbench.results.board import (
+    NO_RATIO,
+    BoardLine,
+    Fold,
+    board_json,
+    chosen,
+    folded,
+    lines_csv,
+    make_board,
+    rank_ranges,
+    read_lines,
+    read_stored,
+    score,
+)
+from fairbench.results.intervals import Decision, difference
+from fairbench.results.store import SweepStore
+from fairbench.results.summary import Value
 from tests.gate.gate_helpers import store
 from tests.strategies import examples
 
@@ -29,7 +41,7 @@ def line(row, seed=0, place="tot s1 dp 2", *, bounds=(), **values):
     usual = {RATE: 100.0, SHARE: 0.5, P95: 9.0, "sharing_incentive_p95": 1.0}
     rest = {"victim_n": 60, "timing_profile": "gpu/m", "simulated": True}
     lists = {"censored": list(bounds), "upper_bounds": [], "notes": {}}
-    return Line(place, row, seed, usual | rest | lists | values)
+    return BoardLine(place, row, seed, usual | rest | lists | values)
 
 
 def lines_of(key, **rows):
@@ -175,6 +187,16 @@ def test_lower_bounds_stay_lower_bounds():
     other = [line(one.scheduler, one.seed, "y", bounds=one.summary["censored"]) for one in lines]
     score = make_board([*lines, *other], baseline="b").rows[0].scores[P95]
     assert (score.bound, score.low) == ("<", None)  # of at least this baseline, at most this ratio
+
+
+@pytest.mark.parametrize("fold", [Fold.MEAN, Fold.GEOMETRIC])
+@pytest.mark.parametrize(("bound", "known"), [("", (True, True)), (">", (True, False)),
+                                              ("<", (False, True))])  # fmt: skip
+def test_only_the_end_that_a_bound_leaves_open_is_unknown(fold, bound, known):
+    logs = [Value(one, bound) for one in (1.0, 2.0, 3.0)]
+    found = score(logs, logs, fold, CATALOGUE[P95])
+    assert found.bound == bound
+    assert (found.low is not None, found.high is not None) == known
 
 
 def test_the_table_notes_an_uncertain_percentile():

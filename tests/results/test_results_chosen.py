@@ -4,7 +4,7 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import experiment_tables
-from fairbench.results.chosen import chosen_keys, spec_changes
+from fairbench.results.experiments import chosen_keys, spec_changes
 
 TOT = {"workload": "tot", "gpu": "a100"}
 

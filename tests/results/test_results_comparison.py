@@ -7,8 +7,8 @@ import pytest
 
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
-from fairbench.metrics.max_min import max_min
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.fairness import max_min
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.results.comparison import alone_key, compare, compared_summary
 from tests.results.comparison_helpers import alone_row, client, stored, summary
 
@@ -48,7 +48,7 @@ def test_the_sharing_incentive_is_that_of_the_worst_off_well_behaved_client():
     assert [one["sharing_incentive_p50"] for one in compared["clients"]] == [None, 0.5, 0.8]
     assert [one["sharing_incentive_p99"] for one in compared["clients"]] == [None, 4.0, 0.5]
     assert (compared["sharing_incentive_p50"], compared["sharing_incentive_p99"]) == (0.8, 4.0)
-    assert compared["notes"]["clients.client-0.sharing_incentive_p99"] == "it misbehaves"
+    assert compared["notes"]["clients.client-0.sharing_incentive_p99"] == "the client is heavy"
 
 
 def test_the_sharing_incentive_uses_the_percentile_that_few_programs_allow():

@@ -6,15 +6,17 @@ import pytest
 
 from fairbench.errors import DataError, UsageError
 from fairbench.report.pair_table import contrast_text, shown_metrics
-from fairbench.results.comparison import ComparedRun, experiment_of, runs_below
-from fairbench.results.pair_comparison import (
+from fairbench.results.comparison import (
+    ComparedRun,
     check_metrics,
     contrast,
     contrast_json,
+    experiment_of,
     known_metrics,
+    runs_below,
     sides_of,
 )
-from fairbench.results.paired import Decision
+from fairbench.results.intervals import Decision
 from tests.gate.gate_helpers import store
 from tests.results.comparison_helpers import stored
 

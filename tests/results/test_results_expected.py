@@ -5,13 +5,13 @@ from functools import cache
 import pytest
 from typer.testing import CliRunner
 
-from fairbench.capacity.question import Clusters, Question
+from fairbench.capacity.question import Clusters, PlanQuestion
 from fairbench.cli.app import app
 from fairbench.config.resolve import experiment, resolve
 from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import CATALOGUE, metric_of
 from fairbench.metrics.metric import Better, Of
-from fairbench.results.expected import check_metrics_of, why_missing
+from fairbench.results.run_facts import check_metrics_of, why_missing
 from fairbench.sim.run import simulate
 
 TINY = {"workload": "chat", "scenario": "none", "num_programs": 1}
@@ -83,7 +83,7 @@ def test_sessions_have_their_own_metrics(tmp_path):
 )
 def test_a_plan_refuses_a_target_that_it_cannot_measure(slo, said):
     with pytest.raises(UsageError, match=said):
-        Clusters(Question([slo], ["fcfs"], 1, 2, dict(TINY), {}))
+        Clusters(PlanQuestion([slo], ["fcfs"], 1, 2, dict(TINY), {}))
 
 
 @pytest.mark.parametrize(

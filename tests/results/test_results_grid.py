@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import experiment_tables
-from fairbench.results.grid import key_of, labels, place_of, point_names, scheduler_of
+from fairbench.results.experiments import grid_labels, key_of, place_of, point_names, scheduler_of
 from tests.strategies import examples
 
 
@@ -14,7 +14,7 @@ def labelled(*points):
     specs = [
         resolve({"workload": "chat", **flags}, dict(assignments)) for flags, *assignments in points
     ]
-    return labels([experiment_tables(spec) for spec in specs])
+    return grid_labels([experiment_tables(spec) for spec in specs])
 
 
 def test_a_configuration_is_workload_scenario_and_replicas():
@@ -84,7 +84,7 @@ def test_labels_are_equal_only_for_equal_configuration_and_scheduler(points):
     specs = [resolve({"workload": "chat", **flags}, dict([setting])) for flags, setting in points]
     tables = [experiment_tables(spec) for spec in specs]
     keys = [(key_of({**place_of(one), "seed": None}), key_of(scheduler_of(one))) for one in tables]
-    found = labels(tables)
+    found = grid_labels(tables)
     assert len(set(zip(keys, found, strict=True))) == len(set(keys)) == len(set(found))
     for (place, _), (place_key, _) in zip(found, keys, strict=True):
         assert [name for name, _ in found].count(place) == [one for one, _ in keys].count(place_key)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better, Form, Of
 from fairbench.report.interval_lines import repeat_lines, show
-from fairbench.results.intervals import METHOD, combine, t_interval
+from fairbench.results.intervals import METHOD, combine_summaries, t_interval
 
 SHARES = (Form.PERCENT, Form.WHOLE_PERCENT, Form.INDEX)
 
@@ -107,7 +107,7 @@ def test_runs_are_combined_key_by_key():
         summary(1, jain_index=0.5, max_service_gap=None, censored=["victim_p99_s"]),
         summary(2, jain_index=0.7, max_service_gap=8.0),
     ]
-    combined = combine(runs)
+    combined = combine_summaries(runs)
     assert combined["seeds"] == [1, 2]
     assert combined["jain_index"]["mean"] == pytest.approx(0.6)
     assert combined["max_service_gap"] == {"mean": 8.0, "low": None, "high": None, "runs": 1}
@@ -120,7 +120,7 @@ def test_runs_are_combined_key_by_key():
     assert combined["clients"][0]["misbehaving"] is True
     lines = list(repeat_lines(combined))
     assert max(map(len, lines)) <= 100
-    assert METHOD in lines[1]
+    assert any(METHOD in line for line in lines)
     assert any(line.startswith("  well-behaved P99") for line in lines)
     assert not any(line.startswith("  well-behaved P95") for line in lines)
     assert any(line.endswith(" 8 (1 of 2 runs)") for line in lines)
@@ -128,13 +128,15 @@ def test_runs_are_combined_key_by_key():
 
 
 def test_a_metric_that_no_run_defines_is_null_and_a_dash():
-    combined = combine([summary(1, max_service_gap=None), summary(2, max_service_gap=None)])
+    combined = combine_summaries(
+        [summary(1, max_service_gap=None), summary(2, max_service_gap=None)]
+    )
     assert combined["max_service_gap"] is None
     assert show(None, 1) == "-"
 
 
 def test_an_incomplete_run_makes_the_combination_incomplete():
-    assert not combine([summary(1), summary(2, complete=False)])["complete"]
+    assert not combine_summaries([summary(1), summary(2, complete=False)])["complete"]
 
 
 def test_a_mean_of_lower_bounds_is_not_rounded_up():
@@ -147,5 +149,7 @@ def test_a_mean_of_lower_bounds_is_not_rounded_up():
 @pytest.mark.parametrize("key", [key for key, one in CATALOGUE.items() if is_share(one)])
 @given(values=st.lists(st.floats(0, 1), min_size=2, max_size=5))
 def test_the_interval_of_a_share_stays_within_0_and_100_percent(key, values):
-    found = combine([summary(seed, **{key: value}) for seed, value in enumerate(values)])[key]
+    found = combine_summaries([summary(seed, **{key: value}) for seed, value in enumerate(values)])[
+        key
+    ]
     assert 0 <= found["low"] <= found["mean"] <= found["high"] <= 1

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.metrics.metric import Better
-from fairbench.results.intervals import t_interval
-from fairbench.results.paired import (
+from fairbench.results.intervals import (
     MIXED,
     MOST_SEEDS,
     Decision,
     difference,
     mean_value,
     seeds_needed,
+    t_interval,
 )
-from fairbench.results.values import Value
+from fairbench.results.summary import Value
 
 BETTER, WORSE, SAME, INCONCLUSIVE = Decision
 SHARES = st.floats(0, 1)

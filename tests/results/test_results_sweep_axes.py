@@ -3,7 +3,7 @@
 import pytest
 
 from fairbench.results.comparison import SchedulerResults
-from fairbench.results.sweep_axes import axes_of
+from fairbench.results.sweeps import axes_of
 
 
 def cells(*names):

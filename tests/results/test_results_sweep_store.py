@@ -9,8 +9,8 @@ import pytest
 from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import DataError, UsageError
 from fairbench.results.comparison import compare_sweep
-from fairbench.results.sweep_metrics import write_metrics
-from fairbench.results.sweep_store import SweepStore, save_alone
+from fairbench.results.store import SweepStore, save_alone
+from fairbench.results.sweeps import write_metrics
 from tests.results.comparison_helpers import alone_row, stored
 
 SWEEP = make_sweep({"name": "s", "grid": {"workload": "chat", "scheduler": ["vtc", "lpm", "dlpm"]}})
@@ -145,3 +145,10 @@ def test_metrics_of_live_and_simulated_runs_are_listed_together(store):
         (False, 1.5),
     ]
     assert pyarrow.csv.read_csv(store.path / "metrics.csv").num_rows == 2
+
+
+@pytest.mark.parametrize("key", ["worst_sessions", "stall_causes", "stalled", "worst_windows"])
+def test_rows_inside_a_summary_are_left_out_of_the_tables(store, key):
+    stored(store.runs, {"scheduler": "vtc"}, **{key: [{"session": "a", "share": None}]})
+    write_metrics(store.path, compare_sweep(store.path))
+    assert key not in pyarrow.csv.read_csv(store.path / "metrics.csv").column_names

@@ -10,14 +10,11 @@ from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
+from fairbench.schedulers.lengths import MAX_CLIENTS, PRIOR_OUTPUT_TOKENS, RECENT, OutputLengths
 from fairbench.schedulers.load_cap import (
     CAP_UNITS,
-    MAX_CLIENTS,
-    PRIOR_OUTPUT_TOKENS,
-    RECENT,
     BatchCost,
     LoadCap,
-    OutputLengths,
     StepUnits,
     load_cap,
     step_units,

@@ -3,10 +3,11 @@
 import pytest
 
 from fairbench.core import Request
-from fairbench.schedulers.by_class import MAX_CLASSES, ByClass, unfit_for_classes
+from fairbench.schedulers.by_class import MAX_CLASSES, ByClass, ClassBatch, unfit_for_classes
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.registry import build_local
+from fairbench.schedulers.views import NothingRunning, Running
 
 
 class Queue:
@@ -98,8 +99,23 @@ def test_classes_without_requests_are_forgotten_beyond_a_limit():
 
 
 @pytest.mark.parametrize(
+    ("low_first", "order"), [(True, [5, 4, 2, 1, 3]), (False, [2, 1, 3, 5, 4])]
+)
+@pytest.mark.parametrize("local", ["vtc", "dlpm"])
+def test_memory_is_taken_from_the_last_class_and_there_from_the_client_ahead(
+    local, low_first, order
+):
+    queue = Queue(local, {f"{local}.preempt": "fair"}, low_first=low_first)
+    requests = [queue.arrive(*who) for who in (("a", 0), ("a", 0), ("b", 0), ("c", 5), ("c", 5))]
+    queue.serve(9)
+    batch = ClassBatch(NothingRunning(), [Running(one, 0, 10, 0) for one in requests])
+    lost = queue.scheduler.retraction_order(batch, 0.0)
+    assert [request.request_id for request in lost] == order
+
+
+@pytest.mark.parametrize(
     ("local", "why"),
-    [("edf", "preempts"), ("priority", "loses its memory"), ("rpm", "refuses requests")],
+    [("edf", "preempts"), ("sglang-priority", "preempts"), ("rpm", "refuses requests")],
 )
 def test_schedulers_with_an_order_of_their_own_do_not_run_by_class(local, why):
     assert why in unfit_for_classes(build_local(local, {}))

@@ -1,7 +1,7 @@
 """Test the charges of GPU time for prompts that are computed in chunks, on examples."""
 
 from fairbench.core import PS_PER_S, Request, Segment
-from fairbench.schedulers.charging.gpu_time import GPUCharges
+from fairbench.schedulers.charging.engine import GPUCharges
 
 
 class Costs:
@@ -24,23 +24,23 @@ def charged(charges, one, *parts):
 
 def test_the_prepayment_of_a_prompt_covers_its_chunks_until_it_is_used_up():
     charges, one = GPUCharges(Costs()), request(100)
-    assert charges.admitted(one, 100) == 100 * PS_PER_S
+    assert charges.admission_charge(one, 100) == 100 * PS_PER_S
     # 40 and 30 s of 100 s are paid; the last chunk takes 50 s, 20 s more than remain.
     assert charged(charges, one, (40, False), (30, False), (50, True)) == [0, 0, 20]
-    assert charges.over(one) == 0
+    assert charges.refund_rest(one) == 0
 
 
 def test_a_chunk_beyond_the_prepayment_is_charged_and_a_rest_is_returned():
     charges, one = GPUCharges(Costs()), request(100)
-    charges.admitted(one, 30)
+    charges.admission_charge(one, 30)
     assert charged(charges, one, (50, False), (10, False)) == [20, 10]
     other = request(100)
-    charges.admitted(other, 100)
+    charges.admission_charge(other, 100)
     assert charged(charges, other, (40, False), (10, True)) == [0, -50]
 
 
 def test_a_request_that_leaves_between_chunks_gets_the_rest_back():
     charges, one = GPUCharges(Costs()), request(100)
-    charges.admitted(one, 100)
+    charges.admission_charge(one, 100)
     charged(charges, one, (40, False))
-    assert charges.over(one) == -60 * PS_PER_S
+    assert charges.refund_rest(one) == -60 * PS_PER_S

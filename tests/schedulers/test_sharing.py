@@ -26,7 +26,7 @@ def paid(shared, *events):
     """Return the total payment of each client, by (client, computed tokens of the document)."""
     total = Counter()
     for client, computed in events:
-        total.update(shared.charges(request(client), computed))
+        total.update(shared.tokens_by_client(request(client), computed))
     return {client: round(tokens, 6) for client, tokens in total.items()}
 
 
@@ -55,7 +55,7 @@ def test_tokens_of_unknown_origin_are_free():
 
 def test_a_request_pays_alone_for_the_part_beyond_whole_pages():
     longer = Request(0, "b", 0, 0, DOCUMENT, 97, 10)
-    assert SharedCharges("owner").charges(longer, 97) == {"b": 97}
+    assert SharedCharges("owner").tokens_by_client(longer, 97) == {"b": 97}
 
 
 class Naive:
@@ -101,7 +101,7 @@ def test_every_token_is_charged_as_in_the_oracle_and_no_payment_is_lost(sent, sh
         tokens = [(key, place) for key, of in prompt for place in range(of)]
         # a token is identified by the whole prefix that ends with it
         path = [tuple(tokens[: at + 1]) for at in range(length)]
-        due = shared.charges(request(client, prompt), length - cached)
+        due = shared.tokens_by_client(request(client, prompt), length - cached)
         rule = naive.split if sharing == "split" else naive.owned
         expected = rule(client, path, cached)
         clients = {*due, *expected}

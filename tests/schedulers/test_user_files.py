@@ -270,6 +270,6 @@ def test_a_scheduler_that_fails_is_named(name_files, tmp_path, engine, body, mes
 
 def test_an_error_of_fairbench_itself_keeps_its_traceback(name_files, tmp_path, monkeypatch):
     name_files(EXAMPLE)
-    monkeypatch.setattr("fairbench.sim.run.Simulation", lambda *_: 1 / 0)
+    monkeypatch.setattr("fairbench.sim.run.Simulation", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         simulate(resolve({"workload": "chat", "num_programs": 1}))

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import DataError, UsageError
-from fairbench.live.service_rows import service_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
+from fairbench.metrics.service_rows import service_of
 from fairbench.scoring.records import read_scored
 from fairbench.scoring.summary import ASKED, ScoredWindow, scored_summary, scored_window
 from tests.scoring.foreign_helpers import (

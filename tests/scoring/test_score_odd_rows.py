@@ -214,6 +214,13 @@ def test_a_row_with_an_unknown_end_has_not_failed(tmp_path):
     assert scored_rows(tmp_path, {}, {"latency": None}).failed == 1
 
 
+def test_a_row_with_an_unknown_end_is_named_by_its_line_behind_a_repeated_row(tmp_path):
+    same = {"request_id": "first", "start": 0.0}
+    other = {"request_id": "second", "latency": ..., "took_altogether": 2.0}
+    with pytest.raises(DataError, match=r"r.jsonl, line 3: has no latency"):
+        scored_rows(tmp_path, same, same, other)
+
+
 def test_a_file_may_begin_with_a_failure(tmp_path):
     failed = {"ttft": ..., "latency": ..., "output_tokens": ..., "error": "refused"}
     scored = scored_rows(tmp_path, failed, {}, {})

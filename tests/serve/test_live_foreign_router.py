@@ -14,10 +14,9 @@ from threading import Thread
 import pytest
 
 from fairbench.config.resolve import read_experiment, resolve
-from fairbench.live.headers import CLIENT, OUTPUT_TOKENS
-from fairbench.live.processes.router import router_recipe, takes_requests
+from fairbench.live.headers import CLIENT, OUTPUT_TOKENS, answer_id, tag, with_tag, worker_in
 from fairbench.live.records import read_records
-from fairbench.live.request_tag import answer_id, tag, with_tag, worker_in
+from fairbench.live.run import router_recipe, takes_requests
 from fairbench.live.summary import NO_WORKER
 from fairbench.results.manifest import program_version
 from fairbench.sim.run import simulate
@@ -77,7 +76,7 @@ def test_workers_behind_a_foreign_router_are_known_by_their_own_names(tmp_path, 
 def test_a_router_that_forwards_no_metadata_is_reported(tmp_path):
     found, path, _ = ran(tmp_path, *behind("--drop-all"))
     assert {record.worker for record in read_records(path / "live").requests} == {-1}
-    assert found["notes"]["router"].startswith("the router passes on neither our headers")
+    assert found["notes"]["router"].startswith("the router forwards neither fairbench's headers")
     assert found["max_service_gap"] is None
     assert found["notes"]["max_service_gap"] == NO_WORKER
 

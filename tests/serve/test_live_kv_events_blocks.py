@@ -13,7 +13,7 @@ from fairbench.schedulers.location_tree import LocationNode, LocationTree
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.token_pages import segments_of
 from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.kv_events.blocks import BlockIndex
+from fairbench_serve.kv_events import BlockIndex
 
 WORKER = 3
 ROUND_ROBIN = build_router("round-robin", {}, 1)

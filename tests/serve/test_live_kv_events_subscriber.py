@@ -10,8 +10,8 @@ import zmq.asyncio
 
 from fairbench.live.kv_event_wire import BlockRemoved, EventBatch, encode, end_of_replay
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench_emulator.kv_publisher import Publisher
-from fairbench_serve.kv_events.subscriber import MAX_UNREADABLE, Subscriber
+from fairbench_emulator.kv_events import Publisher
+from fairbench_serve.kv_events import MAX_UNREADABLE, Subscriber
 from tests.serve.live_router import until
 
 NEVER_S = 3600.0

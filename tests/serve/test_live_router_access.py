@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 
 from fairbench.errors import DataError
 from fairbench.live.json_errors import Problem
-from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench_serve import access as access_module
-from fairbench_serve.access import Access
-from fairbench_serve.charges import Charge
+from fairbench_serve import keys_file as access_module
+from fairbench_serve.answers import Charge
 from fairbench_serve.client_limits import Quota, Quotas
-from fairbench_serve.config import RouterConfig
-from fairbench_serve.keys_file import KeysFile, read_keys
+from fairbench_serve.keys_file import Access, KeysFile, read_keys
 from tests.serve.live_router import CHAT, COMPLETIONS, GENERATE, PATHS, cluster, until
 
 FILE = """\
@@ -74,8 +71,7 @@ def test_a_weight_has_the_usual_limits(keys):
 
 
 def access(path, **weights):
-    workers = [WorkerAddress("http://127.0.0.1:9")]
-    return Access(RouterConfig("round-robin", workers, weights=weights, keys_file=path), lambda: 0)
+    return Access(None, path, weights, lambda: 0)
 
 
 def changed(path, text):
@@ -91,11 +87,11 @@ def test_a_changed_file_is_read_once_it_has_stayed_the_same(keys, caplog):
     weights, told = at.weights, []
     at.on_weights = lambda: told.append(dict(weights))
     assert (at.keys.get("secret-1"), weights) == ("ann", {"ann": 4.0, "bob": 2.0})
-    at.look()
+    at.reload_if_changed()
     changed(keys, '"secret-3" = "ann"\n')
-    at.look()
+    at.reload_if_changed()
     assert at.keys.get("secret-1") == "ann"  # it may not be complete yet
-    at.look()
+    at.reload_if_changed()
     assert (at.keys.get("secret-1"), at.keys.get("secret-3")) == (None, "ann")
     assert at.weights is weights
     assert weights == {"bob": 2.0}
@@ -114,15 +110,15 @@ def test_a_broken_or_lost_file_changes_nothing_and_is_reported_once(keys, broken
     else:
         changed(keys, broken)
     for _ in range(4):
-        at.look()
+        at.reload_if_changed()
     assert (at.keys.get("secret-1"), at.weights["ann"]) == ("ann", 4.0)
     assert at.quotas.limits["bob"].requests == 2
     [warning] = caplog.messages
     assert "the previous content stays in force" in warning
     assert "secret" not in warning
     keys.write_text('"secret-4" = "ann"\n')
-    at.look()
-    at.look()
+    at.reload_if_changed()
+    at.reload_if_changed()
     assert at.keys.get("secret-4") == "ann"
 
 
@@ -132,12 +128,12 @@ class Minutes:
     def __init__(self, **quota):
         self.now = 0.0
         self.quotas = Quotas(lambda: self.now)
-        self.quotas.change({"ann": Quota(**quota)})
+        self.quotas.replace_limits({"ann": Quota(**quota)})
 
     def ask(self):
         """Return the seconds until the next try, 0 if the request is accepted."""
         try:
-            self.quotas.ask("ann")
+            self.quotas.check_quota("ann")
         except Problem as problem:
             return problem.retry_after_s
         return 0
@@ -145,7 +141,7 @@ class Minutes:
     def serve(self, wanted, *charge):
         with self.quotas.lease("ann", wanted) as bill:
             for one in charge:
-                bill.add(one)
+                bill.add_charge(one)
 
 
 def test_requests_per_minute_are_limited():
@@ -155,7 +151,7 @@ def test_requests_per_minute_are_limited():
     assert at.ask() == 1
     at.now = 30.0
     assert [at.ask(), at.ask()] == [0, 30]
-    at.quotas.ask("bob")  # a client without a quota
+    at.quotas.check_quota("bob")  # a client without a quota
 
 
 def test_tokens_per_minute_are_actual_usage_and_debts_are_repaid():
@@ -186,10 +182,10 @@ def test_another_quota_holds_immediately_and_debts_stay():
     at.ask()
     at.serve(0, Charge(6_000, 0))
     assert at.ask() == 60  # 420 tokens and not 540
-    at.quotas.change({"ann": Quota(tokens=6_001)})
+    at.quotas.replace_limits({"ann": Quota(tokens=6_001)})
     assert at.ask() == 0
-    at.quotas.change({})
-    at.quotas.change({"ann": Quota(tokens=600)})
+    at.quotas.replace_limits({})
+    at.quotas.replace_limits({"ann": Quota(tokens=600)})
     assert at.ask() == 0
 
 

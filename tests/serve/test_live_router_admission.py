@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.live.json_errors import Problem
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.gateway.admission.reroute import rerouting
 from fairbench.schedulers.gateway.build import with_admission
 from fairbench.schedulers.gateway.registry import AdmissionParams
+from fairbench.schedulers.gateway.rerouting import rerouting
 from fairbench.schedulers.registry import build_router
 from fairbench_serve.dispatcher import Dispatcher
 from tests.serve.live_router import GENERATE, cluster, until
@@ -65,7 +65,7 @@ def test_a_retried_request_leaves_no_trace():
     at.finish(flight, 0, failed=True)
     again = at.dispatch(flight.request)
     at.finish(again, 8)
-    at.over(flight.request)
+    at.close_request(flight.request)
     assert at.under_way == 0
     estimator = at.ingress.queue._estimator
     assert not any(estimator._sent.values())
@@ -78,9 +78,9 @@ def test_the_router_learns_when_admission_control_overrules_its_choice():
     flight = at.dispatch(asked(at))
     assert flight.worker == 1
     counted = at.router.router._fleet
-    assert counted.in_flight(0) == 1
+    assert counted.unfinished_at(0) == 1
     at.finish(flight, 3)
-    assert counted.in_flight(0) == 0
+    assert counted.unfinished_at(0) == 0
 
 
 def run(test):

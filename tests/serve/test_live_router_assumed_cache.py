@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Segment, prompt_tokens
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench_serve.assumed_cache import FOLLOWED_SLACK, AssumedCache
+from fairbench.engine.kv_cache import KVCache
+from fairbench_serve.dispatcher import FOLLOWED_SLACK, AssumedCache
 
 POOL = 2_000
 
@@ -39,7 +39,7 @@ def test_evictions_that_a_worker_reports_keep_its_assumed_cache_within_its_pool(
         shared = [draw.randrange(8)] * 4
         prompt = prompt_of([*shared, *(f"{number}.{n}" for n in range(draw.randint(1, 12)))])
         for cache in (worker, assumed):
-            cache.add(prompt)
+            cache.add_prompt(prompt)
     # Without following evictions the router would hold twice the pool.
     assert checked(assumed) <= POOL
     assert checked(worker) <= POOL
@@ -49,7 +49,8 @@ def test_evictions_that_a_worker_reports_keep_its_assumed_cache_within_its_pool(
 
 PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(prompt_of)
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "touch", "lose"]), PROMPTS, st.integers(1, 48)), max_size=60
+    st.tuples(st.sampled_from(["add_prompt", "touch_prompt", "lose"]), PROMPTS, st.integers(1, 48)),
+    max_size=60,
 )
 
 

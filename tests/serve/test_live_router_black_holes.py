@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from fairbench.live import headers
-from fairbench.live.openai_answers import Fault
+from fairbench.live.openai import Fault
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench_serve import answers as answers_module
 from fairbench_serve.answers import StreamReader

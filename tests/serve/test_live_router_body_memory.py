@@ -20,35 +20,35 @@ CLIENT = "x-fairbench-client"
 def test_no_client_gets_the_whole_body_memory():
     memory = BodyMemory(16 * MIB)
     with memory.lease("flood") as first, memory.lease("flood") as second:
-        first.grow(6 * MIB)
-        second.grow(2 * MIB)  # 8 of 16 MiB, and 8 are free
+        first.grow_to(6 * MIB)
+        second.grow_to(2 * MIB)  # 8 of 16 MiB, and 8 are free
         with pytest.raises(Problem) as raised:
-            second.grow(2 * MIB + 1)
+            second.grow_to(2 * MIB + 1)
         assert (raised.value.status, raised.value.retry_after_s) == (429, 5)
         with memory.lease("ann") as other:
-            other.grow(4 * MIB)
+            other.grow_to(4 * MIB)
             with pytest.raises(
                 Problem, match="MiB of memory, more than the limit allows; send fewer at a time"
             ):
-                other.grow(4 * MIB + 1)
+                other.grow_to(4 * MIB + 1)
             with memory.lease("bob") as third:
-                third.grow(2 * MIB)
+                third.grow_to(2 * MIB)
     with memory.lease("ann") as again:
-        again.grow(8 * MIB)
+        again.grow_to(8 * MIB)
 
 
 def test_short_bodies_count_from_their_first_byte_to_the_end_of_their_request():
     memory = BodyMemory(MIB)
     with memory.lease("ann") as first, memory.lease("ann") as second:
-        first.grow(MIB // 4)
-        second.grow(MIB // 4)
+        first.grow_to(MIB // 4)
+        second.grow_to(MIB // 4)
         second.arrived()
         with pytest.raises(Problem):
-            first.grow(MIB // 4 + 1)
+            first.grow_to(MIB // 4 + 1)
         with memory.lease("bob") as other:
-            other.grow(MIB // 4)
+            other.grow_to(MIB // 4)
     with memory.lease("ann") as again:
-        again.grow(MIB // 2)
+        again.grow_to(MIB // 2)
 
 
 def test_arriving_bodies_are_counted_by_client_and_in_all():

@@ -20,15 +20,14 @@ from fairbench.live.headers import HEALTH, OTHERS
 from fairbench.live.http_server import listening
 from fairbench.live.json_errors import Problem
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.schedulers.accounts import worker_credits
-from fairbench.schedulers.accounts.worker_credits import WorkerCredit, to_forget
 from fairbench.schedulers.registry import build_router
-from fairbench.schedulers.routing import client_round_robin
+from fairbench.schedulers.routing import baselines, worker_credits
+from fairbench.schedulers.routing.worker_credits import WorkerCredit, to_forget
 from fairbench.schedulers.token_pages import segments_of
 from fairbench_engines.sglang.requests import client_of
+from fairbench_serve.answers import Charge
 from fairbench_serve.app import router_app
 from fairbench_serve.calls import GenerateApi
-from fairbench_serve.charges import Charge
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.metrics import TotalsByClient
 from fairbench_serve.prompts import ApproximateTokens, PromptLimits
@@ -69,7 +68,7 @@ def test_a_router_keeps_a_bounded_number_of_clients(asked):
 
 
 def test_client_round_robin_keeps_a_bounded_number_of_clients(monkeypatch):
-    monkeypatch.setattr(client_round_robin, "MAX_CLIENTS", 3)
+    monkeypatch.setattr(baselines, "MAX_CLIENTS", 3)
     router = build_router("client-round-robin", {}, 4)
     names = ["a", "b", "a", "c", "d", "a", "b"]
     places = [router.route(request(n, name), 0.0) for n, name in enumerate(names)]
@@ -87,8 +86,8 @@ def test_labels_name_the_latest_clients_and_sums_stay_the_same(monkeypatch):
     kept, registry = TotalsByClient(), CollectorRegistry()
     registry.register(kept)
     for number in range(1000):
-        kept.finished(f"client-{number}", "ok", Charge(10, 1, 5))
-        kept.finished("modest", "ok", Charge(1, 0, 0))
+        kept.count_finished(f"client-{number}", "ok", Charge(10, 1, 5))
+        kept.count_finished("modest", "ok", Charge(1, 0, 0))
     page = page_of(registry)
     assert 'fairbench_requests_total{client="modest",outcome="ok"} 1000.0' in page
     assert f'fairbench_input_tokens_total{{client="{OTHERS}"}} 9980.0' in page
@@ -102,8 +101,8 @@ def test_the_plugin_keeps_a_bounded_number_of_entries(monkeypatch):
         kept.count("arrivals", f"client-{number}")
         kept.count("arrivals", "modest")
     assert len(kept.items()) == 4
-    assert kept.of("modest")["arrivals"] == 100
-    assert kept.of(OTHERS)["arrivals"] == 98
+    assert kept.totals_of("modest")["arrivals"] == 100
+    assert kept.totals_of(OTHERS)["arrivals"] == 98
     assert kept.total("arrivals") == 200
 
 
@@ -111,9 +110,9 @@ def test_the_plugin_keeps_a_bounded_number_of_series(monkeypatch):
     monkeypatch.setattr(ledger, "MAX_CLIENTS", 3)
     exporter = ledger.Exporter.__new__(ledger.Exporter)
     exporter._labels = {}
-    names = [exporter._label(f"client-{number}") for number in range(5)]
+    names = [exporter._client_label(f"client-{number}") for number in range(5)]
     assert names == ["client-0", "client-1", "client-2", OTHERS, OTHERS]
-    assert exporter._label("client-1") == "client-1"
+    assert exporter._client_label("client-1") == "client-1"
 
 
 def test_a_servers_own_requests_belong_to_no_client():

@@ -31,7 +31,7 @@ class Clock:
 def test_a_breaker_opens_and_pauses_longer_each_time_and_closes_after_a_probe():
     clock = Clock()
     breakers = Breakers(2, clock)
-    assert [breakers.failed(1, "ann") for _ in range(3)] == [False, False, True]
+    assert [breakers.record_failure(1, "ann") for _ in range(3)] == [False, False, True]
     assert (breakers.is_open(0), breakers.is_open(1)) == (False, True)
     rests = []
     for _ in range(6):
@@ -40,24 +40,41 @@ def test_a_breaker_opens_and_pauses_longer_each_time_and_closes_after_a_probe():
             clock.now += 0.5
         rests.append(clock.now - start)
         assert breakers.probe() is None, "one probe at a time"
-        assert not breakers.failed(1, "ann"), "it was open already"
+        assert not breakers.record_failure(1, "ann"), "it was open already"
     assert rests == [5, 10, 20, 40, 60, 60]
     clock.now += 60
     assert breakers.probe() == 1
-    assert breakers.served(1, "ann")
+    assert breakers.record_success(1, "ann")
     assert not breakers.is_open(1)
-    assert not breakers.served(1, "ann")
+    assert not breakers.record_success(1, "ann")
+
+
+def test_a_breaker_that_has_closed_pauses_for_five_seconds_again():
+    clock = Clock()
+    breakers = Breakers(1, clock)
+    for rest_s in (5, 10):  # the probe after the first rest fails, too
+        for _ in range(3 if rest_s == 5 else 1):
+            breakers.record_failure(0, "ann")
+        clock.now += rest_s
+        assert breakers.probe() == 0
+    assert breakers.record_success(0, "ann")
+    for _ in range(3):
+        breakers.record_failure(0, "ann")
+    clock.now += 4.9
+    assert breakers.probe() is None
+    clock.now += 0.1
+    assert breakers.probe() == 0
 
 
 def test_only_failures_in_a_row_count_and_only_a_probe_closes():
     breakers = Breakers(1, Clock())
     for _ in range(5):
-        assert not breakers.failed(0, "ann")
-        assert not breakers.failed(0, "ann")
-        assert not breakers.served(0, "ann")
+        assert not breakers.record_failure(0, "ann")
+        assert not breakers.record_failure(0, "ann")
+        assert not breakers.record_success(0, "ann")
     for _ in range(3):
-        breakers.failed(0, "ann")
-    assert not breakers.served(0, "ann")  # what existed before it opened
+        breakers.record_failure(0, "ann")
+    assert not breakers.record_success(0, "ann")  # what existed before it opened
     assert breakers.is_open(0)
 
 
@@ -76,11 +93,11 @@ def test_one_client_opens_no_breaker_of_a_worker_that_serves_others(
 ):
     clock = Clock()
     breakers = Breakers(2, clock)
-    breakers.served(1, "bob")  # at another worker
+    breakers.record_success(1, "bob")  # at another worker
     for client in served:
-        breakers.served(0, client)
+        breakers.record_success(0, client)
     clock.now += after_s
-    found = [breakers.failed(0, client) for client in failing]
+    found = [breakers.record_failure(0, client) for client in failing]
     assert any(found) == opens
     assert breakers.is_open(0) == opens
 
@@ -114,7 +131,7 @@ def test_an_inconclusive_probe_is_repeated():
     clock = Clock()
     breakers = Breakers(1, clock)
     for _ in range(3):
-        breakers.failed(0, "ann")
+        breakers.record_failure(0, "ann")
     clock.now = 5
     assert breakers.probe() == 0
     breakers.undecided(0)

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from fairbench.live import headers
 from fairbench.schedulers.registry import build_router
-from fairbench_serve.answers import Usage
-from fairbench_serve.charges import Asked, Charge, Pace, broken_off, reported
+from fairbench_serve.answers import Charge, HighestCost, Pace, Usage, broken_off, reported
 from fairbench_serve.dispatcher import Dispatcher
 from tests.serve.live_router import COMPLETIONS, GENERATE, PATHS, cluster, streamed, until
 
-ASKED = Asked(prompt_tokens=100, most_input_tokens=100, most_output_tokens=50)
+ASKED = HighestCost(prompt_tokens=100, most_input_tokens=100, most_output_tokens=50)
 COUNTS = st.none() | st.integers(-(2**70), 2**70)
 
 
@@ -34,7 +33,7 @@ def test_a_plausible_usage_report_counts():
 
 @pytest.mark.parametrize("absurd", [10**30, -1, -(10**9), None])
 def test_an_absurd_usage_does_not_make_a_prompt_free(absurd):
-    asked = Asked(prompt_tokens=80, most_input_tokens=100, most_output_tokens=50)
+    asked = HighestCost(prompt_tokens=80, most_input_tokens=100, most_output_tokens=50)
     charge = reported(Usage(absurd, absurd, absurd), asked)
     assert charge == Charge(80, 50 if absurd == 10**30 else 0, 0)
     assert reported(Usage(0, 7, 101), asked) == Charge(80, 7, 0)
@@ -51,11 +50,14 @@ def test_a_leaving_client_pays_for_its_reservation():
     """SGLang reserves 0.098 of at most 4,096 future tokens; a whole answer costs no more
     than that.
     """
-    asked = Asked(100, 100, 6_000)
+    asked = HighestCost(100, 100, 6_000)
     assert broken_off(Usage(None, 200), asked, 1.0, None, left=True) == Charge(100, 601, 0)
     assert broken_off(Usage(None, 200), asked, 1.0, None) == Charge(100, 200, 0)
     assert broken_off(Usage(None, 5_000), asked, 1.0, None, left=True) == Charge(100, 5_098, 0)
-    assert broken_off(Usage(None, 5), Asked(100, 100, 5), 1.0, None, left=True).output_tokens == 5
+    assert (
+        broken_off(Usage(None, 5), HighestCost(100, 100, 5), 1.0, None, left=True).output_tokens
+        == 5
+    )
     assert reported(Usage(100, 200), asked) == Charge(100, 200, 0)
 
 
@@ -66,6 +68,8 @@ def test_the_pace_is_that_of_recent_whole_answers():
     assert (pace.token_s(0), round(pace.token_s(1), 3)) == (0.02, 0.1)
     pace.observe(1, 10.0, 0)  # says nothing
     assert round(pace.token_s(1), 3) == 0.1
+    pace.observe(0, 10.0, 100)  # the latest answer counts a twentieth
+    assert pace.token_s(0) == pytest.approx(0.02 + (0.1 - 0.02) / 20)
 
 
 def usage(read, produced):

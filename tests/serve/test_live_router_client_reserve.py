@@ -134,8 +134,8 @@ def test_a_hundred_thousand_names_take_no_more_memory_than_ten_thousand():
         for name in names:
             prompt = (Segment(f"prompt of {name}", 100),)
             request = Request(name, f"client-{name}", -1, 0, prompt, 100, 10, 0.0)
-            assert limits.enters(request)
-            limits.over(request, 5)
+            assert limits.admits(request)
+            limits.end_admitted(request, 5)
         return tracemalloc.get_traced_memory()[0]
 
     tracemalloc.start()

@@ -22,7 +22,7 @@ class Taken:
         self.evicted = []
 
     def take(self, client, begun=False):
-        place = self.stack.enter_context(self.limit.take(client))
+        place = self.stack.enter_context(self.limit.take_slot(client))
         place.begun = begun
         number = sum(1 for _ in self.stack._exit_callbacks)
         place.on_evicted = lambda: self.evicted.append((client, number))
@@ -85,7 +85,7 @@ def test_slots_are_never_exceeded_and_all_become_free(asked, most):
         held = []
         for client, begun in asked:
             try:
-                place = stack.enter_context(limit.take(client))
+                place = stack.enter_context(limit.take_slot(client))
             except Problem:
                 counts = [sum(p.client == c and not p.evicted for p in held) for c in "abc"]
                 assert sum(counts) == most
@@ -95,7 +95,7 @@ def test_slots_are_never_exceeded_and_all_become_free(asked, most):
             assert sum(not one.evicted for one in held) <= most
         assert not any(one.evicted and one.begun for one in held)
     for _ in range(most):
-        stack.enter_context(limit.take("d"))
+        stack.enter_context(limit.take_slot("d"))
 
 
 def ask(under_test, client, body=None):

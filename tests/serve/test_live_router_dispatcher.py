@@ -16,6 +16,7 @@ from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.registry import build_router, routers_by_name
 from fairbench.schedulers.token_pages import segments_of
 from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.ingress import OUTCOMES, AttemptFailure, outcome_of
 
 POOL = 1000
 
@@ -140,9 +141,9 @@ def test_a_worker_that_leaves_is_reported_once_and_its_state_is_cleared():
     dispatcher = home(spy := Changing())
     lost = []
     first = dispatcher.dispatch(request(dispatcher))
-    first.on_lost = lambda: lost.append(first)
+    first.on_lost = lambda _: lost.append(first)
     spy.choice = 1
-    dispatcher.dispatch(request(dispatcher)).on_lost = lambda: lost.append("not this")
+    dispatcher.dispatch(request(dispatcher)).on_lost = lambda _: lost.append("not this")
     dispatcher.leave(0)
     dispatcher.leave(0)
     assert lost == [first]
@@ -150,6 +151,28 @@ def test_a_worker_that_leaves_is_reported_once_and_its_state_is_cleared():
     dispatcher.join(0)
     dispatcher.join(0)
     assert spy.heard == [("leave", 0), ("join", 0)]
+
+
+@pytest.mark.parametrize("given", [(), (AttemptFailure.HUNG,), (AttemptFailure.DIED,)])
+def test_requests_of_a_worker_that_leaves_learn_the_reason(given):
+    dispatcher, reasons = home(Changing()), []
+    dispatcher.dispatch(request(dispatcher)).on_lost = reasons.append
+    dispatcher.leave(0, *given)
+    assert reasons == [*given] or (reasons, given) == ([AttemptFailure.HUNG], ())
+
+
+def test_each_failure_of_an_attempt_has_one_outcome():
+    table = {
+        "ok": [None],
+        "left": [AttemptFailure.LEFT],
+        "evicted": [AttemptFailure.EVICTED],
+        "lost": [AttemptFailure.DIED, AttemptFailure.CUT],
+    }
+    final = {failure: outcome for outcome, failures in table.items() for failure in failures}
+    for failure in [None, *AttemptFailure]:
+        assert outcome_of(failure) == final.get(failure, "error")
+        assert outcome_of(failure, retried=True) == final.get(failure, "retried")
+        assert outcome_of(failure) in OUTCOMES
 
 
 def test_a_router_that_cannot_change_its_workers_is_overruled():
@@ -177,6 +200,18 @@ def test_prompts_beyond_the_pool_are_evicted_oldest_first():
     made = [request(dispatcher, 416, kind) for kind in range(3)]  # two fit
     serve(dispatcher, made)
     assert evictions(spy) == [("evict", made[0].prompt, 416, 0)]
+
+
+def test_a_worker_that_returns_has_room_for_as_many_prompts_as_a_new_one():
+    dispatcher = home(spy := Changing())
+    made = [request(dispatcher, 416, kind) for kind in range(4)]
+    serve(dispatcher, made[:2])
+    dispatcher.leave(0)
+    dispatcher.join(0)
+    serve(dispatcher, made[2:])
+    assert evictions(spy) == []
+    serve(dispatcher, [request(dispatcher, 416, 4)])
+    assert evictions(spy) == [("evict", made[2].prompt, 416, 0)]
 
 
 def test_a_repeated_prompt_becomes_younger():
@@ -315,7 +350,7 @@ def test_a_router_may_hold_requests_until_another_ends():
     assert (at.load(0).in_flight, at.load(0).tokens, at.load(0).queued) == (1, 10, None)
     at.finish(flights[1], 3)
     assert [(one.request, one.worker) for one in sent] == [(made[2], 1)]
-    at.over(made[3])
+    at.close_request(made[3])
     at.finish(flights[0], 3)
     assert len(sent) == 1
     assert at.under_way == 1
@@ -352,6 +387,6 @@ def test_a_router_that_fails_later_fails_only_the_request_it_was_asked_about():
     answers = iter([7, 1])
     at.router.route = lambda request, now_s: next(answers)
     at.finish(flights[0], 0)  # frees a slot; the router names a worker that does not exist
-    assert [type(one).__name__ for one in told] == ["Problem", "Flight"]
+    assert [type(one).__name__ for one in told] == ["Problem", "RequestInFlight"]
     assert told[1].request is made[3]
     assert at.under_way == 2

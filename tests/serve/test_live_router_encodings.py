@@ -88,10 +88,10 @@ def test_a_long_body_is_decoded_unchanged(words, piece):
     pieces = [packed[at : at + piece] for at in range(0, len(packed), piece)]
 
     async def decoded():
-        return b"".join([part for one in pieces async for part in decoder.parts(one)])
+        return b"".join([part for one in pieces async for part in decoder.decompressed(one)])
 
     assert asyncio.run(decoded()) == body
-    decoder.end()
+    decoder.check_end()
 
 
 EMPTY = gzip.compress(b"", mtime=0)

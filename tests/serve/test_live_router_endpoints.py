@@ -7,11 +7,9 @@ import pytest
 from aiohttp import web
 
 from fairbench.live import headers
-from fairbench.live.chat_texts import MEDIA_TOKENS
-from fairbench.live.openai_answers import StreamJudge, answered, judge, whole_fault
-from fairbench_serve.answers import StreamReader, Usage, usage_of
+from fairbench.live.openai import MEDIA_TOKENS, StreamJudge, answered, judge, whole_fault
+from fairbench_serve.answers import HighestCost, StreamReader, Usage, broken_off, usage_of
 from fairbench_serve.calls import APIS, MOST_ANSWERS
-from fairbench_serve.charges import Asked, broken_off
 from fairbench_serve.client_limits import Quota
 from fairbench_serve.prompts import ApproximateTokens, PromptLimits
 from tests.serve.live_router import (
@@ -265,7 +263,7 @@ def test_questions_count_as_requests_of_a_quota():
         await worker.start()
         async with router_before([worker], **KEYS) as under_test:
             quotas = under_test.proxy.access.quotas
-            quotas.change({"ann": Quota(requests=2)})
+            quotas.replace_limits({"ann": Quota(requests=2)})
             sent = {"x-api-key": "k-ann"}
             statuses = []
             for _ in range(3):
@@ -285,7 +283,7 @@ def test_several_answers_reserve_and_cost_several_times():
     call = read(CHAT, {"n": 5, "max_tokens": 100})
     assert (call.answers, call.reserved_output) == (5, 500)
     assert read(CHAT, {"n": 2, "max_tokens": None}).reserved_output == 8_192
-    asked = Asked(10, 10, 500, answers=5)
+    asked = HighestCost(10, 10, 500, answers=5)
     assert broken_off(Usage(), asked, 2.0, 0.1).output_tokens == 100  # 20 steps of 5 answers
     assert broken_off(Usage(), asked._replace(answers=1), 2.0, 0.1).output_tokens == 20
 
@@ -408,9 +406,9 @@ def test_whole_answers_of_both_apis_are_judged():
 def test_events_around_the_output_are_none(path):
     outputs = [judge(answered(json.dumps(event).encode())).output for event in typed_events(path)]
     stream = StreamJudge()
-    new = [stream.take(json.dumps(event).encode()).output for event in typed_events(path)]
+    new = [stream.judge_event(json.dumps(event).encode()).output for event in typed_events(path)]
     assert sum(new) == 3
-    assert (stream.ended, stream.end()) == (True, None)
+    assert (stream.ended, stream.end_fault()) == (True, None)
     assert sum(outputs) == 3 + (path == RESPONSES)  # its last event repeats the output
 
 
@@ -437,7 +435,7 @@ def test_a_failure_at_the_start_is_tried_at_another_worker_and_later_is_an_error
     assert (status, errors) == (200, 1)
     assert event_bytes(event) in data or b"event: error" in data
     judged = StreamJudge()
-    assert judged.take(json.dumps(event).encode(), event["type"]).fault
+    assert judged.judge_event(json.dumps(event).encode(), event["type"]).fault
 
 
 def test_the_table_of_endpoints_names_each_path_once():

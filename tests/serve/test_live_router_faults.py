@@ -12,7 +12,8 @@ from aiohttp import ClientError, web
 from fairbench.live import headers
 from fairbench.live.http_server import LONG_BODY_BYTES
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench_serve import exchange, service
+from fairbench_serve import app as service
+from fairbench_serve import exchange
 from tests.live.live_null_server import Fault, null_server
 from tests.serve.live_router import (
     BEFORE,

@@ -13,7 +13,7 @@ from fairbench_serve.background import LARGE_BYTES
 # Pieces as in a body of 64 MiB, and a small object above them that stays.
 LEFT_BEHIND = """
 import ctypes, os
-from fairbench_serve.background import give_back
+from fairbench_serve.background import return_freed_memory
 
 def mib():
     pages = int(open("/proc/self/statm").read().split()[1])
@@ -29,7 +29,7 @@ kept = [libc.malloc(2**16) for _ in range(64)]  # above them, since no hole is s
 for piece in pieces:
     libc.free(piece)
 before = mib()
-assert give_back()
+assert return_freed_memory()
 print(before - mib())
 """
 

@@ -15,10 +15,10 @@ from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import build_gateway
 from fairbench.schedulers.registry import build_router
-from fairbench_serve.charges import Charge
+from fairbench_serve.answers import Charge
 from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.ingress import Flight
-from fairbench_serve.loads import PolledLoads, Told, told_by
+from fairbench_serve.ingress import RequestInFlight
+from fairbench_serve.worker_info import PolledLoads, Told, told_by
 from tests.emulator.live_emulator import running
 from tests.serve.live_router import CHAT, GENERATE, Flood, cluster, router_before, streamed, until
 
@@ -74,7 +74,7 @@ def counters(at):
 
 def served(at, flight, charge):
     at.finish(flight, charge.output_tokens)
-    at.over(flight.request, charge)
+    at.close_request(flight.request, charge)
 
 
 def test_the_next_request_goes_when_one_ends_and_the_client_with_least_service_first():
@@ -83,7 +83,7 @@ def test_the_next_request_goes_when_one_ends_and_the_client_with_least_service_f
     told = []
     for client in ("flood", "flood", "ann"):
         assert at.dispatch(asked(at, client), told.append) is None
-    assert at.ingress.held() == {"flood": 2, "ann": 1}
+    assert at.ingress.held_by_client() == {"flood": 2, "ann": 1}
     served(at, first, Charge(100, 8, 0))
     assert [flight.request.client for flight in told] == ["ann"]
     served(at, told[0], Charge(100, 8, 0))
@@ -120,7 +120,7 @@ def test_an_owner_has_one_share_under_any_names():
     assert at.dispatch(asked(at, "ann"), told.append) is not None
     served(at, sent[0], Charge(100, 8, 0))
     assert [flight.request.client for flight in told] == ["mal/2"]
-    assert at.ingress.held() == {"mal/3": 1, "mal/4": 1, "mal/5": 1}
+    assert at.ingress.held_by_client() == {"mal/3": 1, "mal/4": 1, "mal/5": 1}
     alone, _ = desk("fcfs", concurrency__requests=99, **limits)
     sent = [alone.dispatch(asked(alone, f"mal/{number}"), told.append) for number in range(6)]
     assert sum(flight is not None for flight in sent) == 4
@@ -131,8 +131,8 @@ def test_an_abandoned_request_leaves_no_trace():
     first, told = at.dispatch(asked(at, "flood")), []
     gone = asked(at, "ann")
     assert at.dispatch(gone, told.append) is None
-    at.over(gone)
-    at.over(gone)
+    at.close_request(gone)
+    at.close_request(gone)
     assert (at.under_way, told) == (1, [])
     served(at, first, Charge(100, 8, 0))
     assert told == []
@@ -173,7 +173,7 @@ def test_a_request_that_expires_without_any_worker_is_a_server_error():
     at.dispatch(asked(at), told.append)
     at.leave(0)
     at.finish(flight, 0, failed=True)
-    at.over(flight.request)
+    at.close_request(flight.request)
     clock.wait(31.0)
     assert [one.status for one in told] == [503]
 
@@ -188,7 +188,7 @@ def test_a_full_gateway_refuses_and_a_higher_band_displaces():
         at.dispatch(asked(at, "bob"))
     assert at.dispatch(asked(at, "gold"), told.append) is None
     assert [one.status for one in told] == [429]
-    assert at.ingress.held() == {"gold": 1}
+    assert at.ingress.held_by_client() == {"gold": 1}
 
 
 PAGES = [
@@ -222,7 +222,7 @@ def test_an_old_load_report_is_ignored():
     at = Dispatcher(build_router("round-robin", {}, 2), 2, 1_000, clock)
     loads = PolledLoads(at, 1_000, 0.2, clock)
     assert loads.load(0).queued is None
-    loads.hear(0, Told(3, 9, 0.5))
+    loads.record_report(0, Told(3, 9, 0.5))
     assert loads.load(0) == (0, 500, 3, 9, True)
     clock.now = 0.3
     assert loads.load(0).queued is None
@@ -300,7 +300,7 @@ def test_an_evicted_request_leaves_the_gateway_too():
             await until(lambda: under_test.proxy.dispatcher.under_way == 3)
             modest = ask(under_test, "ann")
             assert await third == 429
-            assert under_test.proxy.dispatcher.ingress.held() == {"flood": 1, "ann": 1}
+            assert under_test.proxy.dispatcher.ingress.held_by_client() == {"flood": 1, "ann": 1}
             worker.released.set()
             assert await asyncio.gather(first, second, modest) == [200, 200, 200]
 
@@ -328,7 +328,7 @@ def test_as_many_requests_go_as_workers_report_that_they_can_run(info, settings,
         async with cluster(1, router=router, info=info, held_at=0) as (under_test, [worker]):
             asked = [ask(under_test, "ann") for _ in range(most + 2)]
             await until(lambda: under_test.proxy.dispatcher.under_way == most + 2)
-            assert under_test.proxy.dispatcher.ingress.held() == {"ann": 2}
+            assert under_test.proxy.dispatcher.ingress.held_by_client() == {"ann": 2}
             worker.released.set()
             assert await asyncio.gather(*asked) == [200] * (most + 2)
 
@@ -386,14 +386,14 @@ def test_a_worker_that_no_longer_reports_is_blind_only_after_a_while():
     fleet = SimpleNamespace(workers=lambda: up, release=lambda: None)
     loads = PolledLoads(fleet, 1000, 0.2, lambda: now_s[0])
     assert loads.blocked() is None, "it was not asked yet"
-    loads.hear(0, Told(0, 0, 0.0))
-    loads.hear(0, None)
+    loads.record_report(0, Told(0, 0, 0.0))
+    loads.record_report(0, None)
     assert loads.blocked() is None
     now_s[0] = 5.1
     assert "no worker reports" in loads.blocked()
     up.append(1)  # a new one
     assert loads.blocked() is None
-    loads.hear(1, None)
+    loads.record_report(1, None)
     assert loads.blocked() is not None
     up.clear()
     assert loads.blocked() is None
@@ -455,7 +455,7 @@ def test_each_request_ends_once_and_none_queues_needlessly(policy, steps):
         told[made] = end
 
     for step, number in steps:
-        flying = [end for end in told.values() if isinstance(end, Flight)]
+        flying = [end for end in told.values() if isinstance(end, RequestInFlight)]
         one = flying[number % len(flying)] if flying else None
         if step == "ask" and at.up:
             made = asked(at, f"client-{number % 3}", 10 * number)
@@ -475,10 +475,10 @@ def test_each_request_ends_once_and_none_queues_needlessly(policy, steps):
             if step == "retry" and at.up:
                 told[one.request] = at.dispatch(one.request)
             else:
-                at.over(one.request)
+                at.close_request(one.request)
         elif step == "go away" and waiting:
             made = next(iter(waiting))
-            at.over(made)
+            at.close_request(made)
             del waiting[made]
             away.append(made)
         elif step == "leave":
@@ -494,7 +494,7 @@ def test_each_request_ends_once_and_none_queues_needlessly(policy, steps):
         assert not waiting or under_way >= len(at.up)
         assert not any(made in told for made in away)
     clock.wait(clock.now + 60.0)
-    while flying := [end for end in told.values() if isinstance(end, Flight)]:
+    while flying := [end for end in told.values() if isinstance(end, RequestInFlight)]:
         told[flying[0].request] = None
         served(at, flying[0], Charge(1, 1, 0))
     assert (len(at.ingress), waiting, at.under_way) == (0, {}, 0)

@@ -13,6 +13,7 @@ import pytest
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.registry import build_router
 from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.ingress import AttemptFailure
 
 WORKERS, CLIENTS, POOL = 4, 20, 2_000
 PAGE_TOKENS = 16
@@ -77,15 +78,15 @@ class Crowd:
         self.home.began(flight)
         failed = self.draw.random() < 0.05
         self.home.finish(flight, 0 if failed else 8, failed=failed)
-        self.home.over(flight.request)
+        self.home.close_request(flight.request)
 
     def fault(self, worker, kind):
         """Kill and restart the worker, lose events, or stop following it for a while."""
         if kind == 0:
             lost = [one for one in self.flights if one.worker == worker]
             for flight in lost:
-                flight.on_lost = lambda: None
-            self.home.leave(worker, died=True)
+                flight.on_lost = lambda _: None
+            self.home.leave(worker, AttemptFailure.DIED)
             self.home.forget_cache(worker)
             self.home.join(worker)
         elif kind == 1:

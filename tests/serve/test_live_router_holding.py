@@ -7,7 +7,7 @@ import pytest
 
 from fairbench.schedulers.base import Router
 from fairbench_serve import app
-from fairbench_serve.attempts import sent
+from fairbench_serve.attempts import wait_until_sent
 from tests.serve.live_router import GENERATE, cluster, until
 
 CLIENT = "x-fairbench-client"
@@ -91,7 +91,7 @@ def test_a_client_that_leaves_at_dispatch_frees_its_slot():
             first = ask(under_test, "a")
             await until(lambda: len(worker.seen) == 1)
             made = dispatcher.make_request("b", array("I", [1]), 3, -1, 0)
-            held = asyncio.create_task(sent(dispatcher, made))
+            held = asyncio.create_task(wait_until_sent(dispatcher, made))
             await until(lambda: under_test.proxy.dispatcher.under_way == 2)
             last = ask(under_test, "c")
             await until(lambda: under_test.proxy.dispatcher.under_way == 3)

@@ -11,12 +11,14 @@ from fairbench.live.headers import (
     DEFAULT_CLIENT,
     HEALTH,
     OTHERS,
+    PROGRAM,
     ROUTING_KEY,
+    SESSION_ALIASES,
 )
 from fairbench.live.json_errors import Problem
-from fairbench_serve.cli_plan import client_fields
-from fairbench_serve.identity import Keyring, client_of, is_name
+from fairbench_serve.identity import NO_SESSION, Keyring, client_of, is_name, session_of
 from fairbench_serve.keys_file import read_keys
+from fairbench_serve.plan import client_fields
 from tests.serve.live_router import CHAT, COMPLETIONS, PATHS, cluster
 
 KEYS = {"k1": "ann"}
@@ -150,3 +152,56 @@ def test_the_flag_accepts_known_fields_and_no_keys_beside_it():
         client_fields("users", keys=False)
     with pytest.raises(UsageError, match="--client-from user cannot be combined with --keys"):
         client_fields("user", keys=True)
+
+
+@pytest.mark.parametrize("name", SESSION_ALIASES)
+def test_a_header_names_the_session_before_the_body(name):
+    number = session_of({name: "s1"}, "s2")
+    assert number == session_of({SESSION_ALIASES[0]: "s1"}, None) > 0
+    assert number != session_of({}, "s2") != NO_SESSION
+    assert session_of({name: ""}, "s2") == session_of({}, "s2")
+    assert session_of({}, None) == session_of({}, "") == NO_SESSION
+
+
+@pytest.mark.parametrize("name", ["é" * 512, "task 7", "\ud800", "-1"])
+def test_any_text_can_name_a_session(name):
+    assert 0 < session_of({}, name) < 2**63
+    assert session_of({}, name) != session_of({}, name + "!" if len(name) < 512 else "x")
+
+
+def test_a_sessions_name_has_a_length_limit():
+    with pytest.raises(Problem, match="at most 512"):
+        session_of({SESSION_ALIASES[1]: "s" * 513}, None)
+
+
+def answers_of(requests, **router):
+    """Return the status and error of each (body, headers), sent to ``CHAT`` one by one."""
+
+    async def run():
+        async with cluster(1, router=router) as (under_test, _):
+            found = []
+            for body, sent in requests:
+                async with under_test.post(CHAT, {**PATHS[CHAT], **body}, **sent) as answer:
+                    said = await answer.json()
+                    found.append((answer.status, said.get("error", {}).get("message", "")))
+            return found
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("gate", ["thunderagent", "session-cap", "fair-sessions"])
+def test_a_gate_refuses_a_request_without_a_session_in_one_line(gate):
+    requests = [
+        ({}, {SESSION_ALIASES[0]: "s"}),
+        ({"prompt_cache_key": "s"}, {}),
+        ({}, {PROGRAM: "7"}),
+        ({"user": "u"}, {}),
+    ]
+    *good, (status, said) = answers_of(requests, gateway=gate, saturation="none")
+    assert {code for code, _ in good} == {200}
+    assert status == 400
+    assert said == (
+        f"the gateway {gate} needs the session of each request: send the header "
+        "x-fairbench-session, or prompt_cache_key in the body"
+    )
+    assert answers_of([({}, {})], gateway="fcfs", saturation="none") == [(200, "")]

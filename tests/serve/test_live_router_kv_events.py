@@ -9,7 +9,7 @@ import pytest
 from fairbench.live import headers
 from fairbench.live.kv_event_wire import AllBlocksCleared, BlockRemoved, BlockStored
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench_emulator.kv_publisher import Publisher
+from fairbench_emulator.kv_events import Publisher
 from tests.serve.live_router import GENERATE, PATHS, Worker, router_before, until
 
 IDS = list(range(1000, 1640))

@@ -9,8 +9,7 @@ from aiohttp import web
 
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench_serve import exchange
-from fairbench_serve.answers import usage_of
-from fairbench_serve.charges import Asked, reported
+from fairbench_serve.answers import HighestCost, reported, usage_of
 from tests.serve.live_router import GENERATE, PATHS, Worker, router_before, streamed
 
 
@@ -126,7 +125,7 @@ def test_an_absurd_usage_of_a_whole_answer_is_not_free(number):
     """
     usage = dict.fromkeys(("prompt_tokens", "completion_tokens"), number)
     answer = json.dumps({"choices": [{"text": "x" * 40}], "usage": usage}).encode()
-    charge = reported(usage_of(answer), Asked(4, 400_000, 16))
+    charge = reported(usage_of(answer), HighestCost(4, 400_000, 16))
     assert charge == (4, 10 if number == 0 else 16, 0)
 
 
@@ -160,5 +159,5 @@ def test_invalid_numbers_do_not_make_an_answer_free(number):
     json.loads(answer)
     usage = usage_of(answer)
     assert usage.output_tokens > 100
-    assert reported(usage, Asked(10, 10, 128)).output_tokens == min(128, usage.output_tokens)
-    assert reported(usage, Asked(10, 10, 16)).output_tokens == 16
+    assert reported(usage, HighestCost(10, 10, 128)).output_tokens == min(128, usage.output_tokens)
+    assert reported(usage, HighestCost(10, 10, 16)).output_tokens == 16

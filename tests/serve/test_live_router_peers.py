@@ -17,11 +17,10 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.live import headers
-from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.processes.ports import reserved
-from fairbench.schedulers.peers.totals import Totals
+from fairbench.live.processes.addresses import WorkerAddress, reserved
+from fairbench.schedulers.peers import Totals
 from fairbench_serve.config import RouterConfig
-from fairbench_serve.peers import PATH, Answer, Message, settings_hash
+from fairbench_serve.peers import PATH, PeerMessage, PeerState, settings_hash
 from tests.fuzz.fuzz_files import mutated
 from tests.serve.live_router import GENERATE, cluster, until
 
@@ -35,7 +34,7 @@ FAST = {"concurrency.requests": 1, "routers.every_s": 0.02, "routers.ahead_tok_s
 def told(fleet, version=1, *, charged=None, waiting=(), parts=("gateway",)):
     charges = {client: {0: tokens} for client, tokens in (charged or {}).items()}
     totals = Totals(version, charges, {}, dict.fromkeys(waiting, (0,)))
-    return msgspec.json.encode(Message("another", fleet, dict.fromkeys(parts, totals)))
+    return msgspec.json.encode(PeerMessage("another", fleet, dict.fromkeys(parts, totals)))
 
 
 async def send(under_test, body, shown=SHOWN):
@@ -46,7 +45,7 @@ async def send(under_test, body, shown=SHOWN):
 
 def fleet_of(under_test):
     """Return the fleet of this router, as in its own messages."""
-    return msgspec.json.decode(under_test.peering.message(), type=Message).fleet
+    return msgspec.json.decode(under_test.peering.message(), type=PeerMessage).fleet
 
 
 def run(test):
@@ -216,8 +215,31 @@ def test_a_client_waits_for_a_client_of_a_peer_and_a_dead_peer_costs_nothing():
             assert await ask(under_test, "ann") == 200
             await send(under_test, told(fleet, 2, charged={"bob": 1.0}, waiting=["bob"]))
             asked = asyncio.ensure_future(ask(under_test, "ann"))
-            await until(lambda: ingress.held() == {"ann": 1})
+            await until(lambda: ingress.held_by_client() == {"ann": 1})
             await send(under_test, told(fleet, 3, charged={"bob": 9000.0}, waiting=["bob"]))
+            assert await asked == 200
+
+    run(test)
+
+
+def test_the_clients_of_a_router_without_workers_delay_nobody():
+    def waiting(under_test):
+        message = msgspec.json.decode(under_test.peering.message(), type=PeerMessage)
+        return set(message.parts["gateway"].waiting)
+
+    async def test():
+        router = {**GATED, "settings": {**FAST, "routers.forget_s": 1e6}}
+        async with cluster(1, router=router) as (under_test, _):
+            fleet, dispatcher = fleet_of(under_test), under_test.proxy.dispatcher
+            charged = {"ann": 5000.0, "bob": 1.0}
+            await send(under_test, told(fleet, 1, charged=charged, waiting=["bob"]))
+            asked = asyncio.ensure_future(ask(under_test, "ann"))
+            await until(lambda: dispatcher.ingress.held_by_client() == {"ann": 1})
+            assert waiting(under_test) == {"ann"}
+            dispatcher.eject(0)
+            assert waiting(under_test) == set()
+            dispatcher.join(0)
+            await send(under_test, told(fleet, 2, charged={"bob": 9000.0}, waiting=["bob"]))
             assert await asked == 200
 
     run(test)
@@ -241,7 +263,7 @@ async def peer_that_answers(answer):
     told = []
 
     async def hear(request):
-        told.append(msgspec.json.decode(await request.read(), type=Message))
+        told.append(msgspec.json.decode(await request.read(), type=PeerMessage))
         return web.Response(body=answer(told[-1]))
 
     app = web.Application()
@@ -259,7 +281,7 @@ async def peer_that_answers(answer):
 def test_a_peer_gets_only_changes_since_its_last_confirmation(answers):
     def answer(message):
         known = {message.origin: {"gateway": message.parts["gateway"].version}}
-        return msgspec.json.encode(Answer("peer", known)) if answers else b"{}"
+        return msgspec.json.encode(PeerState("peer", known)) if answers else b"{}"
 
     async def test():
         async with peer_that_answers(answer) as (url, told):

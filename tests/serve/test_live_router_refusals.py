@@ -23,11 +23,15 @@ class Clock:
 
 def test_only_requests_of_the_kind_that_are_as_large_avoid_a_worker():
     refusals = Refusals(Clock())
-    assert [refusals.refused(1, 1, size, "ann") for size in (30, 10, 20)] == [False, False, True]
+    assert [refusals.record_refusal(1, 1, size, "ann") for size in (30, 10, 20)] == [
+        False,
+        False,
+        True,
+    ]
     avoided = {size: refusals.avoided(1, size, "ann") for size in (1, 29, 30, 99)}
     assert avoided == {1: [], 29: [], 30: [1], 99: [1]}
     assert refusals.avoided(2, 99, "ann") == []
-    refusals.refused(1, 1, 15, "ann")
+    refusals.record_refusal(1, 1, 15, "ann")
     assert refusals.avoided(1, 20, "ann") == [1]
 
 
@@ -35,31 +39,31 @@ def test_refusals_of_one_client_concern_only_its_own_requests():
     """The content of the requests may be the cause; two clients do not send the same content."""
     refusals = Refusals(Clock())
     for _ in range(5):
-        refusals.refused(0, 1, 5, "ann")
+        refusals.record_refusal(0, 1, 5, "ann")
     assert (refusals.avoided(1, 5, "ann"), refusals.avoided(1, 5, "bob")) == ([0], [])
-    refusals.refused(0, 1, 9, "bob")
+    refusals.record_refusal(0, 1, 9, "bob")
     assert refusals.avoided(1, 5, "cat") == [0]
-    refusals.served(0, 1, 9)
-    refusals.refused(0, 1, 5, "ann")
+    refusals.record_service(0, 1, 9)
+    refusals.record_refusal(0, 1, 5, "ann")
     assert refusals.avoided(1, 5, "ann") == [], "a served request clears the clients as well"
 
 
 def test_a_served_request_clears_refusals_up_to_its_size():
     refusals = Refusals(Clock())
     for size in (10, 20, 30):
-        refusals.refused(1, 1, size, "ann")
-    refusals.served(1, 1, 9)
+        refusals.record_refusal(1, 1, size, "ann")
+    refusals.record_service(1, 1, 9)
     assert refusals.avoided(1, 30, "ann") == [1]
-    refusals.served(1, 1, 10)
+    refusals.record_service(1, 1, 10)
     assert refusals.avoided(1, 30, "ann") == []
-    assert refusals.refused(1, 1, 40, "ann"), "three refusals in succession again"
+    assert refusals.record_refusal(1, 1, 40, "ann"), "three refusals in succession again"
 
 
 def test_one_request_tries_a_refusing_worker_after_each_rest():
     clock = Clock()
     refusals = Refusals(clock)
     for _ in range(3):
-        refusals.refused(0, 1, 5, "ann")
+        refusals.record_refusal(0, 1, 5, "ann")
     rests = []
     for _ in range(6):
         start = clock.now
@@ -67,7 +71,7 @@ def test_one_request_tries_a_refusing_worker_after_each_rest():
             clock.now += 0.5
         rests.append(clock.now - start)
         assert refusals.avoided(1, 5, "ann") == [0], "one request at a time"
-        refusals.refused(0, 1, 5, "ann")
+        refusals.record_refusal(0, 1, 5, "ann")
     assert rests == [5, 10, 20, 40, 60, 60]
 
 
@@ -75,8 +79,8 @@ def test_the_refusals_of_a_new_process_are_forgotten():
     refusals = Refusals(Clock())
     for worker in (0, 1):
         for _ in range(3):
-            refusals.refused(worker, 1, 5, "ann")
-    refusals.forget(0)
+            refusals.record_refusal(worker, 1, 5, "ann")
+    refusals.forget_worker(0)
     assert refusals.avoided(1, 5, "ann") == [1]
 
 
@@ -85,7 +89,7 @@ def test_the_number_of_kinds_is_bounded(monkeypatch):
     refusals = Refusals(Clock())
     for kind in range(5):
         for _ in range(3):
-            refusals.refused(0, kind, 1, "ann")
+            refusals.record_refusal(0, kind, 1, "ann")
     assert [kind for kind in range(5) if refusals.avoided(kind, 1, "ann")] == [2, 3, 4]
 
 
@@ -96,10 +100,10 @@ def test_a_worker_is_avoided_exactly_after_three_refusals_since_a_larger_request
     refusals, left = Refusals(Clock()), []
     for was_served, one in events:
         if was_served:
-            refusals.served(0, 1, one)
+            refusals.record_service(0, 1, one)
             left = [other for other in left if other > one]
         else:
-            refusals.refused(0, 1, one, "ann")
+            refusals.record_refusal(0, 1, one, "ann")
             left = sorted([*left, one])[:3]  # a served request clears what was kept
     assert bool(refusals.avoided(1, size, "ann")) == (sum(one <= size for one in left) == 3)
 

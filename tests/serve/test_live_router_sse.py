@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench_serve import answers
-from fairbench_serve.answers import EventSplitter, StreamReader, Usage, data_of
+from fairbench.live.openai import EventSplitter, data_lines
+from fairbench_serve.answers import StreamReader, Usage
 
 ENDS = [b"\n", b"\r\n", b"\r"]
 WORDS = ["one", "two", "three"]
@@ -36,16 +36,15 @@ def test_every_kind_of_line_end_is_recognised(end, hide):
 def test_no_division_of_a_stream_into_chunks_loses_or_moves_data(parts, data):
     whole = b"".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
-    splitter = EventSplitter()
+    splitter = EventSplitter(2**26)
     passed = b""
     for start, end in pairwise([0, *cuts, len(whole)]):
         passed += b"".join(piece for piece, _ in splitter.feed(whole[start:end]))
     assert passed + splitter.rest() == whole
 
 
-def test_an_endless_event_is_forwarded_in_pieces_and_takes_no_memory(monkeypatch):
-    monkeypatch.setattr(answers, "MAX_EVENT_BYTES", 1000)
-    splitter, passed, most = EventSplitter(), 0, 0
+def test_an_endless_event_is_forwarded_in_pieces_and_takes_no_memory():
+    splitter, passed, most = EventSplitter(1000), 0, 0
     for _ in range(500):
         passed += sum(len(piece) for piece, whole in splitter.feed(b"x" * 100) if not whole)
         most = max(most, len(splitter.rest()))
@@ -66,7 +65,7 @@ def test_searched_bytes_are_not_searched_again():
             Counting.searched += len(self) - start
             return super().rfind(sub, start)
 
-    splitter = EventSplitter()
+    splitter = EventSplitter(2**26)
     splitter._begun = Counting()
     for _ in range(256):
         splitter.feed(b"x" * 1024)
@@ -74,11 +73,11 @@ def test_searched_bytes_are_not_searched_again():
     assert Counting.searched <= 3 * 256 * (1024 + 4)
 
 
-def test_the_data_of_an_event_consists_of_all_its_data_lines():
-    assert data_of(b"event: e\r\ndata: 1\r\nid: 7\r\ndata:2\r\n\r\n") == b"1\n2"
-    assert data_of(b": comment\n\n") == b""
-    assert data_of(b"data:  [DONE] \r\n\r\n") == b"[DONE]"
-    assert data_of(b"\xef\xbb\xbfdata: 1\n\n") == b"1", "a mark of the byte order"
+def test_the_data_lines_an_event_consists_of_all_its_data_lines():
+    assert data_lines(b"event: e\r\ndata: 1\r\nid: 7\r\ndata:2\r\n\r\n") == [b"1", b"2"]
+    assert data_lines(b": comment\n\n") == []
+    assert data_lines(b"data:  [DONE] \r\n\r\n") == [b"[DONE]"]
+    assert data_lines(b"\xef\xbb\xbfdata: 1\n\n") == [b"1"], "a mark of the byte order"
 
 
 def test_nothing_is_passed_on_after_the_last_event():
@@ -87,3 +86,19 @@ def test_nothing_is_passed_on_after_the_last_event():
     assert reader.feed(stream(b"\n") + late) == stream(b"\n")
     assert reader.feed(late) + reader.rest() == b""
     assert (reader.fault, reader.usage()) == (None, Usage(None, 3, None))
+
+
+PARTS = [b"\n", b"\r", b"data: x", b"data:", b": y", b"z", b"data: 1\n\n", b"event: e\n"]
+
+
+@given(st.lists(st.lists(st.sampled_from(PARTS), max_size=8).map(b"".join), max_size=4))
+def test_the_data_of_a_stream_does_not_depend_on_its_chunks(chunks):
+    """Whole events are returned without a search; byte by byte, every event is searched."""
+
+    def lines_of(pieces):
+        splitter = EventSplitter(10_000)
+        events = [event for piece in pieces for event, _ in splitter.feed(piece)]
+        return [line for event in events for line in data_lines(event)]
+
+    whole = b"".join(chunks)
+    assert lines_of(chunks) == lines_of([whole[at : at + 1] for at in range(len(whole))])

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from fairbench.live.processes.http import get_text
+from fairbench.live.server_facts import get_text
 from tests.live.live_cli import WAIT_S, running, tree, wait_until, wait_until_gone
 from tests.live.live_vllm import SERVERS, SMALL, WHY_ABSENT, engine_cores, samples
 

@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 from fairbench.config.resolve import read_experiment, resolve
-from fairbench.results.run_facts import run_window, stored_facts
-from fairbench.results.run_tables import read_tables
+from fairbench.results.run_facts import read_tables, run_window, stored_facts
 from fairbench.results.store import read_run
 from fairbench.workloads.spec import load_workload
 from fairbench_attacks.behaviour import Behaviour

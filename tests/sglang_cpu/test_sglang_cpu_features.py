@@ -1,6 +1,6 @@
 """Test features of a real SGLang server with the plugin: classes, grammars and sessions.
 
-SGLang loads no adapter without a GPU. A server with two data-parallel ranks is refused.
+SGLang loads no adapter without a GPU. Ranks that compute steps together are refused.
 """
 
 import json
@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fairbench.live.plugin_config import Evicting, fetch_report, plugin_config
+from fairbench.live.plugin_config import Evicting, plugin_config
+from fairbench.live.server_facts import fetch_report
 from tests.sglang_cpu.sglang_cpu_server import ALWAYS, CPU_FLAGS, PYTHON, sglang_server, why_absent
 from tests.sglang_cpu.tiny_model import write_model
 
@@ -93,6 +94,33 @@ def test_structured_output_is_served_and_charged(server):
     assert charged == said["meta_info"]["completion_tokens"]
 
 
+@pytest.mark.parametrize(
+    ("ids", "choices", "answers"), [([9, 10], 3, 3), ([[11, 12], [13]], 1, 2), ([[14], [15]], 2, 4)]
+)
+def test_every_choice_and_prompt_of_a_request_is_charged_to_its_client(
+    server, ids, choices, answers
+):
+    client = f"choices-{answers}"
+    said, _ = generate(server, ids, client, {"max_new_tokens": 4, "n": choices})
+    assert len(said) == answers
+    assert clients_of(server)[client]["output_tokens"] == 4 * answers
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "w33 w34", "max_tokens": 5, "n": 2}),
+        ("/v1/completions", {"prompt": ["w35", "w36"], "max_tokens": 5}),
+    ],
+)
+def test_the_header_names_the_client_of_each_api(server, path, body):
+    client = f"api-{len(json.dumps(body))}"
+    headers = {"Content-Type": "application/json", "x-smg-routing-key": client}
+    body = json.dumps({"model": "m", **body}).encode()
+    urllib.request.urlopen(urllib.request.Request(f"{server}{path}", body, headers)).close()
+    assert clients_of(server)[client]["output_tokens"] > 0
+
+
 def test_the_tokens_of_a_session_stay_until_its_next_call(server):
     """Other requests would overwrite them in the order of their last use."""
     first = [list(range(1000, 1600)), list(range(400, 1000))]
@@ -106,14 +134,14 @@ def test_the_tokens_of_a_session_stay_until_its_next_call(server):
     assert report.eviction == "retention"
 
 
-def test_two_ranks_end_before_the_model_is_loaded_with_one_line(tmp_path):
+def test_ranks_with_common_steps_end_before_the_model_is_loaded_with_one_line(tmp_path):
     write_model(tmp_path / "model")
     command = [PYTHON, "-m", "sglang.launch_server", "--model-path", tmp_path / "model"]
-    command += [*CPU_FLAGS, "--dp-size=2"]
+    command += [*CPU_FLAGS, "--attn-dp-size=2", "--tp-size=2"]
     environment = dict(os.environ) | ALWAYS | plugin_config("vtc", {}).environment()
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == 2
     lines = [line for line in ended.stderr.splitlines() if line.startswith("fairbench: ")]
     assert len(lines) == 1
-    assert "--dp-size 2 is not supported with FAIRBENCH_LOCAL: each rank has its own" in lines[0]
+    assert "--attn-dp-size 2 is not supported with FAIRBENCH_LOCAL: its ranks" in lines[0]
     assert "Load weight" not in ended.stderr

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from fairbench.live.plugin_config import fetch_report, plugin_config
+from fairbench.live.plugin_config import plugin_config
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.server_facts import fetch_report
 from tests.serve.live_router import GENERATE, Worker, router_before, until
 from tests.sglang_cpu.sglang_cpu_server import sglang_server, why_absent
 

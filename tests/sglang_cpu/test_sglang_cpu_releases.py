@@ -63,7 +63,7 @@ def parameters(root, target):
         for scope in ast.walk(tree)
         if isinstance(scope, ast.ClassDef) and scope.name == class_name
         for node in scope.body
-        if isinstance(node, ast.FunctionDef) and node.name == method
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == method
     ]
     return tuple(argument.arg for argument in found.args.args)
 

@@ -4,13 +4,11 @@ from collections import defaultdict
 from fractions import Fraction
 
 from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.engine.clock import Clock
+from fairbench.engine.logs import MemoryLog, WorkerMemoryLog
+from fairbench.engine.vllm_blocks import BlockCache, ClientBlockCache, held_by, prefix_of
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
-from fairbench.sim.clock import Clock
-from fairbench.sim.engine.vllm.block_cache import BlockCache, held_by
-from fairbench.sim.engine.vllm.block_keys import prefix_of
-from fairbench.sim.engine.vllm.client_blocks import ClientBlockCache
-from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
 from tests.strategies import tokens_of
 
 
@@ -82,7 +80,7 @@ class BlockPool:
         self.cache.claim(one.node, one.request)
 
     def _take(self, one, blocks):
-        self.cache.take(blocks, one)
+        self.cache.take_blocks(blocks, one)
         one.blocks += blocks
 
     def _store(self, one):

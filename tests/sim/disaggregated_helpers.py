@@ -7,16 +7,15 @@ import numpy as np
 
 from fairbench.config.resolve import resolve
 from fairbench.core import PS_PER_S
+from fairbench.engine.sequence import FINISHED
+from fairbench.engine.sglang import SGLangPrefillOnly
 from fairbench.hardware.catalogue import load_profile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class
-from fairbench.sim.engine.sglang.contract import PrefillOnly
 from fairbench.sim.run import Simulation
-from fairbench.sim.sequence import FINISHED
 from tests.invariants import (
     TOLERANCE_S,
     Records,
-    _plain,
     check_causality,
     check_durations,
     check_gpu_time,
@@ -24,6 +23,7 @@ from tests.invariants import (
     check_program_conservation,
     check_request_conservation,
     check_service_totals,
+    plain,
 )
 from tests.worker_invariants import check_kv_conservation, check_locks, check_tree, holders_of
 
@@ -78,7 +78,7 @@ def run_checked(spec):
 def check_prefill(replica) -> None:
     """Check INV-3 to 5 of a prefill worker, whose unsent prompts hold memory too."""
     engine = replica.engine
-    if isinstance(engine, PrefillOnly):
+    if isinstance(engine, SGLangPrefillOnly):
         unsent = [copy for copy in replica._copies.values() if copy and copy.status == FINISHED]
         holders = [*holders_of(engine), *unsent]
         check_kv_conservation(engine, holders)
@@ -107,7 +107,7 @@ def check_decode(worker, prefills) -> None:
 def check(spec, result) -> None:
     """Check INV-1, 2, 6 to 9 and 22 of the records, and INV-24 to 26."""
     profile = load_profile(spec.gpu)
-    tables = map(_plain, (result.requests, result.programs, result.service))
+    tables = map(plain, (result.requests, result.programs, result.service))
     limited = local_class(spec.local).accepts is not LocalScheduler.accepts
     records = Records(*tables, profile, result.summary["pool_tokens"], limited)
     check_program_conservation(records)
@@ -175,7 +175,8 @@ def check_sides(records: Records, spec) -> None:
 def check_transfers(requests: dict, spec, profile) -> None:
     """INV-26: a transfer takes the time of its bytes and the latency.
 
-    Without the latency, a worker has one transfer at a time.
+    Without the latency, a worker has one transfer at a time, and no transfer waits while both its
+    workers are free.
     """
     rate = spec.settings["disaggregation.bandwidth_gb_s"] * 1e9
     latency_s = spec.settings["disaggregation.latency_ms"] / 1e3
@@ -188,6 +189,15 @@ def check_transfers(requests: dict, spec, profile) -> None:
             here = requests[name][got] == worker
             order = np.argsort(start[here], kind="stable")
             assert (end[here][order][:-1] <= start[here][order][1:] + TOLERANCE_S).all()
+    ready = np.fmax(requests["computed_s"], requests["reserved_s"])[got]
+    ends = np.stack([requests[name][got] for name in ("worker", "decode_worker")])
+    for number in np.flatnonzero(start > ready + TOLERANCE_S):
+        shared = np.flatnonzero((ends == ends[:, [number]]).any(axis=0))
+        busy_until = ready[number]
+        for other in shared[np.argsort(start[shared], kind="stable")]:
+            if start[other] <= busy_until + TOLERANCE_S:
+                busy_until = max(busy_until, end[other])
+        assert busy_until >= start[number] - TOLERANCE_S
 
 
 def us(time_ps: int) -> float:

@@ -15,7 +15,8 @@ class EvictionMachine(RuleBasedStateMachine):
         super().__init__()
         self.pool = pool
         self.choices = []
-        policy = pool.cache.policy
+        self.audited = (0, 0.0)  # broken assumptions and lost tokens before the last step
+        policy = pool.cache.claims.policy
         if isinstance(policy, ClientEviction):
             chosen = policy.choose
 
@@ -41,8 +42,15 @@ class EvictionMachine(RuleBasedStateMachine):
             self.pool.retract(pick % len(self.pool.running))
 
     @invariant()
+    def clients_within_their_share_lose_nothing_in_a_step_that_keeps_the_assumption(self):
+        audit = self.pool.cache.claims.audit
+        beyond, lost = self.audited
+        assert audit.beyond > beyond or audit.lost_tokens == lost
+        self.audited = (audit.beyond, audit.lost_tokens)
+
+    @invariant()
     def nobody_below_its_entitlement_is_chosen_while_another_is_above(self):
-        entitled = getattr(self.pool.cache.policy, "entitled", None)
+        entitled = getattr(self.pool.cache.claims.policy, "entitled", None)
         for everyone, victim in self.choices:
             above = [one.client for one in everyone if one.held + one.wanted > entitled(one.client)]
             assert victim in above or not above

@@ -1,12 +1,12 @@
 """A KV pool without an engine: requests of several clients that start, grow and finish."""
 
 from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.engine.client_cache import ClientCache
+from fairbench.engine.clock import Clock
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.logs import MemoryLog, WorkerMemoryLog
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
-from fairbench.sim.clock import Clock
-from fairbench.sim.engine.client_cache import ClientCache
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
 from tests.strategies import tokens_of
 
 

@@ -15,15 +15,15 @@ from itertools import count
 from unittest import mock
 
 from fairbench.core import PS_PER_S
+from fairbench.engine.batch import Prefill, shares_of
+from fairbench.engine.sequence import NEVER
+from fairbench.engine.sglang import SGLangContract
 from fairbench.hardware.gpu_time import step_parts
 from fairbench.live.plugin_config import plugin_config
-from fairbench.sim.engine.prefill import Prefill, shares_of
-from fairbench.sim.engine.sglang.contract import SGLangContract
-from fairbench.sim.sequence import NEVER
+from fairbench_engines.replica.base import RealReplica, prompt_of
+from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.sglang import hooks as plugin
-from tests.sim.real_replica import RealReplica
 from tests.sim.sglang_seam import VERSION, RealEngine, configured, path, sglang
-from tests.sim.token_ids import TokenIds
 
 STOCK = ("fcfs", "lpm")  # policies that SGLang has itself
 NO_LIMIT = 10**9  # LPM sorts a queue of any length, as by default in the simulator
@@ -246,4 +246,4 @@ class SGLangReplica(RealReplica):
 
     def evicted(self, node):
         if self._tell_evicted is not None:
-            self._tell_evicted(self._tokens.prompt(path(node)), len(node.key))
+            self._tell_evicted(prompt_of(self._tokens.prompt(path(node))), len(node.key))

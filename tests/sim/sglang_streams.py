@@ -6,15 +6,16 @@ from math import inf
 from types import SimpleNamespace
 from unittest import mock
 
-import fairbench.sim.engine.loop as loop_module
-import fairbench.sim.engine.waiting
+import fairbench.engine.loop as loop_module
+import fairbench.engine.waiting_queue
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
 from fairbench.hardware.engine_params import NEWEST, RULES
 from fairbench.hardware.timing import Frontend, ProfileCosts
-from fairbench.live.request_tag import tagged
+from fairbench.live.headers import tagged
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import local_class
+from fairbench.schedulers.setup import Setup
 from fairbench.targets import Due
 from fairbench_engines.sglang import hooks as plugin
 from tests.sim.sglang_seam import VERSION, Iteration, SteppedEngine, reserves_all
@@ -236,13 +237,15 @@ def ask_ours(name, settings, stream, cap=inf, **home):
     return ask_ours_under(cls, make_params(name, cls.Params, settings), stream, cap, **home)
 
 
-def ask_ours_under(cls, params, stream, cap=inf, **home):
-    """Run the simulated engine under a scheduler of this class.
+def ask_ours_under(cls, params, stream, cap=inf, draws=None, **home):
+    """Run the simulated engine under a scheduler of this class, which may use ``draws``.
 
     ``cap`` limits the running context.
     """
     done, tokens, profile = {}, Tokens(), StepProfile()
     scheduler = retelling(cls)(params)
+    if draws is not None:
+        scheduler.prepare(Setup(shuffle=draws.shuffle))
     # The engine's own load cap needs step costs, which this profile lacks.
     with mock.patch.object(loop_module, "load_cap", return_value=LoadCap(cap)):
         home = Home(
@@ -288,7 +291,7 @@ def ask_ours_under(cls, params, stream, cap=inf, **home):
             deadline_s=arrival.due.end_s,
             priority=arrival.facts.get("priority", 0),
         )
-    with mock.patch.object(fairbench.sim.engine.waiting, "TOUCH_COUNT", stream.limit):
+    with mock.patch.object(fairbench.engine.waiting_queue, "TOUCH_COUNT", stream.limit):
         home.run()
     return done
 

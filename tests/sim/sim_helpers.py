@@ -2,16 +2,16 @@
 
 from fairbench.config.resolve import resolve
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.logs import ServiceLog
+from fairbench.engine.sequence import Sequence
+from fairbench.engine.sglang import replica_class
 from fairbench.hardware.engine_params import EngineLimits
 from fairbench.hardware.timing import KVPool, TimingProfile
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lpm import LPM
-from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.contract import worker_class
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.sequence import Sequence
 from tests.worker_invariants import watch
 
 US = PS_PER_S // 10**6
@@ -95,7 +95,7 @@ class Home:
             cache = cache_of(self.clock)
         limits = EngineLimits(pool, **limits)
         parts = WorkerParts(0, self.clock, self.scheduler, profile, self.log)
-        self.worker = worker_class(limits)(parts, limits, cache)
+        self.worker = replica_class(limits)(parts, limits, cache)
         watch(self.clock, [self.worker])
 
     def send(self, parts, output, *, max_new=None, at_ps=0, client="x", on_done=None):

@@ -13,7 +13,6 @@ VTC = {
     "vtc__input_weight": [1, 1, 1, 1, 1, 7],
     "vtc__output_weight": [2, 2, 2, 2, 2, 40],
     "vtc__lift": ["paper", "paper", "paper", "paper", "none"],
-    "vtc__form": ["paper", "paper", "paper", "paper", "artifact"],
 }
 DLPM = {
     "dlpm__quantum": [50, 500, 2_000],

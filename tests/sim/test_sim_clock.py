@@ -5,7 +5,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.sim.clock import ARRIVE, DECIDE, END, Clock
+from fairbench.engine.clock import ARRIVE, DECIDE, END, Clock
 
 
 def run(clock):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from fairbench.schedulers import registry
-from fairbench.schedulers.accounts.worker_credits import WorkerCredits
 from fairbench.schedulers.params import param_names
 from fairbench.schedulers.registry import VARIABLE
+from fairbench.schedulers.routing.worker_credits import WorkerCredits
 from fairbench.sim.run import Simulation
 from tests.sim.sim_helpers import small_spec
 
@@ -46,7 +46,7 @@ ROUTED = [
 
 
 CHARGES = ("charge", "charge_absent", "refund", "charge_steps")
-ROUTER_CHARGES = ("charge", "settle", "settle_down", "give_back")
+ROUTER_CHARGES = ("charge", "charge_end", "charge_end_capped", "refund_dispatch")
 
 
 class Charged:
@@ -72,7 +72,7 @@ def amount(name, *given):
     if name == "charge_steps":
         each, steps, running = given
         return each * steps * sum(running.values())
-    return -given[-1] if name in ("refund", "give_back") else given[-1]
+    return -given[-1] if name in ("refund", "refund_dispatch") else given[-1]
 
 
 @pytest.mark.parametrize(("name", "form"), PAIRS)

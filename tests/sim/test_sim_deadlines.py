@@ -8,7 +8,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.gateway.orders import EarliestDeadline
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.sim.in_flight import Deadlines
+from fairbench.sim.cluster import Deadlines
 from fairbench.sim.run import simulate
 from fairbench.targets import alone
 
@@ -75,4 +75,4 @@ def test_the_order_of_a_gateway_uses_the_first_deadline():
 
     requests = [due(0, 9.0, None), due(1, 8.0, 7.0), due(2, None, 6.0), due(3, None, None)]
     order = EarliestDeadline(ttl_s=4.5, matched=lambda request: 0)  # the last token: due at 7.5
-    assert [one.request_id for one in order.in_order(requests)] == [2, 1, 3, 0]
+    assert [one.request_id for one in order.ordered(requests)] == [2, 1, 3, 0]

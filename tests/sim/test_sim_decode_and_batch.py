@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
+from fairbench.engine.batch import DecodeRun, RunningBatch
+from fairbench.engine.sequence import Sequence
+from fairbench.engine.sglang import NewTokenRatio
 from fairbench.hardware.gpu_time import Decoding
-from fairbench.sim.engine.batch import DecodeRun, RunningBatch
-from fairbench.sim.engine.sglang.retraction import NewTokenRatio
-from fairbench.sim.sequence import Sequence
 
 times = st.integers(0, 10**6)
 
@@ -82,7 +82,7 @@ def test_sums_over_the_batch_equal_a_walk(data):
             gone = data.draw(st.sampled_from(list(running)))
             before = gone.produced
             produced = running.pop(gone)
-            assert batch.leave(gone) == produced - before
+            assert batch.remove_sequence(gone) == produced - before
             assert gone.produced == produced
         elif running:
             batch.steps += data.draw(st.integers(1, batch.steps_to_finish()))
@@ -93,7 +93,7 @@ def test_sums_over_the_batch_equal_a_walk(data):
             assert done == [s for s in done if s.output.length == running[s]]
             assert set(done) == {s for s, n in running.items() if s.output.length == n}
             for one in done:
-                batch.leave(one)
+                batch.remove_sequence(one)
                 del running[one]
         assert list(batch.sequences) == list(running)
         assert batch.context_tokens == sum(s.request.input_tokens + n for s, n in running.items())
@@ -140,7 +140,7 @@ def test_a_retracted_sequence_that_returns_finishes_once():
     batch, one = RunningBatch(), sequence(0, 10, 8, 8, produced=1)
     batch.join(one)
     batch.steps += 2
-    batch.leave(one)
+    batch.remove_sequence(one)
     one.produced += 1  # the token of its second prefill
     batch.join(one)
     assert batch.steps_to_finish() == 4
@@ -155,19 +155,19 @@ def test_the_ratio_decays_step_by_step_to_its_minimum(conservativeness):
     start = min(0.7 * conservativeness, 1.0)
     value, least = start, 0.14 * start
     for step in range(700):
-        assert ratio.at(step) == pytest.approx(value, abs=1e-9)
+        assert ratio.ratio_after(step) == pytest.approx(value, abs=1e-9)
         value = max(value - (start - least) / 600, least)
-    assert ratio.at(650) == pytest.approx(least)
+    assert ratio.ratio_after(650) == pytest.approx(least)
     ratio.reset(650)
-    assert ratio.at(650) == start
-    assert ratio.at(651) == pytest.approx(start - (start - least) / 600)
+    assert ratio.ratio_after(650) == start
+    assert ratio.ratio_after(651) == pytest.approx(start - (start - least) / 600)
 
 
 def test_full_reservation_keeps_the_ratio_at_one():
     ratio, batch = NewTokenRatio(1.0, full_reservation=True), RunningBatch()
     batch.join(sequence(0, 10, 50, 100, produced=5))
     ratio.after_retraction(batch)
-    assert [ratio.at(step) for step in (0, 100, 1000)] == [1.0, 1.0, 1.0]
+    assert [ratio.ratio_after(step) for step in (0, 100, 1000)] == [1.0, 1.0, 1.0]
 
 
 def test_after_a_retraction_the_ratio_follows_from_the_remaining_requests():
@@ -177,9 +177,11 @@ def test_after_a_retraction_the_ratio_follows_from_the_remaining_requests():
     batch.join(sequence(1, 10, 50, 60, produced=9))
     ratio.after_retraction(batch)
     after = (5 + 9 + 2 * 20) / (100 + 60 + 1)
-    assert ratio.at(40) == ratio.at(41) == after  # the current step does not count
-    assert ratio.at(42) == pytest.approx(after - (0.7 - 0.098) / 600)
+    assert (
+        ratio.ratio_after(40) == ratio.ratio_after(41) == after
+    )  # the current step does not count
+    assert ratio.ratio_after(42) == pytest.approx(after - (0.7 - 0.098) / 600)
     few = RunningBatch()
     few.join(sequence(2, 10, 5, 6, produced=4))
     ratio.after_retraction(few)
-    assert ratio.at(1) == 1.0  # (4 + 20) / 7 is above 1
+    assert ratio.ratio_after(1) == 1.0  # (4 + 20) / 7 is above 1

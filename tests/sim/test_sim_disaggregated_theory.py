@@ -9,8 +9,7 @@ from fairbench.metrics.gap import max_service_gap
 from fairbench.metrics.records import Requests, Service
 from fairbench.metrics.waiting import Backlog
 from fairbench.schedulers.registry import build_local
-from fairbench.sim.run import simulate
-from fairbench.sim.tables_only import simulate_tables
+from fairbench.sim.run import simulate, simulate_tables
 from tests.sim.disaggregated_helpers import small
 
 
@@ -57,7 +56,7 @@ def test_two_backlogged_clients_of_a_prefill_worker_differ_by_at_most_its_bound(
         num_programs=8, disaggregation__reserve=reserve, dlpm__quantum=500,
     )  # fmt: skip
     requests, service, facts = of_prefill_worker(spec)
-    gap = max_service_gap(Backlog.of(requests, facts), service, facts)
+    gap = max_service_gap(Backlog.of_requests(requests, facts), service, facts)
     unit = requests.input_tokens.max() + 2 * most_in_a_pass(requests)
     assert 0 < gap.tokens <= 2 * (unit + facts.bound.quantum_tokens)
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.engine.clock import ARRIVE
+from fairbench.engine.sequence import FINISHED, REFUSED, UNFINISHED
 from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.sim.clock import ARRIVE
-from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from tests.sim.sim_helpers import PLAIN, US, Home, Spy, prompt
 from tests.worker_invariants import check_rest
 

@@ -6,12 +6,9 @@ An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), s
 import pytest
 
 from fairbench.core import Request, Segment
-from fairbench.hardware.engine_params import EngineLimits
-from fairbench.sim.engine.host_memory import HostMemory
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.prefill import Prefill
-from fairbench.sim.engine.sglang.admission_budget import PrefillPass
-from fairbench.sim.sequence import NEVER, REFUSED, Sequence
+from fairbench.engine.batch import Prefill
+from fairbench.engine.sequence import NEVER, REFUSED, Sequence
+from fairbench.engine.sglang import Admission
 from tests.sim.sim_helpers import US, Home, Spy, SpyLPM, prompt
 
 
@@ -315,23 +312,28 @@ def test_under_other_policies_the_head_of_the_queue_is_touched_every_32nd_pass()
         assert touches == expected
 
 
+def admission(reserved, chunk):
+    """Return a pass of a replica with a cache of 100 tokens and this budget for a chunk."""
+    home = Home(pool=100, chunked_prefill_size=chunk, max_prefill_tokens=8192)
+    return Admission(home.worker, reserved, most=9)
+
+
 @pytest.mark.parametrize(
     ("reserved", "tokens", "last"), [(10.0, 40, True), (70.5, 29, False), (100.5, 40, True)]
 )
 def test_a_continued_chunk_is_cut_to_the_remaining_memory_if_there_is_any(reserved, tokens, last):
     """40 tokens remain, chunks have 50, and 90, 29.5 or no tokens are free; 0 means no limit."""
-    attempt = PrefillPass(KVCache(100), HostMemory(0, 0), reserved, EngineLimits(100, 50, 8192, 9))
+    attempt = admission(reserved, chunk=50)
     text = prompt("p", 80)
     sequence = Sequence(Request(0, "x", 0, 0, text, 80, 5), Segment("out", 5), 0, lambda _: None)
     sequence.filled = 40
     attempt.continue_chunk(sequence)
-    assert attempt.admitted == [Prefill(sequence, 40, tokens, first=False, last=last)]
+    assert attempt.prefills == [Prefill(sequence, 40, tokens, first=False, last=last)]
     assert attempt.chunked is (None if last else sequence)
 
 
 @pytest.mark.parametrize(("reserved", "spent"), [(99, True), (100, False), (101, False)])
 def test_a_used_up_budget_ends_a_pass_unless_all_memory_is_reserved(reserved, spent):
     """The cache has 100 tokens; with no chunk budget, only memory decides whether to try again."""
-    attempt = PrefillPass(KVCache(100), HostMemory(0, 0), reserved, EngineLimits(100, 0, 8192, 9))
-    assert attempt.used_up
+    attempt = admission(reserved, chunk=0)
     assert attempt.spent is spent

@@ -6,12 +6,12 @@ An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), s
 import pytest
 
 from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.engine.batch import RunningBatch
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.sequence import Sequence
+from fairbench.engine.waiting_queue import WaitingQueue
 from fairbench.schedulers.local.lpm import LPM
 from fairbench.schedulers.prefix_tree import path
-from fairbench.sim.engine.batch import RunningBatch
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.waiting import WaitingQueue
-from fairbench.sim.sequence import Sequence
 from tests.sim.sim_helpers import US, Home, prompt
 
 
@@ -85,7 +85,7 @@ def test_among_simultaneous_ends_the_earlier_in_the_batch_is_stored_first():
     for sequence in sequences:
         sequence.produced = 1
         batch.join(sequence)
-    batch.leave(sequences[1])
+    batch.remove_sequence(sequences[1])
     batch.rearrange([sequences[2], sequences[0]])
     batch.join(sequences[1])
     batch.steps += 4

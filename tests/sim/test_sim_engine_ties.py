@@ -3,14 +3,14 @@
 import pytest
 
 from fairbench.core import Request, Segment
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.logs import ServiceLog
+from fairbench.engine.sequence import Sequence
+from fairbench.engine.sglang import SGLangReplica
 from fairbench.hardware.engine_params import EngineLimits
-from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.front import SimFleet
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.sequence import Sequence
 from tests.sim.sim_helpers import PLAIN, US, Spy
 from tests.worker_invariants import watch
 
@@ -37,7 +37,7 @@ def pair(step_by_step, slots=2048):
     clock, log = Clock(), ServiceLog(["x"])
     limits = EngineLimits(1000, 8192, 16384, slots, step_by_step=step_by_step)
     workers = [
-        Worker(WorkerParts(index, clock, Listener(clock), PLAIN, log), limits, KVCache(1000))
+        SGLangReplica(WorkerParts(index, clock, Listener(clock), PLAIN, log), limits, KVCache(1000))
         for index in range(2)
     ]
     watch(clock, workers)

@@ -4,13 +4,13 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import to_toml
+from fairbench.engine.contract import CONTRACTS
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.engine_params import VLLMParams, vllm_limits
 from fairbench.hardware.engines import ENGINES
-from fairbench.hardware.vllm_params import VLLMParams, vllm_limits
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.alone import simulate_alone
-from fairbench.sim.engine.contract import CONTRACTS
 from fairbench.sim.run import Simulation, simulate
 from tests.invariants import assert_same_records, check_all
 from tests.sim.sim_helpers import small_spec

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import fairbench
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.sequence import FINISHED, REFUSED, UNFINISHED
+from fairbench.engine.sglang import Admission
 from fairbench.schedulers.registry import PAIRS
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.admission_budget import PrefillPass
 from fairbench.sim.run import simulate
-from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from tests.invariants import assert_same_records, run_checked
 from tests.sim.sim_helpers import small_spec
 from tests.slow_params import slow
@@ -86,7 +86,7 @@ def test_the_small_runs_force_evictions_and_retractions(workload, monkeypatch):
         monkeypatch.setattr(owner, name, counted)
 
     counting(KVCache, "_drop")
-    counting(PrefillPass, "continue_chunk")
+    counting(Admission, "continue_chunk")
     result = simulate(experiment("lpm", workload))
     assert min(seen["_drop"], seen["continue_chunk"]) > 50 or workload == "judge"
     assert min(seen["_drop"], seen["continue_chunk"]) > 20

@@ -1,6 +1,7 @@
 """Test eviction policies against a model of tokens and claims, and in whole runs."""
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -8,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from fairbench.core import Segment
+from fairbench.core import Request, Segment
+from fairbench.engine.client_cache import ClientCache
 from fairbench.errors import UsageError
 from fairbench.schedulers.eviction.policy import Claimant
 from fairbench.schedulers.eviction.registry import EVICTIONS, build_eviction
 from fairbench.schedulers.prefix_tree import path
 from fairbench.schedulers.setup import Setup
-from fairbench.sim.engine.client_cache import ClientCache
 from fairbench.sim.run import simulate
 from tests.invariants import assert_same_records, run_checked
 from tests.sim.eviction_machine import EvictionMachine
@@ -293,14 +294,14 @@ def test_max_min_takes_the_largest_unpinned_part_over_weight():
     assert policy.choose(above) == "b"
     assert policy.choose([above[0], above[2]]) == "a"
     assert policy.choose([above[2]]) == "c"
+    # 20 tokens weigh more at weight 1 than 30 tokens at weight 2
+    assert policy.choose([above[0], Claimant("b", 55, 30, 0)]) == "a"
     # All are below their shares; the client that is nearest to its share, including its requests,
     # loses.
     assert policy.choose([Claimant("a", 5, 5, 19), Claimant("b", 30, 30, 0)]) == "a"
 
 
 def test_retention_keeps_a_session_until_its_expected_return():
-    from fairbench.core import Request
-
     policy = build_eviction("retention", {"retention.first_s": 8.0, "retention.factor": 1.0})
 
     def call(program, arrival_s, left=None):
@@ -310,6 +311,29 @@ def test_retention_keeps_a_session_until_its_expected_return():
     policy.on_start(call(1, 6.0))  # returns after 4 s, which is expected from now on
     assert policy.on_finish(call(2, 6.0), 20.0) == 24.0
     assert policy.on_finish(call(3, 6.0, left=0), 30.0) == 30.0
+
+
+def test_the_end_of_a_session_leaves_the_prefix_of_another_session_kept():
+    pool = Pool("retention", 30, {"x": 1.0})
+    for name in ("shared", "other"):
+        pool.start("x", prompt(name, 10))
+        pool.finish(0)  # the session is expected back
+    for name in ("shared", "own", "large"):  # the last calls of three sessions
+        pool.start("x", prompt(name, 10))
+    for _ in range(3):
+        pool.running[0].request = replace(pool.running[0].request, calls_left=0)
+        pool.finish(0)
+    pool.start("x", prompt("new", 10))
+    assert [tokens[0][0] for tokens, _ in pool.evicted] == ["other", "own"]
+
+
+def test_retention_never_keeps_tokens_for_longer_than_its_limit():
+    def kept_s(first_s):
+        settings = {"retention.first_s": first_s, "retention.factor": 1.5}
+        request = Request(1, "x", 1, 0, (), 1, 1, 0.0)
+        return build_eviction("retention", settings).on_finish(request, 100.0) - 100.0
+
+    assert [kept_s(first_s) for first_s in (20.0, 200.0, 250.0, 400.0)] == [30, 300, 300, 300]
 
 
 def test_counts_are_exact_in_any_order_of_claims():

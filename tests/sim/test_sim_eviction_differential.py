@@ -11,11 +11,11 @@ from unittest import mock
 
 import pytest
 
+from fairbench.engine.client_cache import ClientCache
+from fairbench.engine.logs import MemoryLog, WorkerMemoryLog
 from fairbench.live.plugin_config import Evicting, plugin_config
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
-from fairbench.sim.engine.client_cache import ClientCache
-from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
 from fairbench_engines.sglang.eviction import EvictableTree
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import EVICTING

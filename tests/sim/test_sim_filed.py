@@ -4,11 +4,12 @@ from itertools import pairwise
 
 import pytest
 
+from fairbench.engine import logs
 from fairbench.metrics import arrays
 from fairbench.metrics.tables import FiledService
 from fairbench.results.store import save_run
-from fairbench.sim.records import columns, tables
-from fairbench.sim.records.tables import tables_of
+from fairbench.sim import records
+from fairbench.sim.records import tables_of
 from fairbench.sim.run import Simulation, simulate
 from tests.sim.sim_helpers import small_spec
 from tests.slow_params import slow
@@ -17,8 +18,8 @@ from tests.slow_params import slow
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     monkeypatch.setattr(arrays, "PART_ROWS", 50)
-    monkeypatch.setattr(columns, "ROWS_PER_BLOCK", 7)
-    monkeypatch.setattr(tables, "AT_ONCE", 3)
+    monkeypatch.setattr(logs, "ROWS_PER_BLOCK", 7)
+    monkeypatch.setattr(records, "AT_ONCE", 3)
 
 
 @pytest.mark.parametrize("scheduler", ["d2lpm", *slow("fcfs", "vtc")])

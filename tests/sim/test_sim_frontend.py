@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from fairbench.engine.sequence import REFUSED
 from fairbench.hardware.timing import Frontend, perturbed
 from fairbench.sim.front import SimFleet
-from fairbench.sim.sequence import REFUSED
 from fairbench.streams import stream
 from tests.sim.sim_helpers import PLAIN, US, Home
 

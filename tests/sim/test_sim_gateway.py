@@ -7,11 +7,10 @@ import pytest
 from fairbench.core import Request, Segment
 from fairbench.results.run_facts import cluster_bound
 from fairbench.schedulers.local.vtc import VTC
-from fairbench.schedulers.routing.round_robin import RoundRobin
+from fairbench.schedulers.routing.baselines import RoundRobin
 from fairbench.sim.alone import simulate_alone
 from fairbench.sim.front import SimFleet
-from fairbench.sim.recovery import recover
-from fairbench.sim.run import Simulation, simulate
+from fairbench.sim.run import Simulation, recover, simulate
 from tests.invariants import check_all
 from tests.sim.sim_helpers import small_spec
 

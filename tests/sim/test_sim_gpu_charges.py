@@ -8,10 +8,10 @@ import pytest
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.schedulers.gateway.admission.reroute import rerouting
+from fairbench.schedulers.gateway.rerouting import rerouting
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.vtc import VTC
-from fairbench.schedulers.routing.round_robin import RoundRobin
+from fairbench.schedulers.routing.baselines import RoundRobin
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.run import Simulation, simulate
 from tests.invariants import assert_same_records
@@ -71,7 +71,7 @@ def test_the_charges_of_dlpm_are_the_busy_time(engine):
     simulation = Simulation(spec, spec.client_plans(), None)
     scheduler = simulation.cluster.workers[0].scheduler
     credits_ = scheduler.credits
-    credits_.let_go = lambda client: None  # remaining credit stays in the books
+    credits_.drop_if_idle = lambda client: None  # remaining credit stays in the books
     granted, refill = [], credits_.refill
 
     def watched(*told):
@@ -157,8 +157,6 @@ def test_impossible_charging_is_refused():
     with pytest.raises(UsageError, match="needs a timing profile, because the time of iterations"):
         VTC(VTC.Params(charge="gpu-time")).prepare(Setup())
     costs = Setup(costs=ProfileCosts(PLAIN))
-    with pytest.raises(UsageError, match=r"\.sharing"):
-        VTC(VTC.Params(charge="gpu-time", form="artifact")).prepare(costs)
     with pytest.raises(UsageError, match=r"\.sharing"):
         DLPM(DLPM.Params(charge="gpu-time", sharing="split")).prepare(costs)
     gateway = {"gateway": "vtc", "saturation": "concurrency"}

@@ -8,12 +8,12 @@ import pytest
 from fairbench.results.run_facts import cluster_bound
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.queue import GatewayQueue
-from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
+from fairbench.schedulers.gateway.saturation import Concurrency
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.rpm import RPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.local.vtc_predict import PredictiveVTC
-from fairbench.schedulers.routing.least_loaded import LeastLoaded
+from fairbench.schedulers.routing.baselines import LeastLoaded
 from fairbench.sim.front import SimFleet
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.run import Simulation

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fairbench.core import prompt_tokens
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.sglang import locked_by
 from fairbench.schedulers.prefix_tree import path
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.admission_budget import locked_by
 from tests.sim.sim_helpers import prompt
 from tests.strategies import common, examples, prefixes_of, prompts, tokens_of
 from tests.worker_invariants import check_evictable_leaves_are_listed, check_tree

@@ -4,17 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
-from fairbench.hardware.lightllm_params import LightLLMLimits
+from fairbench.engine.batch import RunningBatch
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.lightllm import FitTest, LightLLMWorker
+from fairbench.engine.logs import ServiceLog
+from fairbench.engine.sequence import FINISHED, REFUSED, Sequence
+from fairbench.hardware.engine_params import LightLLMLimits
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.rpm import RPM
-from fairbench.schedulers.local.vtc import VTC
-from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.batch import RunningBatch
-from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.engine.lightllm.worker import FitTest, LightLLMWorker
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
+from fairbench.schedulers.local.vtc import LCF, VTC
 from tests.sim.sim_helpers import PLAIN, US
 
 

@@ -6,10 +6,12 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import to_toml
+from fairbench.core import Request
 from fairbench.errors import UsageError
+from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.run import Simulation, simulate
 from tests.invariants import assert_same_records, check_all
-from tests.sim.sim_helpers import PLAIN, Home, small_spec
+from tests.sim.sim_helpers import PLAIN, Home, prompt, small_spec
 
 # 1,000 us per step, 10 us per request, 1 us per token of context: a request costs 10 tokens.
 COEFFICIENTS = PLAIN.coefficients_ms | {"c0": 0.5, "c_w": 0.5, "c_K": 0.001}
@@ -55,6 +57,18 @@ def test_learned_outputs_admit_more():
     home.run()
     assert [one.admitted_ps for one in later[:3]] == [10**11] * 3
     assert later[3].admitted_ps == later[0].finish_ps
+
+
+def test_a_cap_that_forgets_expects_128_outputs_again():
+    cap = LoadCap(1_000)
+    first, second, third = (Request(n, "x", n, 0, prompt("p", 100), 100, 9, 0.0) for n in range(3))
+    cap.enter(first)
+    cap.finish(first, 2)
+    cap.enter(second)
+    assert cap.tokens == 100 + 2 / 2
+    cap.forget()
+    cap.enter(third)
+    assert cap.tokens == 100 + 2 / 2 + 100 + 128 / 2
 
 
 @pytest.mark.parametrize("engine", ENGINES)

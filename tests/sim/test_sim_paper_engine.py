@@ -5,8 +5,8 @@ from math import ceil
 import pytest
 
 from fairbench.config.resolve import resolve
+from fairbench.engine.sglang import PassInterval
 from fairbench.hardware.engine_params import EngineParams, engine_limits
-from fairbench.sim.engine.sglang.admission_budget import PassInterval
 from fairbench.sim.run import simulate
 from tests.invariants import assert_same_records, run_checked
 from tests.sim.sim_helpers import PLAIN, US, Home, Spy, SpyLPM, prompt, small_spec
@@ -60,8 +60,8 @@ def test_steps_are_counted_from_pass_to_pass():
     assert passes.is_due(0, decoding=False)
     assert [n for n in range(1, 35) if passes.is_due(n, decoding=True)] == [10, 20, 30]
     assert passes.is_due(37, decoding=False)  # everybody left
-    assert [passes.left(n) for n in (37, 38, 46, 47)] == [10, 9, 1, 10]
-    assert PassInterval(1).left(5) == 1
+    assert [passes.steps_to_pass(n) for n in (37, 38, 46, 47)] == [10, 9, 1, 10]
+    assert PassInterval(1).steps_to_pass(5) == 1
 
 
 @pytest.mark.parametrize(("scheduler", "workload"), [("d2lpm", "chat"), ("lpm", "tot")])

@@ -38,7 +38,6 @@ SCHEDULERS = {
     "lpm": {},
     "lpm-limited": {"lpm.queue_limit": 3},
     "vtc": {},
-    "vtc-artifact": {"vtc.form": "artifact"},
     "vtc-predict": {"vtc-predict.predictor": "average"},
     "lcf": {},
     "preble-groups": {},
@@ -96,7 +95,7 @@ class Displacing(FCFS):
     true.
     """
 
-    preempts = orders_retraction = True
+    preempts = True
 
     def __init__(self, params):
         super().__init__(params)

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.engine.sequence import FINISHED, HostMemory
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.timing import KVPool, slowed
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.sim.engine.host_memory import HostMemory
-from fairbench.sim.sequence import FINISHED
 from tests.preemption_invariants import watch_preemptions
 from tests.sim.sim_helpers import PLAIN, US, Home, prompt
 from tests.sim.test_sim_vllm import VLLMHome
@@ -168,4 +167,4 @@ def test_a_slower_machine_copies_more_slowly():
 
 
 def test_without_a_link_the_host_holds_nothing():
-    assert not HostMemory(1000, 0).has_room(1)
+    assert not HostMemory(1000, 0).fits_copy(1)

@@ -16,16 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.logs import ServiceLog
+from fairbench.engine.sequence import Sequence
+from fairbench.engine.sglang import SGLangReplica
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineLimits
 from fairbench.hardware.timing import KVPool, TimingProfile
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.worker import Worker
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.sequence import Sequence
 from tests.strategies import examples
 
 A100 = load_profile("a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10")
@@ -37,7 +37,9 @@ def serve(profile, jobs):
     """Serve (arrival, input tokens, output tokens) on a worker; return the sequences."""
     clock, log = Clock(), ServiceLog(["x"])
     limits = EngineLimits(POOL, 10**6, 10**6, 10**6)
-    worker = Worker(WorkerParts(0, clock, FCFS(FCFS.Params()), profile, log), limits, KVCache(POOL))
+    worker = SGLangReplica(
+        WorkerParts(0, clock, FCFS(FCFS.Params()), profile, log), limits, KVCache(POOL)
+    )
     sequences = []
     for number, (arrival_ps, tokens, outputs) in enumerate(jobs):
         prompt = (Segment(f"in-{number}", tokens),)

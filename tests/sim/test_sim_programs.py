@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 
 from fairbench.core import PS_PER_S, Demand, Segment
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.logs import ServiceLog
+from fairbench.engine.sequence import FINISHED, REFUSED, UNFINISHED
+from fairbench.engine.sglang import SGLangReplica
 from fairbench.errors import ProgramFailed, UsageError
 from fairbench.hardware.engine_params import EngineLimits
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.routing.round_robin import RoundRobin
-from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.schedulers.routing.baselines import RoundRobin
 from fairbench.sim.cluster import Cluster
-from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.program_runner import SimLLM, run
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.records.tables import Logs, tables_of
+from fairbench.sim.records import Logs, tables_of
 from fairbench.sim.run import simulate
-from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from tests.invariants import Records, check_records, run_checked
 from tests.sim.sim_helpers import PLAIN, US, prompt, small_spec
 
@@ -154,7 +154,9 @@ class Calls:
 def cluster_of(streams, pool=100, in_flight=None, reaction=None):
     clock, log = Clock(), ServiceLog(["x", "y"])
     limits = EngineLimits(pool, 8192, 16384, 2048)
-    worker = Worker(WorkerParts(0, clock, FCFS(FCFS.Params()), PLAIN, log), limits, KVCache(pool))
+    worker = SGLangReplica(
+        WorkerParts(0, clock, FCFS(FCFS.Params()), PLAIN, log), limits, KVCache(pool)
+    )
     cluster = Cluster(clock, RoundRobin(RoundRobin.Params(), 1), [worker], ["x", "y"])
     for number, programs in enumerate(streams):
         cluster.add_client(number, iter(programs), in_flight, reaction)

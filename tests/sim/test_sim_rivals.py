@@ -3,7 +3,7 @@
 import pytest
 
 from fairbench.config.resolve import resolve
-from fairbench.schedulers.registry import routers_by_name
+from fairbench.schedulers.registry import local_class, routers_by_name
 from fairbench.sim.run import simulate
 from tests.invariants import run_checked
 from tests.sim.sim_helpers import small_spec
@@ -23,10 +23,17 @@ LOCALS = {
     "dlpm-upstream": {"dlpm-upstream.quantum": 500},
     "dlpm-edf": {"dlpm-edf.quantum": 500, "dlpm-edf.within": "credit"},
     "edf-dlpm": {"edf-dlpm.quantum": 500, "edf-dlpm.aging_s": 1.0},
+    "hrrn": {"hrrn.queue_limit": 4},
+    "shortest-prefill-first": {},
+    "dfs-weight": {},
+    "lof": {},
+    "random": {},
+    "routing-key": {},
     "autellix": {"autellix.first_s": 0.05, "autellix.beta": 2.0},
 }
 LONG = ["edf-textbook"]
 NAMES = [*(name for name in LOCALS if name not in LONG), *slow(*LONG)]
+SGLANG_ONLY = [name for name in LOCALS if local_class(name).sglang_since is not None]
 # In the fast suite, other policies run on vLLM in the same way.
 AKIN = ["dlpm-edf", "dlpm-upstream", "edf-textbook", "sglang-priority"]
 OLDER = {"round-robin", "client-round-robin", "least-loaded", "preble-e2", "d2lpm"}
@@ -50,7 +57,10 @@ def test_local_schedulers_break_no_rule_of_the_engine(name):
     assert (result.summary["refused"] > 0) == (name == "fairserve")
 
 
-@pytest.mark.parametrize("name", [*(name for name in LOCALS if name not in AKIN), *slow(*AKIN)])
+ANYWHERE = [name for name in LOCALS if name not in (*AKIN, *SGLANG_ONLY)]
+
+
+@pytest.mark.parametrize("name", [*ANYWHERE, *slow(*AKIN)])
 def test_local_schedulers_serve_all_requests_on_vllm_too(name):
     flags = {"scheduler": f"round-robin+{name}", "workload": "chat", "engine": "vllm", "seed": 3}
     flags |= {"num_programs": 4, "request_rate": 10.0, "gpu": GPU}  # over several steps

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fairbench.engine.sequence import FINISHED
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.setup import Setup
-from fairbench.sim.sequence import FINISHED
 from tests.sim.sim_helpers import PLAIN, US, Home, prompt
 from tests.sim.test_sim_vllm import VLLMHome
 from tests.strategies import examples
@@ -74,6 +74,42 @@ def test_would_fit_is_exact(home_of, limits, seed):
     home.run()
     assert all(one.status == FINISHED for one in home.sent)
     assert all(said == found for said, found, _ in policy.answers)
+
+
+class AskingAboutSharers(FCFS):
+    """FCFS that asks whether a request would fit without the running ones of its first words."""
+
+    preempts = True
+
+    def __init__(self):
+        super().__init__(FCFS.Params())
+        self.said = []
+
+    def select(self, view, now_s):
+        running = [one.request for one in view.running]
+        for request in view.queue_order():
+            key = request.prompt[0].key
+            sharers = {one for one in running if one.prompt[0].key == key}
+            if len(sharers) == 2:
+                self.said.append(view.running.would_fit(request, sharers))
+            if not (yield request):
+                return
+
+
+@pytest.mark.parametrize(("more", "fits"), [(95, True), (97, False)])
+def test_blocks_that_the_new_request_shares_with_the_preempted_are_not_freed(more, fits):
+    """Of 16 blocks, four are shared by two requests with one more each, and six are another's.
+
+    Four are free, and two more without both: the new request may have six besides the shared.
+    """
+    policy = AskingAboutSharers()
+    home = VLLMHome(policy, blocks=16)
+    home.send(prompt("a", 64, "b", 6), 6)
+    home.send(prompt("a", 64, "c", 6), 6, at_ps=1_000 * US)
+    home.send(90, 6, at_ps=1_000 * US)
+    home.send(prompt("a", 64, "d", more), 6, at_ps=3_500 * US)
+    home.run()
+    assert policy.said[:1] == [fits]
 
 
 def test_such_streams_have_both_answers_with_and_without_preemption():

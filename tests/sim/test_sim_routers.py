@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.config.spec import identity
-from fairbench.core import Request, Segment
+from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.engine.clock import Clock
 from fairbench.errors import UsageError
-from fairbench.schedulers.peers.params import RoutersParams, shares
-from fairbench.sim.routers.ingresses import RouterIngresses, arrivals
+from fairbench.schedulers.peers import RoutersParams, Totals, ingress_shares
+from fairbench.sim.ingress import Gossip, Peer, RouterIngresses, arrival_routers
 from fairbench.sim.run import Simulation, simulate
 from tests.invariants import check_all
 from tests.sim.sim_helpers import small_spec
@@ -41,7 +43,7 @@ def premium_to_regular(flags=None, settings=None):
 
 @given(skew=st.floats(1, 1000), number=st.integers(1, 64))
 def test_the_favourite_gets_a_multiple_of_the_least_preferred(skew, number):
-    parts = shares(skew, number)
+    parts = ingress_shares(skew, number)
     assert sum(parts) == pytest.approx(1)
     assert parts == sorted(parts, reverse=True)
     if number > 1:
@@ -50,16 +52,18 @@ def test_the_favourite_gets_a_multiple_of_the_least_preferred(skew, number):
 
 def test_requests_spread_by_the_skew_and_favourites_rotate():
     params = RoutersParams(skew=9.0)
-    arrives = arrivals(params, 2, ("a", "b"), seed=1)
+    arrives = arrival_routers(params, 2, ("a", "b"), seed=1)
     of = {c: Counter(arrives(asked(c, n)) for n in range(2000)) for c in ("a", "b")}
     assert of["a"][0] / 2000 == pytest.approx(0.9, abs=0.03)
     assert of["b"][1] / 2000 == pytest.approx(0.9, abs=0.03)
-    one = arrivals(RoutersParams(skew=9.0, favourite="one"), 2, ("a", "b"), seed=1)
+    one = arrival_routers(RoutersParams(skew=9.0, favourite="one"), 2, ("a", "b"), seed=1)
     assert Counter(one(asked("b", n)) for n in range(2000))[0] / 2000 > 0.85
 
 
 def test_the_router_of_a_clients_requests_does_not_depend_on_other_clients():
-    alone, beside = (arrivals(RoutersParams(skew=3.0), 4, ("a", "b"), seed=7) for _ in range(2))
+    alone, beside = (
+        arrival_routers(RoutersParams(skew=3.0), 4, ("a", "b"), seed=7) for _ in range(2)
+    )
     for n in range(50):
         beside(asked("b", n))
         assert alone(asked("a", n)) == beside(asked("a", n))
@@ -67,7 +71,7 @@ def test_the_router_of_a_clients_requests_does_not_depend_on_other_clients():
 
 def test_a_sticky_client_stays_and_clients_spread():
     clients = [f"client-{n}" for n in range(200)]
-    arrives = arrivals(RoutersParams(form="sticky"), 4, clients, seed=3)
+    arrives = arrival_routers(RoutersParams(form="sticky"), 4, clients, seed=3)
     homes = {client: arrives(asked(client, 0)) for client in clients}
     assert all(arrives(asked(client, n)) == homes[client] for client in clients for n in range(3))
     assert min(Counter(homes.values()).values()) > 25
@@ -157,6 +161,35 @@ def test_routers_that_hear_of_each_other_keep_four_to_one():
     assert premium_to_regular(None, {"routers.form": "ledger"}) == pytest.approx(4, rel=0.05)
 
 
+def test_routers_send_their_totals_in_turn_and_hear_them_after_the_delay():
+    clock, sent, heard = Clock(), [], []
+
+    class Part:
+        def __init__(self, number):
+            self.number = number
+
+        def export_totals(self):
+            sent.append((self.number, clock.now_ps / PS_PER_S))
+            return Totals(1, {}, {})
+
+        def merge_totals(self, origin, totals, now_s):
+            heard.append((origin, self.number, now_s))
+
+        def heard_totals(self):
+            return {}
+
+        def charged_totals(self):
+            return {}
+
+    peers = [Peer([Part(number)], lambda: None) for number in range(4)]
+    Gossip(clock, peers, RoutersParams(form="exchange", every_s=2.0, delay_s=0.25), Random(0))
+    while clock.next_ps() <= 3 * PS_PER_S:
+        clock.step()
+    assert sent == [(0, 0.5), (1, 1.0), (2, 1.5), (3, 2.0), (0, 2.5), (1, 3.0)]
+    first = [(number, at_s) for origin, number, at_s in heard if origin == "0"]
+    assert first == [(n, at_s) for at_s in (0.75, 2.75) for n in (1, 2, 3)]
+
+
 def test_asking_a_ledger_takes_the_time_of_the_network():
     """The time is twice the network delay for every request; without delay it is zero."""
     for delay_s in (0.0, 0.25):
@@ -171,7 +204,7 @@ def test_d2lpm_routers_know_all_credits_if_there_is_a_ledger():
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
     for ingress in simulation.cluster.ingress.ingresses:
-        ingress.before()
+        ingress.before_call()
     credits_ = [router.credit for router in simulation.router.routers]
     for client in credits_[0]:
         assert credits_[0][client] == pytest.approx(credits_[1][client])
@@ -219,3 +252,28 @@ def test_the_same_seed_gives_the_same_records():
 def test_impossible_values_are_refused_in_one_line(flags, settings, words):
     with pytest.raises(UsageError, match=words):
         resolve(flags, settings)
+
+
+def test_a_router_learns_every_first_token_immediately_before_the_end():
+    spec = small_spec("preble", "chat", dp=2, flags={"num_programs": 4, "request_rate": 50.0})
+    simulation = Simulation(spec, spec.client_plans(), spec.source())
+    router, heard, open_requests = simulation.router, {}, []
+    told_first, told_end = router.on_first_token, router.on_finish
+
+    def on_first_token(request, worker, at_s):
+        heard[request.request_id] = (worker, at_s)
+        open_requests.append(request.request_id)
+        told_first(request, worker, at_s)
+
+    def on_finish(request, worker, output, now_s):
+        assert open_requests.pop() == request.request_id
+        assert heard[request.request_id][1] <= now_s
+        told_end(request, worker, output, now_s)
+
+    router.on_first_token, router.on_finish = on_first_token, on_finish
+    assert simulation.run()
+    rows = simulation.result(True, None).requests
+    columns = zip(rows["request_id"], rows["worker"], rows["first_token_s"], strict=True)
+    recorded = {int(number): (int(worker), float(at_s)) for number, worker, at_s in columns}
+    assert len(recorded) > 10
+    assert heard == recorded

@@ -5,13 +5,13 @@ from random import Random
 import pytest
 
 from fairbench.core import PS_PER_S, Segment
-from fairbench.hardware.cluster_params import ClusterParams
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.sequence import FINISHED
+from fairbench.hardware.engines import ClusterParams
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.front import eviction_reports
-from fairbench.sim.sequence import FINISHED
 from tests.sim.sim_helpers import PLAIN, US, Home
 
 
@@ -149,8 +149,6 @@ def test_the_running_batch_is_visible():
 @pytest.mark.parametrize("backwards", [False, True])
 def test_retraction_follows_the_policy_if_it_has_an_order(backwards):
     class Ordered(Policy):
-        orders_retraction = True
-
         def retraction_order(self, running, now_s):
             requests = [one.request for one in running]
             return requests[::-1] if backwards else requests

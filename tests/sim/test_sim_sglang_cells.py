@@ -8,11 +8,11 @@ retractions. real_cells.py runs all cells, and for longer.
 import pytest
 
 from fairbench.core import Segment
+from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.sglang.release import SUPPORTED
 from tests.sim.served import cell, compare, differences, longest_of, serve
 from tests.sim.sglang_replica import sglang_workers
 from tests.sim.sglang_seam import why_absent
-from tests.sim.token_ids import TokenIds
 
 NEWEST = SUPPORTED[-1:]  # the class whose requests sglang_replica.py reads
 WITH_SGLANG = [

@@ -1,11 +1,13 @@
-"""Test the simulated engine against SGLang's scheduler by iteration (see sglang_seam.py)."""
+"""Test the simulated engine against SGLang's own classes, by iteration and order."""
 
 import random
 from collections import Counter
+from unittest import mock
 
 import pytest
 
-from tests.sim.sglang_seam import match_limit, why_absent
+from fairbench.schedulers.registry import local_class
+from tests.sim.sglang_seam import VERSION, match_limit, sglang, why_absent
 from tests.sim.sglang_streams import (
     Arrival,
     Stream,
@@ -21,25 +23,41 @@ pytestmark = [
     pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
 ]
 
+ORDERS = [
+    "fcfs", "lpm", "hrrn", "shortest-prefill-first", "dfs-weight", "lof", "random", "routing-key",
+]  # fmt: skip
+LIMITED = ("lpm", "hrrn")  # orders with a limit on the requests that are matched
 
-def compare(policy, stream):
+
+def number(release):
+    return tuple(map(int, release.split(".")))
+
+
+def in_release(order):
+    since = local_class(order).sglang_since
+    return since is None or number(since) <= number(VERSION)
+
+
+def compare(order, stream):
     """Assert that both engines do the same in every iteration; return SGLang's actions."""
-    settings = {"lpm.queue_limit": match_limit(stream.limit)} if policy == "lpm" else {}
-    theirs = ask_sglang(policy, stream)
-    assert_alike(theirs, ask_ours(policy, settings, stream), stream)
+    limit = {f"{order}.queue_limit": match_limit(stream.limit)} if order in LIMITED else {}
+    policies = sglang().schedule_policy
+    with mock.patch.object(policies, "random", random.Random("draws")):
+        theirs = ask_sglang(order, stream)
+    assert_alike(theirs, ask_ours(order, limit, stream, draws=random.Random("draws")), stream)
     return theirs
 
 
-POLICIES = pytest.mark.parametrize("policy", ["fcfs", "lpm"])
+ALL = pytest.mark.parametrize("order", [name for name in ORDERS if in_release(name)])
 
 
-@POLICIES
+@ALL
 @pytest.mark.parametrize("first_seed", [0, 40, 80])
-def test_random_streams_are_served_the_same(policy, first_seed):
+def test_random_streams_are_served_the_same(order, first_seed):
     seen = Counter()
     for seed in range(first_seed, first_seed + 40):
         stream = random_stream(seed)
-        for done in compare(policy, stream).values():
+        for done in compare(order, stream).values():
             seen["evicted"] += len(done.evicted)
             seen["retracted"] += len(done.retracted)
             seen["cached"] += sum(cached > 0 for _, cached, _ in done.prefills)
@@ -48,15 +66,23 @@ def test_random_streams_are_served_the_same(policy, first_seed):
     assert min(seen["evicted"], seen["cached"], seen["full chunks"]) > 100
 
 
-@POLICIES
+@ALL
 @pytest.mark.parametrize("limit", [128, 10_000])
-def test_a_long_stream_is_served_the_same(policy, limit):
+def test_a_long_stream_is_served_the_same(order, limit):
     """The limits are the server's default of 128 and no limit; at times more requests wait."""
     draw = random.Random(1)
     stream = Stream(2000, 256, 16_384, 100, 1.0, limit, full=False)
-    for number in range(600):
-        prompt = random_prompt(draw, stream.arrivals, number, 600)
+    for step in range(600):
+        prompt = random_prompt(draw, stream.arrivals, step, 600)
         output = draw.randint(1, 60)
-        stream.arrivals.append(Arrival(number // 300 * 300, prompt, output, output + 9))
-    done = compare(policy, stream)
+        client = draw.choice("xy")
+        arrival = Arrival(step // 300 * 300, prompt, output, output + draw.randrange(20), client)
+        stream.arrivals.append(arrival)
+    done = compare(order, stream)
     assert sum(len(iteration.evicted) for iteration in done.values()) > 100
+
+
+@pytest.mark.parametrize("order", [name for name in ORDERS if not in_release(name)])
+def test_sglang_lacks_the_orders_of_later_releases(order):
+    with pytest.raises(ValueError, match="Unknown schedule_policy"):
+        sglang().schedule_policy.SchedulePolicy(order, None, False, False, False)

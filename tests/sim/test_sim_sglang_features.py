@@ -6,8 +6,10 @@ Each feature is either compared with SGLang alone, iteration by iteration, or wi
 import random
 from collections import Counter
 from dataclasses import replace
+from importlib import import_module
 from types import SimpleNamespace
 from unittest import mock
+from zlib import crc32
 
 import pytest
 
@@ -18,7 +20,18 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import build_local, locals_by_name
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import check_server
-from tests.sim.sglang_seam import DRAFTS, VERSION, Absent, PipelinedEngine, sglang, why_absent
+from tests.sim.sglang_seam import (
+    DRAFTS,
+    HICACHE,
+    HOST_CACHE,
+    VERSION,
+    Absent,
+    OverlapEngine,
+    PipelinedEngine,
+    SteppedEngine,
+    sglang,
+    why_absent,
+)
 from tests.sim.sglang_streams import (
     Tokens,
     ask_ours,
@@ -58,6 +71,36 @@ def with_facts(seed, **choices):
         drawn = {name: draw.choice(values) for name, values in choices.items()}
         arrival.facts = {name: value for name, value in drawn.items() if value is not None}
     return stream
+
+
+class PatientEngine(SteppedEngine):
+    """A SGLang scheduler that may have nothing to run while something loads."""
+
+    def iterate(self):
+        for _ in range(50):
+            if (iteration := super().iterate()) is not None:
+                return iteration
+        return None
+
+
+NGRAM = {
+    "speculative_algorithm": "NGRAM",
+    "speculative_num_draft_tokens": DRAFTS,
+    "page_size": 1,
+}
+HICACHE_SERVER = {"tree": HICACHE, "settings": HOST_CACHE}
+PATIENT = {"kind": PatientEngine}
+
+
+def assert_served(stream, theirs, hooks):
+    """Assert that every request finished, and that its client paid for its outputs once."""
+    finished = sorted(number for one in theirs.values() for number in one.finished)
+    assert finished == list(range(len(stream.arrivals)))
+    outputs = Counter()
+    for arrival in stream.arrivals:
+        outputs[arrival.client] += arrival.output
+    assert {client: of["output_tokens"] for client, of in hooks.home.ledger.items()} == outputs
+    assert hooks.home.idle
 
 
 # Adapters.
@@ -101,6 +144,72 @@ def test_a_request_waits_while_no_slot_is_free_for_its_adapter(slots):
             theirs = ask_sglang("fcfs", stream, hooks, adapters(slots))
             assert sum(len(one.finished) for one in theirs.values()) == len(stream.arrivals)
             assert hooks.home.idle
+
+
+class Manager:
+    """A stand-in for SGLang's manager of adapters: ``slots`` adapters fit on the GPU."""
+
+    device = "cpu"
+
+    def __init__(self, slots):
+        self.slots, self.pending_lora_load_events = slots, {}
+        self.memory_pool = SimpleNamespace(uid_to_buffer_id={})
+
+    def validate_lora_batch(self, used):
+        return len(used - {None}) <= self.slots
+
+    def fetch_new_loras(self, new, kept):
+        here = self.memory_pool.uid_to_buffer_id
+        for name in [one for one in here if one not in kept]:
+            del here[name]
+        here |= dict.fromkeys(new, 0)
+
+
+class Event(Absent):
+    """A stand-in for a GPU's event, which happens at some time."""
+
+    draw = random.Random("events")
+
+    def query(self):
+        self.happened = self.__dict__.get("happened") or self.draw.random() < 0.4
+        return self.happened
+
+
+def loading(slots):
+    """Return a preparation of a scheduler that loads adapters while others compute."""
+
+    def prepare(scheduler):
+        adapters(slots)(scheduler)
+        module, torch = import_module("sglang.srt.lora.lora_overlap_loader"), sglang().torch
+        # 0.5.17 asks for the current stream of a GPU
+        module.torch = SimpleNamespace(get_device_module=torch.get_device_module, cuda=Absent())
+        loader = module.LoRAOverlapLoader(Manager(slots))
+        loader.device_module = SimpleNamespace(Event=Event, current_stream=Absent)
+        scheduler.lora_overlap_loader, scheduler.enable_lora_overlap_loading = loader, True
+
+    return prepare
+
+
+def draining(slots):
+    """Return a preparation of a scheduler that drains adapters for others which wait long."""
+
+    def prepare(scheduler):
+        adapters(slots)(scheduler)
+        drainer = import_module("sglang.srt.lora.lora_drainer").LoRADrainer
+        scheduler.lora_drainer = drainer(slots, 1e-6)
+
+    return prepare
+
+
+@pytest.mark.parametrize("prepare", [loading, draining])
+@pytest.mark.parametrize("slots", [1, 2])
+def test_a_request_waits_while_its_adapter_loads_or_drains(prepare, slots):
+    for case in ("fcfs", "vtc", "dlpm-skip"):
+        for seed in range(2):
+            stream = with_facts(seed, lora_id=["a", "b", "c", None])
+            hooks = hooks_of(case)
+            theirs = ask_sglang("fcfs", stream, hooks, prepare(slots), kind=PatientEngine)
+            assert_served(stream, theirs, hooks)
 
 
 # Priorities.
@@ -176,20 +285,124 @@ def test_accepted_tokens_are_charged_and_drafts_are_not(case):
     for seed in SEEDS:
         stream = random_stream(seed)
         hooks = hooks_of(case)
-        settings = {
-            "speculative_algorithm": "NGRAM",
-            "speculative_num_draft_tokens": DRAFTS,
-            "page_size": 1,
-        }
-        theirs = ask_sglang("fcfs", stream, hooks, speculative, settings=settings)
+        theirs = ask_sglang("fcfs", stream, hooks, speculative, settings=NGRAM)
         if case == "fcfs":
-            assert theirs == ask_sglang("fcfs", stream, None, speculative, settings=settings)
-        outputs = Counter()
+            assert theirs == ask_sglang("fcfs", stream, None, speculative, settings=NGRAM)
+        assert_served(stream, theirs, hooks)
+
+
+@pytest.mark.parametrize("case", ["edf", "autellix"])
+def test_a_preempted_request_keeps_its_accepted_tokens(case):
+    """Speculative decoding under schedulers that preempt running requests."""
+    preempted = 0
+    for seed in SEEDS:
+        stream, draw = random_stream(seed), random.Random(seed)
         for arrival in stream.arrivals:
-            outputs[arrival.client] += arrival.output
-        charged = {client: of["output_tokens"] for client, of in hooks.home.ledger.items()}
-        assert charged == outputs
+            arrival.first_ms = draw.choice([None, 5, 100])
+        hooks = Hooks(plugin_config(case, {}), VERSION)
+        theirs = ask_sglang("fcfs", stream, hooks, speculative, settings=NGRAM)
+        assert_served(stream, theirs, hooks)
+        preempted += sum(bool(one.retracted and one.prefills) for one in theirs.values())
+    assert preempted > 0 or case != "edf"
+
+
+# Memory: who is preempted when it runs out.
+
+
+def retractions(name, stream, kind):
+    """Return what SGLang did under ``preempt=fair``, and how far clients were ahead each time."""
+    hooks, seen = hooks_of(name), []
+    order = hooks.home.retraction_order
+
+    def ordered(running, now_s):
+        found = order(running, now_s)
+        account = hooks.home.scheduler.account
+        seen.append([(req.routing_key, account.ahead(req.routing_key)) for req in found])
+        return found
+
+    hooks.home.retraction_order = ordered
+    return ask_sglang("fcfs", stream, hooks, kind=kind), hooks, seen
+
+
+@pytest.mark.parametrize("kind", [SteppedEngine, OverlapEngine])
+@pytest.mark.parametrize("name", ["vtc", "dlpm"])
+def test_nobody_below_their_share_is_preempted_for_somebody_above_it(name, kind):
+    """INV-22: memory comes from the running client that is furthest ahead, then from the next."""
+    seen = Counter()
+    with mock.patch.dict(CASES, {name: {f"{name}.preempt": "fair"}}):
+        for seed in range(40):
+            stream = random_stream(seed)
+            theirs, hooks, orders = retractions(name, stream, kind)
+            assert_served(stream, theirs, hooks)
+            for order in orders:
+                ahead = [one for _, one in order]
+                assert ahead == sorted(ahead, reverse=True)
+                seen["several clients"] += len({client for client, _ in order}) > 1
+            seen["retracted"] += sum(len(one.retracted) for one in theirs.values())
+            if kind is SteppedEngine:
+                settings = {f"{name}.preempt": "fair"}
+                assert_alike(theirs, ask_ours(name, settings, stream), stream)
+    assert min(seen["several clients"], seen["retracted"]) > 8
+
+
+# Host memory.
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "lpm"])
+def test_the_plugin_decides_as_sglang_does_with_a_host_cache(policy):
+    for seed in range(16):
+        stream, hooks = random_stream(seed), hooks_of(policy)
+        stream.limit = 10_000
+        stock = ask_sglang(policy, stream, **HICACHE_SERVER)
+        assert ask_sglang("fcfs", stream, hooks, **HICACHE_SERVER) == stock, seed
         assert hooks.home.idle
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_from_the_hosts_cache_count_as_cached(case):
+    """Prompts are charged for their computed tokens, also where SGLang declines a short load."""
+    loaded = []
+
+    def listen(scheduler):
+        load = scheduler.tree_cache.init_load_back
+
+        def heard(params):
+            found = load(params)
+            loaded.append(found[0] if found else 0)
+            return found
+
+        scheduler.tree_cache.init_load_back = heard
+
+    for seed in range(12):
+        stream, hooks = random_stream(seed), hooks_of(case)
+        theirs = ask_sglang("fcfs", stream, hooks, listen, **HICACHE_SERVER)
+        assert_served(stream, theirs, hooks)
+        total = hooks.home.ledger.total
+        computed = sum(new for one in theirs.values() for *_, new in one.prefills)
+        assert total("extend_tokens") + total("recomputed_tokens") == computed
+    assert sum(one > 0 for one in loaded) > 10
+
+
+def storing(scheduler):
+    """Prepare a scheduler whose requests' prefixes come from storage, each after some passes."""
+    tree, asked = scheduler.tree_cache, Counter()
+    scheduler.enable_hicache_storage = True
+    scheduler._prefetch_kvcache = scheduler._prefetch_after_device_hit_loss = lambda req: False
+    tree.pop_prefetch_loaded_span = lambda handle: (0, None)
+
+    def progressed(handle):
+        asked[handle] += 1
+        return asked[handle] > crc32(str(handle).encode()) % 4
+
+    tree.check_prefetch_progress = progressed
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_request_waits_while_its_prefix_comes_from_storage(case):
+    for seed in SEEDS:
+        stream, hooks = random_stream(seed), hooks_of(case)
+        theirs = ask_sglang("fcfs", stream, hooks, storing, **HICACHE_SERVER | PATIENT)
+        assert_served(stream, theirs, hooks)
 
 
 # Tensor parallelism: each rank decides by itself.

@@ -5,16 +5,19 @@ their classes.
 import pytest
 
 from fairbench.core import Request, Segment
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.sequence import Sequence
+from fairbench.engine.sglang import (
+    OlderSGLangReplica,
+    SGLangReplica,
+    replica_class,
+    store_outputs,
+    store_prompt,
+)
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import NEWEST, RULES, EngineParams, engine_limits
 from fairbench.schedulers.params import make_params
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.contract import worker_class
-from fairbench.sim.engine.sglang.older_worker import OlderWorker
-from fairbench.sim.engine.sglang.retraction import store_outputs, store_prompt
-from fairbench.sim.engine.sglang.worker import Worker
-from fairbench.sim.sequence import Sequence
 from fairbench_engines.sglang.release import SUPPORTED
 from tests.sim.sim_helpers import US, Home, Spy, prompt
 
@@ -30,10 +33,10 @@ def test_every_supported_release_has_rules():
 
 
 def test_the_release_chooses_rules_and_worker():
-    assert worker_class(limits_of({})) is Worker
+    assert replica_class(limits_of({})) is SGLangReplica
     older = limits_of({"engine.release": "0.5.17"})
     assert older.rules == RULES["0.5.17"]
-    assert worker_class(older) is OlderWorker
+    assert replica_class(older) is OlderSGLangReplica
     with pytest.raises(UsageError, match=r"engine.release = '0.5.1'"):
         limits_of({"engine.release": "0.5.1"})
 

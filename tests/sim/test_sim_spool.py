@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.engine import logs as columns
+from fairbench.engine.logs import IntegerTable
 from fairbench.errors import DataError, RunFailed
-from fairbench.sim.records import columns
-from fairbench.sim.records.columns import Columns
-from fairbench.sim.records.spool import restore, spooled
-from fairbench.sim.recovery import recover
-from fairbench.sim.run import simulate
+from fairbench.sim.records import restore, spooled
+from fairbench.sim.run import recover, simulate
 from tests.sim.sim_helpers import small_spec
 
 SPEC = small_spec("d2lpm", "tot", dp=2, pool=9_000)
@@ -74,7 +73,7 @@ def test_a_run_without_records_leaves_no_files(tmp_path):
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40), st.data())
 def test_files_cut_off_at_any_point_keep_their_complete_blocks(tmp_path_factory, values, data):
     folder = tmp_path_factory.mktemp("cut")
-    logs = {"a": Columns(("x", "y")), "b": Columns(("x",))}
+    logs = {"a": IntegerTable(("x", "y")), "b": IntegerTable(("x",))}
     with spooled(logs, folder):
         for number, value in enumerate(values):
             if number % 3 == 0:
@@ -84,7 +83,7 @@ def test_files_cut_off_at_any_point_keep_their_complete_blocks(tmp_path_factory,
     size = data.draw(st.integers(0, cut.stat().st_size))
     with cut.open("rb+") as file:
         file.truncate(size)
-    found = {"a": Columns(("x", "y")), "b": Columns(("x",))}
+    found = {"a": IntegerTable(("x", "y")), "b": IntegerTable(("x",))}
     restore(found, folder, clients=2)
     rows = len(found["a"])
     assert found["a"].column("x").tolist() == values[:rows]
@@ -110,7 +109,7 @@ def fill(log, numbers):
 
 
 def test_an_oversized_record_is_reported_and_damages_no_other(tmp_path):
-    first, log, found = (Columns(("x",)) for _ in range(3))
+    first, log, found = (IntegerTable(("x",)) for _ in range(3))
     with spooled({"first": first}, tmp_path):
         fill(first, range(7))
     # one block and a part of the next
@@ -126,7 +125,7 @@ def test_a_flipped_bit_is_noticed_or_changes_a_number_or_reads_as_an_end(tmp_pat
     """The flip reads as an end only behind the columns' names, where a killed run may
     have stopped.
     """
-    log = Columns(("client", "end_ps"))
+    log = IntegerTable(("client", "end_ps"))
     with spooled({"a": log}, tmp_path):
         log.append(1, 5)
         log.append(0, 7)
@@ -137,7 +136,7 @@ def test_a_flipped_bit_is_noticed_or_changes_a_number_or_reads_as_an_end(tmp_pat
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
-        found = Columns(("client", "end_ps"))
+        found = IntegerTable(("client", "end_ps"))
         try:
             restore({"a": found}, tmp_path, clients=2)
         except DataError as error:

@@ -4,9 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.engine.logs import (
+    SERVICE_COLUMNS,
+    InBatch,
+    PrefillShare,
+    ServiceLog,
+    Stretch,
+    shares_upto,
+)
 from fairbench.hardware.gpu_time import Decoding, decode_parts
-from fairbench.sim.records.service_log import SERVICE_COLUMNS, PrefillShare, ServiceLog
-from fairbench.sim.records.stretches import InBatch, Stretch, shares_upto
 
 CLIENTS = list("abcdef")
 

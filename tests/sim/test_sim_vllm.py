@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment, prompt_tokens
-from fairbench.hardware.vllm_params import VLLMLimits
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.logs import ServiceLog
+from fairbench.engine.sequence import FINISHED, NEVER, REFUSED, Sequence
+from fairbench.engine.vllm import VLLMReplica, empty_block_cache
+from fairbench.hardware.engine_params import VLLMLimits
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import build_local
-from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.engine.vllm.worker import VLLMWorker, cache_of
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
 from tests.sim.sim_helpers import PLAIN, US, prompt
 from tests.sim.vllm_invariants import watch_vllm
 from tests.strategies import examples
@@ -30,9 +30,9 @@ class VLLMHome:
         limits.setdefault("max_num_seqs", 8)
         self.limits = VLLMLimits((blocks + 1) * size, **limits)
         self.clock, self.log, self.sent, self.evicted = Clock(), ServiceLog(["x", "y"]), [], []
-        cache = cache_of(self.limits)
+        cache = empty_block_cache(self.limits)
         local = scheduler or FCFS(FCFS.Params())
-        self.worker = VLLMWorker(
+        self.worker = VLLMReplica(
             WorkerParts(0, self.clock, local, profile, self.log), self.limits, cache
         )
         watch_vllm(self.clock, [self.worker])
@@ -185,8 +185,15 @@ def test_the_watermark_stays_free_while_a_request_runs():
     home = VLLMHome(blocks=9, watermark=0.5)
     first, second = home.send(64, 3), home.send(32, 3)
     home.run()
-    assert first.admitted_ps == 0  # a lone request may fill the whole pool
+    assert first.admitted_ps == 0
     assert second.admitted_ps == first.finish_ps
+
+
+def test_a_lone_request_may_fill_the_whole_pool_in_spite_of_the_watermark():
+    home = VLLMHome(blocks=9, watermark=0.5)
+    alone = home.send(9 * 16 - 2, 2)
+    home.run()
+    assert (alone.status, alone.admitted_ps) == (FINISHED, 0)
 
 
 def test_no_more_requests_run_than_allowed():
@@ -281,3 +288,29 @@ def test_many_steps_together_leave_the_same_records_for_many_streams(scheduler):
         assert at_once.records() == one_by_one.records(), seed
         preempted += sum(sequence.retractions for sequence in at_once.sent)
     assert preempted > 50
+
+
+class Sizing(FCFS):
+    def __init__(self, tokens):
+        super().__init__(FCFS.Params())
+        self.tokens = tokens
+
+    def step_tokens(self, running, now_s):
+        return self.tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "chunks"),
+    [
+        (40, [10, 39, 39, 22]),  # one block belongs to the running request
+        (10**6, [10, 100]),  # the engine's own limit is far away
+        (0, [1] * 110),  # at least one token of a prompt
+    ],
+)
+def test_a_prompt_is_cut_to_the_step_size_of_the_scheduler(tokens, chunks):
+    home = VLLMHome(Sizing(tokens))
+    home.send(10, 150)
+    home.send(100, 2, at_ps=25_000 * US)
+    home.run()
+    assert [new for _, new, _ in home.steps()] == chunks
+    assert all(one.status == FINISHED for one in home.sent)

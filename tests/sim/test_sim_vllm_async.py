@@ -6,13 +6,12 @@ from functools import partial
 import pytest
 
 from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.engine.clock import ARRIVE
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.logs import ServiceLog
+from fairbench.engine.sequence import Sequence
+from fairbench.engine.vllm import AsyncVLLMReplica, VLLMReplica, empty_block_cache
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.sim.clock import ARRIVE
-from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.engine.vllm.asynchronous import AsyncVLLMWorker
-from fairbench.sim.engine.vllm.worker import VLLMWorker, cache_of
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.sequence import Sequence
 from tests.sim.sim_helpers import prompt
 from tests.sim.test_sim_vllm import VLLMHome
 from tests.sim.vllm_invariants import watch_vllm
@@ -50,9 +49,12 @@ class Ahead(VLLMHome):
         super().__init__(self.told, profile=StepProfile(), **limits)
         self.limits = replace(self.limits, async_scheduling=asynchronous)
         self.log = ServiceLog(["x", "y"])
-        kind = AsyncVLLMWorker if asynchronous else VLLMWorker
+        kind = AsyncVLLMReplica if asynchronous else VLLMReplica
         parts = WorkerParts(0, self.clock, self.told, StepProfile(), self.log)
-        self.worker, self.told.clock = kind(parts, self.limits, cache_of(self.limits)), self.clock
+        self.worker, self.told.clock = (
+            kind(parts, self.limits, empty_block_cache(self.limits)),
+            self.clock,
+        )
         watch_vllm(self.clock, [self.worker])
 
     def ask(self, tokens, output, step=0, spare=0, client="x"):

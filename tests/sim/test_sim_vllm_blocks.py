@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Segment
-from fairbench.sim.engine.vllm.block_cache import BlockCache
+from fairbench.engine.vllm_blocks import BlockCache
 
 SIZE, POOL = 4, 24
 
@@ -109,7 +109,7 @@ class Both:
             return
         prompt, node, place, mine = self.held[number]
         tokens, stored = tokens_of(prompt), node.depth // SIZE
-        self.runs.take(blocks)
+        self.runs.take_blocks(blocks)
         mine += self.single.take(blocks)
         full = min(len(tokens) // SIZE, len(mine))
         self.single.store(tokens, mine, stored, full)

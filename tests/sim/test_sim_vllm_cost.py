@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from fairbench.core import Segment
-from fairbench.sim.engine.vllm.block_cache import BlockCache
+from fairbench.engine.vllm_blocks import BlockCache
 
 SIZE = 16
 
@@ -30,7 +30,7 @@ def lines_run(work):
 
 def keep(cache, owner, prompt, blocks):
     """Store a prompt in ``blocks`` blocks; return a function that gives them back."""
-    cache.take(blocks)
+    cache.take_blocks(blocks)
     node, _ = cache.store(owner, cache.root, prompt, (0, 0), blocks)
     return lambda: cache.give_back(owner, node, 0)
 
@@ -46,7 +46,7 @@ def filled(blocks, evicted):
 def test_evicting_a_block_costs_the_same_in_long_prompts_as_in_short_ones():
     def per_block(blocks):
         cache, _ = filled(blocks, [])
-        return lines_run(lambda: [cache.take(1) for _ in range(blocks)]) / blocks
+        return lines_run(lambda: [cache.take_blocks(1) for _ in range(blocks)]) / blocks
 
     short, long = per_block(50), per_block(1_000)
     assert long == pytest.approx(short, rel=0.05)
@@ -60,13 +60,13 @@ def test_storing_a_prompt_costs_the_same_at_any_length():
 def test_adjacent_blocks_of_a_prompt_that_go_together_are_reported_once():
     evicted = []
     cache, (system, question) = filled(100, evicted)
-    cache.take(30)
-    cache.take(69)
+    cache.take_blocks(30)
+    cache.take_blocks(69)
     assert evicted == [
         ((system, question), 30 * SIZE),
         ((system, Segment("question", 70 * SIZE - 40)), 69 * SIZE),
     ]
-    cache.take(1)
+    cache.take_blocks(1)
     assert evicted[2] == ((Segment("system", SIZE),), SIZE)
 
 
@@ -79,5 +79,5 @@ def test_two_prompts_evicted_in_one_step_are_reported_separately():
     theirs = keep(cache, "theirs", other, 3)  # the first two blocks hold the same tokens
     mine()
     theirs()
-    cache.take(6)
+    cache.take_blocks(6)
     assert evicted == [(one, SIZE), (other, 3 * SIZE)]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairbench.hardware.vllm_params import VLLMLimits
+from fairbench.hardware.engine_params import VLLMLimits
 from fairbench.live.plugin_config import Evicting
 from fairbench_engines.mirrored_cache import OTHERS
 from tests.sim.vllm_eviction_streams import POLICIES, compare, evictions_in_vllm, stream_of, watched

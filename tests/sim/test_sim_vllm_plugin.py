@@ -5,14 +5,16 @@ streams.
 """
 
 import json
+import os
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
-from fairbench.hardware.vllm_params import VLLMLimits
+from fairbench.hardware.engine_params import VLLMLimits
 from fairbench.live.plugin_config import plugin_config
+from fairbench_engines.ranks import FOLDER
 from fairbench_engines.vllm.views import BlockQueue
 from tests.sim.vllm_plugin_streams import SCHEDULERS, SETTINGS, compare_plugin, fair_engine
 from tests.sim.vllm_seam import RealEngine, why_absent
@@ -129,8 +131,12 @@ def test_a_class_that_does_not_fit_the_configuration_ends_the_server(asynchronou
     ("asked", "says"),
     [
         ({}, ""),
-        ({"data_parallel_size": 2}, "--data-parallel-size is not supported"),
-        ({"enable_lora": True}, "--enable-lora is not supported"),
+        (
+            {"data_parallel_size": 4, "data_parallel_size_local": 2},
+            "--data-parallel-size 4 is not supported",
+        ),
+        ({"data_parallel_size": 2}, ""),
+        ({"enable_lora": True}, ""),
         (
             {
                 "speculative_config": {
@@ -139,10 +145,13 @@ def test_a_class_that_does_not_fit_the_configuration_ends_the_server(asynchronou
                     "prompt_lookup_max": 4,
                 }
             },
-            "--speculative-config is not supported",
+            "",
         ),
+        ({"runner": "pooling"}, "--runner pooling: requests are served in order of arrival"),
+        ({"scheduling_policy": "priority"}, ""),
     ],
 )
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_server_with_an_unsupported_option_ends_before_it_loads_a_model(
     asked, says, monkeypatch, tmp_path, capsys
 ):
@@ -153,16 +162,22 @@ def test_a_server_with_an_unsupported_option_ends_before_it_loads_a_model(
     monkeypatch.setattr(EngineArgs, "create_engine_config", EngineArgs.create_engine_config)
     for name, value in plugin_config("vtc", {}).environment().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv(FOLDER, "")  # restored after the test
+    monkeypatch.delenv(FOLDER)
     register()
     (tmp_path / "config.json").write_text(json.dumps(MODEL))
     arguments = AsyncEngineArgs(
         model=str(tmp_path), skip_tokenizer_init=True, scheduler_cls="any.Scheduler", **asked
     )
-    with pytest.raises(SystemExit) if says else nullcontext() as ended:
+    refused = "not supported" in says
+    with pytest.raises(SystemExit) if refused else nullcontext() as ended:
         arguments.create_engine_config()
+    assert not refused or ended.value.code == 2
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fairbench:")]
-    assert (ended.value.code, len(said)) == (2, 1) if says else not said
+    assert len(said) == bool(says)
     assert not says or says in said[0]
+    several = asked.get("data_parallel_size", 1) > 1
+    assert (FOLDER in os.environ) == (several and not says)
 
 
 @pytest.mark.parametrize("local", ["vtc", "dlpm"])
@@ -249,10 +264,9 @@ def test_impossible_settings_end_the_server_with_a_line(change, says, monkeypatc
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("parallel_config.data_parallel_size", 2),
-        ("scheduler_config.policy", "priority"),
-        ("lora_config", object()),
-        ("speculative_config", object()),
+        ("ec_transfer_config", object()),
+        ("model_config.is_encoder_decoder", True),
+        ("model_config.is_diffusion", True),
     ],
 )
 def test_settings_that_would_escape_the_scheduler_are_refused(path, value, capsys):

@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.sequence import Sequence
+from fairbench.engine.waiting_queue import WaitingQueue
 from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.prefix_tree import path
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.waiting import WaitingQueue
-from fairbench.sim.sequence import Sequence
 from tests.sim.sim_helpers import prompt
 from tests.strategies import common, examples, prompts, tokens_of
 from tests.worker_invariants import check_tree
@@ -112,6 +112,15 @@ def test_a_client_in_debt_is_skipped_at_its_turn():
     assert [request.client for request in offered] == ["x", "y", "x", "y"]
     offered = both.pass_over([credit, "pass", "unskip"])
     assert [request.client for request in offered] == ["x", "y", "x", "y", "z"]
+
+
+def test_an_admitted_request_is_not_the_turn_of_a_client_in_debt():
+    both = Both()
+    for client in "xzxz":
+        both.arrive(prompt("p", 3), client)
+    first = [{"x": 1, "y": 1, "z": -1}, {"x": -1, "y": -1, "z": 1}]  # the second look's credits
+    offered = both.pass_over(["pass", "admit", "pass", "pass", *first], again=True)
+    assert [request.client for request in offered] == ["x", "z", "x", "z", "x", "x", "z"]
 
 
 class QueueAgainstList(RuleBasedStateMachine):

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
+from fairbench.engine.contract import ManagedMemory
+from fairbench.engine.logs import MemoryLog, WorkerMemoryLog
+from fairbench.engine.vllm import empty_block_cache
 from fairbench.live.plugin_config import Evicting
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
-from fairbench.sim.engine.contract import ManagedMemory
-from fairbench.sim.engine.vllm.worker import cache_of
-from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
 from tests.sim.block_pool import watch_blocks
 from tests.sim.sglang_streams import Tokens
 from tests.sim.vllm_plugin_streams import CLIENTS, SETTINGS, ask_ours, ask_plugin
@@ -66,7 +66,7 @@ def simulated(stream, local, policy, gone):
         pool_tokens = stream.limits.blocks * size
         built.prepare(Setup(CLIENTS, {}, pool_tokens))
         log = WorkerMemoryLog(MemoryLog(list(CLIENTS)), clock, 0)
-        cache = cache_of(stream.limits, ManagedMemory(built, log))
+        cache = empty_block_cache(stream.limits, ManagedMemory(built, log))
         watch_blocks(cache, lambda prefix: gone.append(tokens.of(prefix)))
         return cache
 

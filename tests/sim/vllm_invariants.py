@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from fairbench.sim.engine.vllm.block_keys import advance, next_block
+from fairbench.engine.vllm_blocks import advance, next_block
 from tests.sim.block_pool import check_claims
 from tests.worker_invariants import check_batch
 
@@ -122,7 +122,7 @@ def check_running(worker) -> None:
     assert len(running) <= worker.limits.max_num_seqs
     stalled = set(worker._stalled)
     decoding = [running.decodes(s) or s in stalled for s in running.sequences]
-    assert decoding == sorted(decoding, reverse=True) or worker.scheduler.orders_retraction
+    assert decoding == sorted(decoding, reverse=True) or worker.scheduler.retraction_order
     for sequence in running.sequences:
         assert sequence.cached_tokens < sequence.request.input_tokens
         assert sequence.cached_tokens % worker.cache.block_size == 0

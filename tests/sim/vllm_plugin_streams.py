@@ -3,22 +3,30 @@
 import os
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 from unittest.mock import patch
 
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.logs import ServiceLog
+from fairbench.engine.sequence import Sequence
 from fairbench.live.plugin_config import OWN_ORDER, plugin_config
 from fairbench.schedulers.setup import Setup
-from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.sequence import Sequence
 from tests.sim.sglang_streams import STEP_PS, Tokens
 from tests.sim.vllm_invariants import watch_vllm
 from tests.sim.vllm_seam import RealEngine, vllm
-from tests.sim.vllm_streams import Step, StepProfile, assert_alike, random_stream, telling
+from tests.sim.vllm_streams import (
+    CLIENTS,
+    StepProfile,
+    assert_alike,
+    client_of,
+    drive,
+    random_stream,
+    telling,
+)
 
 SCHEDULERS = ("fcfs", "vtc", "lpm", "dlpm", "edf", "priority")
-CLIENTS = ("ann", "bob", "eve")
 # A quantum so small that its order is not LPM's.
 SETTINGS = {
     "dlpm": {"dlpm.quantum": 50},
@@ -27,13 +35,8 @@ SETTINGS = {
 }
 
 
-def client_of(number):
-    """Return the client of a request; the last client sends half of all."""
-    return CLIENTS[min(number % 4, 2)]
-
-
 def fair_engine(
-    limits, local, settings, now_s, *, evicting=OWN_ORDER, environment=(), configured=()
+    limits, local, settings, now_s, *, evicting=OWN_ORDER, environment=(), configured=(), **named
 ):
     """Return a vLLM engine around ``FairScheduler``; ``configured`` changes values by path."""
     vllm()  # which warns when it is imported
@@ -45,46 +48,28 @@ def fair_engine(
     Clocked.now_s = staticmethod(now_s)
     told = plugin_config(local, settings, None, evicting).environment() | dict(environment)
     with patch.dict(os.environ, told):
-        return RealEngine(limits, scheduler_cls=Clocked, configured=configured)
+        return RealEngine(limits, scheduler_cls=Clocked, configured=configured, **named)
 
 
-def ask_plugin(stream, local, settings, *, evicting=OWN_ORDER, watch=None):
+def ask_plugin(stream, local, settings, *, watch=None, **named):
     """Return vLLM's steps with the plugin inside; ``watch(engine, tokens)`` sees the start."""
-    tokens, done, clock = Tokens(), {}, 0
+    tokens, clock = Tokens(), SimpleNamespace(step=0)
+    named = {"policy": stream.policy} | named
     engine = fair_engine(
-        stream.limits, local, settings, lambda: clock * STEP_PS / PS_PER_S, evicting=evicting
+        stream.limits, local, settings, lambda: clock.step * STEP_PS / PS_PER_S, **named
     )
     scheduler = engine.scheduler
     if watch is not None:
         watch(engine, tokens)
     scheduler.home.scheduler.prepare(Setup())  # both know no costs
-    waiting, preempted = list(enumerate(stream.arrivals)), []
-    while True:
-        while waiting and waiting[0][1].step <= clock:
-            number, arrival = waiting.pop(0)
-            output = tokens.of((Segment(f"out-{number}", arrival.output),))
-            prompt = tokens.of(arrival.prompt)
-            request = engine.request(
-                *(number, prompt, output, arrival.max_new, client_of(number), stream.spare[number])
-            )
-            scheduler.add_request(request)
-        step = engine.step()
-        if step is None:
-            if not waiting:
-                assert scheduler.home.idle
-                return done
-            clock = waiting[0][1].step
-            continue
-        scheduled, hits, lost, finished = step
-        preempted += lost
-        if scheduled:
-            done[clock] = Step(scheduled, hits, preempted, finished, engine.free_blocks)
-            clock, preempted = clock + 1, []
+    done = drive(engine, stream, tokens, clock)
+    assert scheduler.home.idle
+    return done
 
 
-def ask_ours(stream, local, settings, cache_of=lambda clock: None):
+def ask_ours(stream, local, settings, cache_of=lambda clock: None, scheduler=None):
     """Return the simulated engine's steps, with the cache that ``cache_of`` makes or its own."""
-    clock, scheduler = Clock(), plugin_config(local, settings).build()
+    clock, scheduler = Clock(), scheduler or plugin_config(local, settings).build()
     log, cache = ServiceLog(list(CLIENTS)), cache_of(clock)
     worker = telling(WorkerParts(0, clock, scheduler, StepProfile(), log), stream.limits, cache)
     retract = scheduler.on_retract
@@ -97,7 +82,7 @@ def ask_ours(stream, local, settings, cache_of=lambda clock: None):
     watch_vllm(clock, [worker])
     for number, arrival in enumerate(stream.arrivals):
         request = Request(
-            *(number, client_of(number), 0, 0, arrival.prompt),
+            *(number, client_of(number), 0, 0, stream.prompt(number)),
             *(prompt_tokens(arrival.prompt), arrival.output + stream.spare[number]),
             arrival_s=arrival.step * STEP_PS / PS_PER_S,
             priority=arrival.max_new,

@@ -12,13 +12,13 @@ import types
 from contextlib import contextmanager
 from itertools import count
 
+from fairbench.engine.batch import Prefill
+from fairbench.engine.logs import PrefillShare
+from fairbench.engine.vllm import VLLMContract
+from fairbench.engine.vllm_running import Booking
 from fairbench.hardware.gpu_time import step_parts
-from fairbench.sim.engine.prefill import Prefill
-from fairbench.sim.engine.vllm.admission import Booking
-from fairbench.sim.engine.vllm.contract import VLLMContract
-from fairbench.sim.records.service_log import PrefillShare
-from tests.sim.real_replica import RealReplica
-from tests.sim.token_ids import TokenIds
+from fairbench_engines.replica.base import RealReplica, prompt_of
+from fairbench_engines.replica.inside.token_ids import TokenIds
 from tests.sim.vllm_queue import SchedulerQueue
 from tests.sim.vllm_seam import RealEngine, admitted, vllm
 
@@ -84,7 +84,7 @@ class VLLMReplica(RealReplica):
         super().settle()
         for chunk in self._chunks:  # a step that did not end does not count
             if chunk.first:
-                self._booking.take_back(chunk.sequence, chunk.cached)
+                self._booking.undo_admission(chunk.sequence, chunk.cached)
 
     # Steps.
 
@@ -222,7 +222,7 @@ class VLLMReplica(RealReplica):
             for key in gone:
                 if pool.cached_block_hash_to_block.get_one_block(key) is None:
                     ids, end = ended[bare(key)]
-                    self._tell_evicted(self._tokens.prompt(ids[:end]), size)
+                    self._tell_evicted(prompt_of(self._tokens.prompt(ids[:end])), size)
             return gone
 
         pool.cache_full_blocks, pool._remove_cached_block_hashes = stored, removed

@@ -6,18 +6,24 @@ from functools import partial
 from types import SimpleNamespace
 
 from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.logs import ServiceLog
+from fairbench.engine.sequence import Sequence
+from fairbench.engine.vllm import AsyncVLLMReplica, VLLMReplica
+from fairbench.hardware.engine_params import VLLMLimits
 from fairbench.hardware.timing import Frontend
-from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.engine.vllm.asynchronous import AsyncVLLMWorker
-from fairbench.sim.engine.vllm.worker import VLLMWorker
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.sequence import Sequence
 from tests.sim.sglang_streams import STEP_PS, Arrival, Tokens, random_prompt
 from tests.sim.vllm_invariants import watch_vllm
 from tests.sim.vllm_seam import VERSION, RealEngine
+
+CLIENTS = ("ann", "bob", "eve")
+
+
+def client_of(number):
+    """Return the client of a request; the last client sends half of all."""
+    return CLIENTS[min(number % 4, 2)]
 
 
 @dataclass
@@ -28,6 +34,14 @@ class Stream:
     policy: str = "fcfs"
     arrivals: list = field(default_factory=list)
     spare: list = field(default_factory=list)  # tokens that requests may still produce at their end
+    facts: dict = field(default_factory=dict)  # by number, what else vLLM's request has
+    apart: dict = field(default_factory=dict)  # by number, what separates its tokens in the cache
+
+    def prompt(self, number):
+        """Return the prompt of a request, with what separates its tokens from equal ones."""
+        first, *others = self.arrivals[number].prompt
+        mark = self.apart.get(number)
+        return (Segment(f"{mark}|{first.key}", first.length), *others) if mark else (first, *others)
 
 
 @dataclass
@@ -46,8 +60,6 @@ class Priority(FCFS):
 
     Memory is taken back from the last in that order.
     """
-
-    orders_retraction = True
 
     def select(self, view, now_s):
         while len(view):
@@ -102,35 +114,40 @@ def random_stream(seed, asynchronous=None):
     return stream
 
 
-def ask_vllm(stream):
+def ask_vllm(stream, configured=(), prepare=lambda engine: None):
     """Return vLLM's actions by step."""
-    tokens, done, clock = Tokens(), {}, 0
-    engine = RealEngine(stream.limits, stream.policy)
-    waiting = list(enumerate(stream.arrivals))
-    preempted = []  # in an empty step, which takes no time
+    engine = RealEngine(stream.limits, stream.policy, configured=configured)
+    prepare(engine)
+    return drive(engine, stream, Tokens())
 
-    def submit_until(step):
-        while waiting and waiting[0][1].step <= step:
+
+def drive(engine, stream, tokens, clock=None):
+    """Return the engine's actions by step; ``clock.step`` is the current one."""
+    clock = clock or SimpleNamespace(step=0)
+    done, waiting = {}, list(enumerate(stream.arrivals))
+    preempted = []  # in an empty step, which takes no time
+    while True:
+        while waiting and waiting[0][1].step <= clock.step:
             number, arrival = waiting.pop(0)
             output = tokens.of((Segment(f"out-{number}", arrival.output),))
             prompt = tokens.of(arrival.prompt)
-            spare = stream.spare[number]
-            request = engine.request(number, prompt, output, arrival.max_new, spare=spare)
+            named = stream.facts.get(number, {})
+            request = engine.request(
+                *(number, prompt, output, arrival.max_new, client_of(number), stream.spare[number]),
+                **named,
+            )
             engine.scheduler.add_request(request)
-
-    while True:
-        submit_until(clock)
         step = engine.step()
         if step is None:
             if not waiting:
                 return done
-            clock = waiting[0][1].step
+            clock.step = waiting[0][1].step
             continue
         scheduled, hits, lost, finished = step
         preempted += lost
         if scheduled:
-            done[clock] = Step(scheduled, hits, preempted, finished, engine.free_blocks)
-            clock, preempted = clock + 1, []
+            done[clock.step] = Step(scheduled, hits, preempted, finished, engine.free_blocks)
+            clock.step, preempted = clock.step + 1, []
 
 
 class StepProfile:
@@ -158,7 +175,7 @@ class StepProfile:
         return STEP_PS
 
 
-class Telling(VLLMWorker):
+class Telling(VLLMReplica):
     """A scheduler that records its decisions."""
 
     def __init__(self, *arguments, **named):
@@ -175,7 +192,7 @@ class Telling(VLLMWorker):
         return super()._start()
 
     def _fill(self):
-        step, wished = super()._fill()
+        step = super()._fill()
         heard = self._heard()
         for sequence in self.batch.sequences:
             if sequence not in step.stalled:
@@ -184,7 +201,7 @@ class Telling(VLLMWorker):
             heard.scheduled[chunk.sequence.request.request_id] = chunk.tokens
             if chunk.first:
                 heard.hits[chunk.sequence.request.request_id] = chunk.cached
-        return step, wished
+        return step
 
     def retracted(self, request):
         """Record that a request's memory was taken back."""
@@ -195,7 +212,7 @@ class Telling(VLLMWorker):
         self._heard(1).finished.append(sequence.request.request_id)
 
 
-class TellingAhead(Telling, AsyncVLLMWorker):
+class TellingAhead(Telling, AsyncVLLMReplica):
     """A scheduler that decides while a step runs, so that the decision is on the next step."""
 
     def _heard(self, back=0):

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.store import SweepStore
 from tests.live.live_cli import MARK, lasting
 
 FAIRBENCH = [sys.executable, "-m", "fairbench"]

@@ -17,9 +17,9 @@ from pathlib import Path
 from aiohttp import web
 
 from fairbench.live import headers
+from fairbench.schedulers.routing.baselines import LeastLoaded
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench_emulator import app as emulated
 
 CREDITS_EVERY = 500  # requests
@@ -98,7 +98,7 @@ class LoggedFairFinish(_Logged, FairFinish):
         atexit.register(self._left)
 
     def _left(self):
-        left = {worker: sorted(one.clients()) for worker, one in self._backlogs.items()}
+        left = {worker: sorted(one.backlogged_clients()) for worker, one in self._backlogs.items()}
         self._log("backlogs", left)
 
     def on_failure(self, request, worker, now_s):
@@ -111,7 +111,7 @@ class LoggedLeastLoaded(_Logged, LeastLoaded):
     Params = LeastLoaded.Params
 
     def on_failure(self, request, worker, now_s):
-        self._fleet.finish(request, worker)
+        self._fleet.end_request(request, worker)
         self._log("fail", request.request_id, request.program_id, request.client, worker)
 
 

@@ -3,7 +3,7 @@
 import re
 
 from fairbench.schedulers.eviction.registry import EVICTIONS
-from fairbench_attacks.known import KNOWN
+from fairbench_attacks.behaviour import KNOWN
 from fairbench_studies.attacks import client_limits, memory
 from fairbench_studies.attacks import reserve as attack_reserve
 from fairbench_studies.attacks import table as plot

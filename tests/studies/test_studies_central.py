@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 from fairbench.core import Segment
+from fairbench.engine.kv_cache import KVCache
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.sim.engine.kv_cache import KVCache
 from fairbench_studies.dlpm.central.arrivals import LEVELS, TreeOfThoughtArrivals
 from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM
 from fairbench_studies.dlpm.central.timing import RoundCost, time_rounds

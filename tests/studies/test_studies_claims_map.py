@@ -8,7 +8,7 @@ import pytest
 
 from fairbench.config import identity
 from fairbench.config.sweep import points
-from fairbench.execute.context import RunContext
+from fairbench.execute.tasks import RunContext
 from fairbench.results.store import StoredRun
 from fairbench_studies.dlpm.claims.map_axes import (
     AXES,

@@ -10,6 +10,7 @@ pytest.importorskip("seaborn", reason="figures need the plot extra")
 from fairbench.figures.style import paper_style
 from fairbench_studies.dlpm import fig1, fig4, fig7, fig8, fig9, fig10, fig11, fig12
 from fairbench_studies.dlpm.over_time import INTERVALS
+from fairbench_studies.kit.values import label_on
 
 
 @pytest.fixture(autouse=True)
@@ -146,10 +147,10 @@ def test_fig1_has_throughput_over_fairness_and_names_the_quanta():
     left, right = figure.axes
     assert lines(left)[0] == [(0.9, 9.0), (0.7, 9.0)]
     assert lines(right)[0] == [(0.25, 9.0)] * 2
-    sizes = [m.get_sizes() for m in left.collections if hasattr(m, "get_sizes")]
-    assert sizes[-1][0] < sizes[-1][1]
-    assert origin(figure).endswith("the larger the mark, the larger Qᵘ, 1,000 to 50,000 tokens.")
-    assert legend(figure) == ["RR + LPM", "DLPM"]
+    assert [text.get_text() for text in left.texts] == ["1k", "50k"]
+    assert not right.texts
+    assert origin(figure).endswith("beside a point (left) is Q^u, 1,000 to 50,000 tokens.")
+    assert legend(figure) == ["LPM", "DLPM"]  # nothing is routed on one GPU
     assert [row["quantum_tokens"] for row in fig1.rows(cells)] == [None, 1000, 50_000]
 
 
@@ -177,6 +178,31 @@ def test_fig11_counts_clients():
     rate, hit = fig11.draw(cells).axes
     assert lines(rate) == [[(5, 0.5), (50, 5.0)]]
     assert lines(hit) == [[(5, 50.0), (50, 50.0)]]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "replicas", "expected"),
+    [("lpm", [1], "LPM"), ("lpm", [1, 2], "RR + LPM"), ("vtc", [1], "VTC"), ("new", [1], "new")],
+)
+def test_a_router_is_named_only_where_something_is_routed(scheduler, replicas, expected):
+    assert label_on(scheduler, replicas) == expected
+
+
+def test_fig11_leaves_room_above_the_highest_mark():
+    cells = [cell("vtc", clients=n, service_rate_tok_s=9.0, cache_hit_rate=1.0) for n in (5, 50)]
+    for axes in fig11.draw(cells).axes:
+        top = max(y for line in lines(axes) for _, y in line)
+        assert axes.get_ylim()[0] == 0
+        assert axes.get_ylim()[1] > 1.03 * top
+
+
+def test_fig7_says_that_preble_has_no_point_on_one_replica():
+    values = dict.fromkeys((*fig7.COLUMNS, fig7.REACHABLE), 1.0)
+    alone = [cell("lpm", dp=dp, **values) for dp in (1, 2)]
+    with_preble = [cell("preble", dp=dp, **values) for dp in (1, 2)]
+    for cells, said in ((alone, True), (alone[1:], False), ([*alone, *with_preble], False)):
+        texts = [text.get_text() for axes in fig7.draw(cells).axes for text in axes.texts]
+        assert texts == ["no Preble on one replica"] * said
 
 
 def test_fig4_stacks_the_parts_of_the_overhead():
@@ -222,14 +248,15 @@ def test_over_time_there_is_a_column_per_scheduler(tmp_path, module, panels_a_co
     figure = module.draw(cells)
     assert len(figure.axes) == 2 * panels_a_column
     assert [axes.get_title() for axes in figure.axes[:2]] == [
-        "RR + LPM\nall done at 40 s",
+        "LPM\nall done at 40 s",
         "VTC\ncut off at 40 s",
     ]
-    assert legend(figure) == ["client 0", "client 1"]
+    roles = ": chat" if module is fig12 else ""
+    assert legend(figure) == [f"client 0{roles}", f"client 1{roles}"]
     response = shown(figure.axes[0])
-    assert response["client 0"][0] == (0.5, 30.0)
-    assert response["client 1"][-1] == (39.5, 0.25)
-    assert np.isnan(response["client 0"][1][1])
+    assert response[f"client 0{roles}"][0] == (0.5, 30.0)
+    assert response[f"client 1{roles}"][-1] == (39.5, 0.25)
+    assert np.isnan(response[f"client 0{roles}"][1][1])
     rows = module.rows(cells)
     assert len(rows) == 2 * 2 * INTERVALS
     first = rows[0]

@@ -1,16 +1,21 @@
 """Test the frontier: frozen settings, the list of runs, and the conclusions."""
 
 import csv
+from dataclasses import replace
 from math import exp, inf, isnan, log, nan
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench.metrics.censored_latency import Sample
+from fairbench.results.store import read_run, save_run
 from fairbench.schedulers.registry import split_pair
+from fairbench.sim.run import simulate
 from fairbench_studies.frontier.compare import Mark, Relation, compare, gain, relation
+from fairbench_studies.frontier.draw import draw
 from fairbench_studies.frontier.frozen import (
     CAPPED,
     PUBLISHED,
@@ -21,7 +26,14 @@ from fairbench_studies.frontier.frozen import (
     frozen,
 )
 from fairbench_studies.frontier.headline import headline
-from fairbench_studies.frontier.measures import Measured, Outcome, bounds, measured
+from fairbench_studies.frontier.measures import (
+    FAIRNESS,
+    Measured,
+    Outcome,
+    bounds,
+    limit_curve,
+    measured,
+)
 from fairbench_studies.frontier.paired_tests import estimate, holm
 from fairbench_studies.frontier.runs import Plan
 from fairbench_studies.frontier.table import against, markdown, rows, summary_lines, write
@@ -346,4 +358,54 @@ def test_the_picture_shows_each_cell_twice(tmp_path):
     text = picture.read_text()
     assert "tot s1 (test)" in text
     assert "mix s1 (test)" in text
-    assert text.count("min. share of best, %") == 1
+    assert text.count("min. fair share of best, %") == 1
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """Return a stored run of two clients whose service costs differ, and its summary."""
+    spec = resolve({"workload": "tot", "scenario": "s2", "num_programs": 2, "request_rate": 5.0})
+    result = simulate(spec)
+    folder, manifest = tmp_path_factory.mktemp("run"), {"schema_version": 1}
+    return read_run(save_run(folder, spec, result.tables(), result.summary, manifest))
+
+
+def test_the_curve_of_the_limit_falls_from_one_to_the_limit_at_fair_shares(stored):
+    curve, summary = limit_curve(stored), stored.summary
+    assert len(curve) == len(FAIRNESS)
+    assert curve[0] == 1
+    assert list(curve) == sorted(curve, reverse=True)
+    fair = summary["limit_fair_service_tok_s"] / summary["limit_service_tok_s"]
+    assert curve[-1] == pytest.approx(fair)
+
+
+def test_an_old_run_has_no_curve_and_no_share_of_the_limit(stored):
+    old = {key: one for key, one in stored.summary.items() if not key.startswith("limit_")}
+    assert limit_curve(replace(stored, summary=old)) == ()
+    assert isnan(measured(old, 1.0).limit)
+
+
+@pytest.mark.parametrize(("worst", "expected"), [(None, 1.0), (0.42, 0.42), (0.0, 0.0)])
+def test_the_worst_minute_is_a_measure(worst, expected, stored):
+    assert measured(stored.summary | {"min_share_60s": worst}, 1.0).worst_minute == expected
+
+
+def test_the_worst_minute_is_compared_and_the_limit_is_shown():
+    here = {OURS: outcome(worst_minute=0.6, limit=0.9), D2LPM: outcome(worst_minute=0.5)}
+    here[PREBLE] = outcome()
+    compared, _ = compare({cell(): here}, OURS, margin=0.02, level=0.05)
+    assert compared.estimates["worst_minute"].ratio == pytest.approx(1.2)
+    text = markdown({cell(): here}, frozen(), "simulated")
+    assert "| of limit |" in text
+    assert " 90% |" in text
+
+
+def test_the_picture_has_the_curve_only_where_it_is_known(stored):
+    pytest.importorskip("seaborn", reason="figures need the plot extra")
+    one = outcome(limit=0.9)
+    for curve, panels in (((), 2), (limit_curve(stored), 3)):
+        here = {OURS: replace(one, curve=curve), D2LPM: outcome(limit=0.8, share=0.7)}
+        figure = draw({cell(): here}, frozen(), "simulated")
+        assert len(figure.axes) == panels
+        lines = [len(axes.lines) for axes in figure.axes]
+        assert lines == [2, 2, 3][:panels]

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.store import SweepStore
 from fairbench_studies.dlpm.central.store import QUICK_ROUNDS, TIMED_QUEUES, TIMED_WORKERS
 
 pytest.importorskip("seaborn", reason="figures need the plot extra")
@@ -92,7 +92,7 @@ def test_plot_finds_the_runs_of_reproduce(swept, tmp_path, monkeypatch):
             (". is a directory: --from and --preset can be given only with the name of a figure"),
         ),
         (["plot", "all", "--from", "here"], "--from here holds the runs of one figure: give the"),
-        (["reproduce", "fig2"], "unknown figure 'fig2': choose from all, claims, fig1"),
+        (["reproduce", "fig2"], "unknown figure 'fig2': choose from all, artifact, claims"),
         (["reproduce", "fig8", "--format", ""], "--format '': must not be empty"),
         (
             ["reproduce", "vtc", "--preset", "vtc-paper"],

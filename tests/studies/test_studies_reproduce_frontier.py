@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.workloads.inherit import SPECS
+from fairbench.workloads.model import SPECS
 from fairbench_studies.frontier import command
 from fairbench_studies.frontier.frozen import Cell, frozen
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import DataError
-from fairbench.execute.context import RunContext
+from fairbench.execute.tasks import RunContext
 from fairbench.workloads.spec import load_workload
 from fairbench_studies.kit.claims_page import write_page
 from fairbench_studies.kit.outcomes import Outcome

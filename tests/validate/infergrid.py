@@ -20,19 +20,19 @@ from math import inf
 import numpy as np
 
 from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.engine.clock import ARRIVE, DECIDE, Clock
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.logs import ServiceLog
+from fairbench.engine.sequence import Sequence
+from fairbench.engine.vllm import VLLMReplica
+from fairbench.hardware.engine_params import VLLMLimits
 from fairbench.hardware.timing import KVPool, TimingProfile
-from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.registry import policy_class
-from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
+from fairbench.schedulers.gateway.saturation import Concurrency
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.sim.clock import ARRIVE, DECIDE, Clock
-from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.engine.vllm.worker import VLLMWorker
 from fairbench.sim.front import SimFleet
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.sequence import Sequence
 
 FLOODER, QUIET = "flooder", "quiet"
 OUTPUT_TOKENS, PROMPT_TOKENS = 125, 60
@@ -72,7 +72,7 @@ class Experiment:
         self.lost = Counter()
         log = ServiceLog([FLOODER, QUIET])
         limits = VLLMLimits(400_000)
-        self.worker = VLLMWorker(
+        self.worker = VLLMReplica(
             WorkerParts(0, self.clock, FCFS(FCFS.Params()), PROFILE, log), limits
         )
         self.fleet = SimFleet([self.worker])

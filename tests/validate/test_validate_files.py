@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -114,11 +115,22 @@ def test_a_prompt_beyond_the_pool_is_refused_with_the_size_of_the_pool(tmp_path,
     assert "exceed the KV pool of the replay" in result.stderr
 
 
-def test_requests_of_the_warm_up_alone_are_refused(tmp_path):
-    short = {name: values[:5] for name, values in tenants()["columns"].items()}
-    result = validate(write(tmp_path, tenants(), tenants("short", columns=short)))
+def test_a_run_without_answers_after_the_warm_up_is_refused(tmp_path):
+    failing = {**tenants()["columns"], "error": [""] * 10 + ["HTTP 500"] * 30}
+    result = validate(write(tmp_path, tenants(), tenants("failing", columns=failing)))
     assert result.exit_code == 1
-    assert "  ! short: no request that was sent after the warm-up of 10 s" in result.stdout
+    assert "  ! failing: no request that was sent after the warm-up of 10 s" in result.stdout
+
+
+@pytest.mark.parametrize(("seconds", "counted"), [(0.0, 40), (19.9, 40), (20.0, 20), (39.0, 30)])
+def test_a_short_open_loop_counts_as_a_whole(tmp_path, seconds, counted):
+    # forty requests at equal intervals: without the first 10 of 20 s, 20 requests remain
+    sent_s = np.linspace(0, seconds, 40).tolist()
+    record = tenants(columns={**tenants()["columns"], "submit_s": sent_s})
+    assert int(serving_run(record, "f").steady.sum()) == counted
+    result = validate(write(tmp_path, record))
+    assert result.exit_code == 0
+    assert "Not replayed" not in result.stdout
 
 
 def test_answers_of_one_token_have_no_time_per_token(tmp_path):

@@ -14,6 +14,7 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench_studies.kit.trace import Trace, throughput_tok_s
 from fairbench_studies.validation.slora import calibrate
 from fairbench_studies.validation.slora.artifact import build_scheduler
+from fairbench_studies.validation.slora.forms import ArtifactForm, EarlyArtifactForm
 from fairbench_studies.validation.slora.measured import MeasuredRun, load_measured
 from fairbench_studies.validation.slora.recorded import recorded
 from fairbench_studies.validation.slora.replay import (
@@ -136,7 +137,9 @@ def test_every_known_scheduler_is_built_in_the_form_of_the_records():
         built = build_scheduler(name)
         assert built.name == local
         if local != "fcfs":
-            assert (built.params.form, built.params.charge) == ("artifact", "input")
+            assert isinstance(built, ArtifactForm)
+            assert not isinstance(built, EarlyArtifactForm)
+            assert built.params.charge == "input"
         if error is not None:
             predictor = "average" if name == "VTC_predict" else "oracle"
             assert (built.params.error, built.params.predictor) == (error, predictor)
@@ -150,25 +153,30 @@ def test_every_known_scheduler_is_built_in_the_form_of_the_records():
 @pytest.mark.parametrize(
     ("scheduler", "scenario", "date", "form"),
     [
-        ("VTC", "poisson_short_long_2", "2023-12", "artifact-2023"),
-        ("VTC", "proportional", "2024-04", "artifact-2023"),
-        ("LCF", "dist_shift", "2024-04", "artifact-2023"),
-        ("VTC", "overload", "2024-06", "artifact"),
-        ("VTC", "real", "2024-06", "artifact"),
-        ("VTC_oracle", "overload-multi", "2024-06", "artifact"),
+        ("VTC", "poisson_short_long_2", "2023-12", EarlyArtifactForm),
+        ("VTC", "proportional", "2024-04", EarlyArtifactForm),
+        ("LCF", "dist_shift", "2024-04", EarlyArtifactForm),
+        ("VTC", "overload", "2024-06", ArtifactForm),
+        ("VTC", "real", "2024-06", ArtifactForm),
+        ("VTC_oracle", "overload-multi", "2024-06", ArtifactForm),
     ],
 )
 def test_the_date_of_a_run_gives_its_form_of_vtc(tmp_path, scheduler, scenario, date, form):
     one = record(f"fair_bench/{scheduler}/all_results_{scenario}.jsonl")
     (run,) = load_measured(write(tmp_path, one))
-    assert (run.recorded, run.build_scheduler().params.form) == (date, form)
+    built = run.build_scheduler()
+    assert run.recorded == date
+    assert isinstance(built, form)
+    assert isinstance(built, EarlyArtifactForm) == (form is EarlyArtifactForm)
 
 
 def test_a_record_may_state_its_date_and_its_weights(tmp_path):
     stated = record("x/VTC/all_results_mine.jsonl", recorded="2023-12", weights=[1, 2.5])
     (run,) = load_measured(write(tmp_path, stated))
-    params = run.build_scheduler().params
-    assert (run.recorded, params.form) == ("2023-12", "artifact-2023")
+    built = run.build_scheduler()
+    params = built.params
+    assert run.recorded == "2023-12"
+    assert isinstance(built, EarlyArtifactForm)
     assert params.weights == {"0": 1.0, "1": 2.5}
     assert recorded("VTC", "mine") == "2024-06"
 

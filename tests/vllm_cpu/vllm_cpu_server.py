@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 from fairbench.live.backends.vllm import PYTHON
-from fairbench.live.processes.ports import free_ports
+from fairbench.live.processes.addresses import free_ports
 
 VLLM = os.environ.get(PYTHON)
 MODEL = Path(VLLM).parents[1] / "model" if VLLM else Path()
@@ -25,11 +25,11 @@ CPU_FLAGS += ("--num-gpu-blocks-override=500", "--max-model-len=4096")
 
 
 @contextlib.contextmanager
-def stock_vllm(folder, *flags, environment=None):
+def stock_vllm(folder, *flags, environment=None, module="vllm.entrypoints.openai.api_server"):
     """Yield the URL of a ready server; its processes are gone afterwards, whatever happens."""
     (port,) = free_ports(1)
     url, log = f"http://127.0.0.1:{port}", folder / "server.log"
-    command = [VLLM, "-m", "vllm.entrypoints.openai.api_server", "--model", MODEL]
+    command = [VLLM, "-m", module, "--model", MODEL]
     command += ["--served-model-name=m", "--host=127.0.0.1", f"--port={port}", *CPU_FLAGS, *flags]
     with log.open("wb") as output:
         process = subprocess.Popen(

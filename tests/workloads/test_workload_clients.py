@@ -11,7 +11,7 @@ from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import expected_programs, program_stream
 from fairbench.workloads.spec import load_workload, with_settings, workload_names
-from fairbench.workloads.traffic.gamma import Rate
+from fairbench.workloads.traffic.source import Rate
 from tests.workloads.workload_fakes import calls_of
 
 
@@ -132,7 +132,7 @@ class TestRatesAndCounts:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ({"workload": "chat", "clients": 3}, "clients = 3.*at least 4.*client 3 misbehaves"),
+            ({"workload": "chat", "clients": 3}, "clients = 3.*at least 4.*client 3 is heavy"),
             ({"clients": 0}, "clients = 0.*at least 1"),
             ({"request_rate": -1.0}, "request_rate = -1.0: must be above 0 or inf"),
             ({"request_rate": nan}, "request_rate = nan"),
@@ -285,6 +285,6 @@ class TestMix:
         table = load_workload("mix").model_dump(mode="json", exclude_none=True)
         table["scenarios"]["s1"]["misbehaving"] = [{"client": 2}]
         with pytest.raises(
-            ValueError, match=r"\.others: client 2 is also in misbehaving; list it only once"
+            ValueError, match=r"\.others: client 2 is also in 'misbehaving'; list it once"
         ):
             WorkloadSpec.model_validate(table)

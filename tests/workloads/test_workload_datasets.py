@@ -6,12 +6,14 @@ import gzip
 import json
 import os
 import sys
+import threading
 import types
 from pathlib import Path
 
 import pytest
 
 from fairbench.errors import DataError, UsageError
+from fairbench.workloads import datasets
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.datasets import load_source
 from fairbench.workloads.plan import program_stream
@@ -140,7 +142,11 @@ class TestWrongFiles:
             ("tree-of-thought", [{"question": 5}], r"line 1: field 'question': must be a text"),
             ("tree-of-thought", [{"question": ""}], r"line 1: field 'question': must not be empty"),
             ("tree-of-thought", [[1]], r"line 1: must be a JSON object or a text"),
-            ("tree-of-thought", [{"x": 1}], r"missing field 'question': tree-of-thought reads"),
+            (
+                "tree-of-thought",
+                [{"x": 1}],
+                r"missing field 'question': programs of kind tree-of-thought read",
+            ),
             (
                 "long-qa",
                 [{"text": "a", "qs": []}],
@@ -202,6 +208,34 @@ class TestWrongFiles:
             load_source("tree-of-thought", str(latin))
 
 
+REACHES = datasets.reaches_hub
+# The columns are those of the data sets' cards; long texts are replaced by texts of known length.
+ROWS_OF = {
+    "openai/gsm8k": {"question": text_of(46), "answer": "48 / 2 = <<48/2=24>>24 #### 24"},
+    "bigai-nlco/LooGLE": {
+        "doc_id": "0", "task": "longdep_qa", "title": "Picardy third", "context": text_of(900),
+        "question": text_of(12), "answer": text_of(5), "evidence": [text_of(40)],
+    },
+    "lmsys/chatbot_arena_conversations": {
+        "question_id": "58210e39b3fd4441a2bd4a518bb44c2d", "model_a": "chatglm-6b",
+        "model_b": "koala-13b", "winner": "model_b", "judge": "arena_user_973",
+        "conversation_a": [
+            {"content": text_of(9), "role": "user"}, {"content": text_of(70), "role": "assistant"},
+        ],
+        "conversation_b": [
+            {"content": text_of(9), "role": "user"}, {"content": text_of(80), "role": "assistant"},
+        ],
+        "turn": 1, "anony": True, "language": "English", "tstamp": 1682351591.1322,
+        "openai_moderation": {"flagged": False}, "toxic_chat_tag": {"flagged": False},
+    },
+}  # fmt: skip
+HUB_ROWS = [
+    ("tree-of-thought", "openai/gsm8k", (46, ())),
+    ("long-qa", "bigai-nlco/LooGLE", (900, ((12, 5),))),
+    ("chat", "lmsys/chatbot_arena_conversations", (0, ((9, 70),))),
+]
+
+
 class TestHub:
     """The loader with a stand-in for the ``datasets`` package."""
 
@@ -219,9 +253,23 @@ class TestHub:
             module = types.ModuleType("datasets")
             module.load_dataset = load_dataset
             monkeypatch.setitem(sys.modules, "datasets", module)
+            monkeypatch.setattr(datasets, "reaches_hub", lambda: True)
             return asked
 
         return install
+
+    @pytest.fixture
+    def no_copies(self, monkeypatch, tmp_path):
+        for name in (
+            "HF_HUB_CACHE",
+            "HF_DATASETS_CACHE",
+            "HTTPS_PROXY",
+            "https_proxy",
+            "ALL_PROXY",
+        ):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HF_HOME", str(tmp_path))
+        return tmp_path
 
     def test_hub_rows_are_read_like_local_records(self, hub):
         asked = hub([{"question": text_of(7), "answer": "x"}])
@@ -246,12 +294,53 @@ class TestHub:
             load_source("tree-of-thought", "hf:openai/gsm8k")
         assert "\n" not in str(raised.value)
 
+    @pytest.mark.parametrize("silent", [True, False], ids=["no answer", "refused"])
+    def test_without_a_way_to_the_hub_the_loader_is_not_asked(
+        self, hub, no_copies, monkeypatch, silent
+    ):
+        asked = hub([])
+        monkeypatch.setattr(datasets, "reaches_hub", REACHES)
+        monkeypatch.setattr(datasets, "HUB_PATIENCE_S", 0.02)
+        waits = threading.Event()
+
+        def connect(address, timeout):
+            assert address == ("huggingface.co", 443)
+            if silent:
+                waits.wait(5)
+            raise OSError("refused")
+
+        monkeypatch.setattr(datasets.socket, "create_connection", connect)
+        with pytest.raises(UsageError, match=r"gsm8k: cannot be loaded: huggingface\.co did not"):
+            load_source("tree-of-thought", "hf:openai/gsm8k")
+        waits.set()
+        assert asked == []
+
+    @pytest.mark.parametrize("folder", ["hub/datasets--openai--gsm8k", "datasets/openai___gsm8k"])
+    def test_a_copy_is_read_without_a_way_to_the_hub(self, hub, no_copies, monkeypatch, folder):
+        hub([{"question": text_of(7)}])
+        monkeypatch.setattr(datasets, "reaches_hub", lambda: False)
+        (no_copies / folder).mkdir(parents=True)
+        assert len(load_source("tree-of-thought", "hf:openai/gsm8k")) == 1
+
+    def test_a_mirror_and_a_proxy_are_respected(self, no_copies, monkeypatch):
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+        assert (datasets.hub_host(), datasets.reaches_hub()) == ("127.0.0.1", False)
+        monkeypatch.setenv("HTTPS_PROXY", "http://proxy")
+        assert datasets.reaches_hub()
+
+    @pytest.mark.parametrize(("kind", "name", "expected"), HUB_ROWS)
+    def test_rows_with_all_columns_of_the_hub_are_read(self, hub, kind, name, expected):
+        hub([ROWS_OF[name]])
+        (item,) = items(load_source(kind, f"hf:{name}"))
+        assert (item.text_tokens, item.exchanges) == expected
+
     def test_an_unknown_dataset_is_refused(self):
         with pytest.raises(UsageError, match=r"hub dataset 'openai/gsm8'.*mean 'openai/gsm8k'"):
             load_source("tree-of-thought", "hf:openai/gsm8")
 
     def test_a_missing_package_is_named(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "datasets", None)
+        monkeypatch.setattr(datasets, "reaches_hub", lambda: True)
         with pytest.raises(UsageError, match=r"in a clone of fairbench, pip install \"\.\[hub\]\""):
             load_source("tree-of-thought", "hf:openai/gsm8k")
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from fairbench.core import Segment
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.workloads.clients import plan_clients
-from fairbench.workloads.disguise import KEEP_ALIVE_S, Disguise, beginning, first_prompt
+from fairbench.workloads.disguise import KEEP_ALIVE_S, Disguise, first_prompt, first_tokens
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import program_stream
 from fairbench.workloads.programs.single import Single
@@ -60,7 +60,7 @@ class TestPadding:
          (5, (Segment("a", 3), Segment("b", 2)))],
     )  # fmt: skip
     def test_a_prompt_begins_like_those_of_another_client(self, tokens, expected):
-        assert beginning((Segment("a", 3), Segment("b", 4)), tokens) == expected
+        assert first_tokens((Segment("a", 3), Segment("b", 4)), tokens) == expected
 
 
 class TestPrefixOfAnother:
@@ -76,7 +76,7 @@ class TestPrefixOfAnother:
             before = [one for when_s, one in theirs if when_s <= at_s]
             prompt = calls_of(job)[0].prompt
             if before:
-                assert prompt[:2] == beginning(calls_of(before[-1])[0].prompt, 200)
+                assert prompt[:2] == first_tokens(calls_of(before[-1])[0].prompt, 200)
             else:
                 assert prompt[0] == Segment("client-0/padding", 200)
             copied += bool(before)
@@ -232,7 +232,7 @@ def test_a_scenario_may_have_fewer_clients():
         (
             {"padding_of": 0, "padding_tokens": 1},
             {},
-            "padding_of = 0: must be a client that is not in the same misbehaving table",
+            "padding_of = 0: must be a client that is not in the same table 'misbehaving'",
         ),
         ({"padding_of": 3, "padding_tokens": 1}, {}, "padding_of = 3: must be below clients = 3"),
         ({}, {"scenario": {"clients": 4}}, "clients = 4: must be at most clients = 3"),

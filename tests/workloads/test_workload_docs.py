@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.workloads.inherit import SPECS
-from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.model import (
+    SPECS,
+    Misbehaving,
+    Other,
+    Scenario,
+    ServiceClass,
+    WorkloadSpec,
+)
 from fairbench.workloads.programs import KINDS, make_params
-from fairbench.workloads.shape import Misbehaving, Other, Scenario, ServiceClass
 from fairbench.workloads.spec import workload_names
 from fairbench_studies.pages.workload_schema import schema_text
 
@@ -26,7 +31,7 @@ MODELS = {
     "The workload": WorkloadSpec,
     "Classes": ServiceClass,
     "Scenarios": Scenario,
-    "Misbehaving clients": Misbehaving,
+    "Heavy clients": Misbehaving,
     "Clients that run another program": Other,
 }
 WHOLE, MANY = re.findall(r"^```toml\n(.*?)^```", TEXT, re.M | re.S)
@@ -82,7 +87,7 @@ def test_the_file_and_the_examples_of_its_keys_are_allowed():
     assert town.clients == 300
     for one in (
         scenario,
-        {"rate": 1.0, "misbehaving": [examples("Misbehaving clients")]},
+        {"rate": 1.0, "misbehaving": [examples("Heavy clients")]},
         {"rate": 1.0, "others": [other]},
     ):
         table = whole | examples("The workload") | {"params": params, "scenarios": {"s1": one}}

@@ -14,12 +14,11 @@ from fairbench.config.spec import to_toml
 from fairbench.errors import DataError, UsageError
 from fairbench.sim.run import simulate
 from fairbench.workloads.clients import plan_clients
-from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.model import ClientPresence, Sizes, WorkloadSpec
 from fairbench.workloads.plan import expected_programs, last_arrival_s, program_stream
 from fairbench.workloads.spec import load_workload
-from fairbench.workloads.table import Presence, Sizes
 from fairbench.workloads.traffic import traffic_kind
-from fairbench.workloads.traffic.source import Load
+from fairbench.workloads.traffic.source import TrafficLoad
 from tests.strategies import examples
 
 SMALL = """
@@ -106,7 +105,7 @@ class TestGroups:
         [
             (
                 {"misbehaving": [{"client": 3, "count": 2}]},
-                ".others: client 4 is also in misbehaving; list it only once",
+                ".others: client 4 is also in 'misbehaving'; list it once",
             ),
             ({"misbehaving": [{"client": 10, "count": 3}]}, "client . count - 1 = 12: must be bel"),
             ({"misbehaving": [{"client": 8, "count": 2}, {"client": 9}]}, "listed twice"),
@@ -117,7 +116,7 @@ class TestGroups:
             spec(**scenario)
 
     def test_too_few_clients_for_a_group_are_refused(self):
-        with pytest.raises(UsageError, match=r"must be at least 10 .*\(client 9 misbehaves\)"):
+        with pytest.raises(UsageError, match=r"must be at least 10 .*\(client 9 is heavy\)"):
             plan_clients(spec(), "s1", clients=9)
 
     def test_names_by_range_weigh_each_client_of_the_range(self):
@@ -135,7 +134,7 @@ class TestGroups:
 
     @pytest.mark.parametrize("name", ["client-3..1", "client-0..1000"])
     def test_a_wrong_range_is_named(self, name):
-        with pytest.raises(ValueError, match=f"{name}'?: must go up"):
+        with pytest.raises(ValueError, match=f"{name}'?: must ascend"):
             spec(SMALL.replace("[scen", f'client_weights = {{ "{name}" = 2.0 }}\n[scen'))
 
 
@@ -171,12 +170,12 @@ class TestPresence:
 
     def test_windows_over_a_changing_rate_count_their_arrivals(self):
         ramp = traffic_kind("ramp", {"from_multiple": 0.0, "to_multiple": 1.0})
-        source = ramp.usual(Load(0, 1.0, 1.0, None, 100.0))
-        windows = Presence(windows=((0.0, 50.0), (90.0, 200.0)))
+        source = ramp.usual(TrafficLoad(0, 1.0, 1.0, None, 100.0))
+        windows = ClientPresence(windows=((0.0, 50.0), (90.0, 200.0)))
         assert windows.expected_programs(source) == pytest.approx(12.5 + 9.5)
 
     def test_random_stays_and_absences_have_their_means(self):
-        chance = Presence(stay_s=3.0, away_s=9.0)
+        chance = ClientPresence(stay_s=3.0, away_s=9.0)
         intervals = []
         for start_s, end_s in chance.intervals(Random(1)):
             if start_s > 40_000:
@@ -189,7 +188,7 @@ class TestPresence:
     @pytest.mark.parametrize(("stay_s", "away_s"), [(2.0, 8.0), (40.0, 1.0)])
     def test_presence_is_as_likely_at_the_start_as_later(self, stay_s, away_s):
         """Renewal theory: the probability is stay / (stay + away) at any time."""
-        chance = Presence(stay_s=stay_s, away_s=away_s)
+        chance = ClientPresence(stay_s=stay_s, away_s=away_s)
         there = [0, 0]
         for seed in range(300):
             for start_s, end_s in chance.intervals(Random(seed)):

@@ -9,7 +9,7 @@ from fairbench.config.resolve import experiment
 from fairbench.errors import UsageError
 from fairbench.targets import parse_targets
 from fairbench.workloads.clients import plan_clients
-from fairbench.workloads.reactions import REACTIONS, Ended
+from fairbench.workloads.disguise import REACTIONS, EndedRequest
 from fairbench.workloads.spec import load_workload
 
 CHAT = load_workload("chat")
@@ -24,18 +24,20 @@ def claiming(**wrong):
 
 def test_a_program_sent_at_a_refill_follows_the_end_of_a_delayed_one():
     reaction = REACTIONS["refill"]()
-    assert not reaction(Ended(0.2, 100, 0))
-    assert reaction(Ended(1.0, 100, 0))
-    assert not reaction(Ended(0.9, 100, 100))
+    assert not reaction(EndedRequest(0.2, 100, 0))
+    assert reaction(EndedRequest(1.0, 100, 0))
+    assert not reaction(EndedRequest(0.9, 100, 100))
 
 
 def test_a_program_sent_at_eviction_follows_a_large_drop_of_cached_tokens():
     reaction = REACTIONS["eviction"]()
-    assert not reaction(Ended(9.0, 100, 0))  # nothing has been cached yet
-    assert not reaction(Ended(0.1, 100, 80))
-    assert not reaction(Ended(0.1, 1000, 400))  # exactly half of the highest number so far
-    assert reaction(Ended(0.1, 1000, 399))
-    assert not REACTIONS["eviction"]()(Ended(0.1, 1000, 399))  # each client is judged separately
+    assert not reaction(EndedRequest(9.0, 100, 0))  # nothing has been cached yet
+    assert not reaction(EndedRequest(0.1, 100, 80))
+    assert not reaction(EndedRequest(0.1, 1000, 400))  # exactly half of the highest number so far
+    assert reaction(EndedRequest(0.1, 1000, 399))
+    assert not REACTIONS["eviction"]()(
+        EndedRequest(0.1, 1000, 399)
+    )  # each client is judged separately
 
 
 def test_claims_belong_to_the_claiming_client():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
+from fairbench.workloads.programs.base import check_mean, sample_gap, sample_input, sample_length
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,12 @@ import pytest
 
 from fairbench.core import Segment
 from fairbench.errors import UsageError
-from fairbench.metrics.catalogue import Notes
-from fairbench.metrics.records import Client, Facts, Programs, Requests, Window
-from fairbench.metrics.sessions import session_summary
+from fairbench.metrics.records import Client, Facts, Programs, Requests, Service, Window
+from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.sim.run import simulate
 from fairbench.workloads.items import all_calls
-from fairbench.workloads.programs.session import Session
+from fairbench.workloads.programs.replay import Session
 from tests.invariants import run_checked
 from tests.sim.sim_helpers import small_spec
 
@@ -92,8 +91,10 @@ def test_latency_without_think_time_is_the_time_with_a_call_in_flight():
     columns |= {"input_tokens": tokens, "cached_tokens": cached, "first_token_s": arrival_s + 1}
     program = dict.fromkeys(Programs.__dataclass_fields__, np.zeros(1)) | {"finish_s": [19.0]}
     facts = Facts((Client("x", False),), Window(0, 30), 30.0, 1, 1000, sessions=True)
-    tables = Tables(["x"], Requests.from_columns(columns), Programs.from_columns(program), None)
-    run, (row,) = session_summary(tables, facts, Notes())
+    service = Service.from_columns({key: [] for key in Service.__dataclass_fields__})
+    tables = Tables(["x"], Requests.from_columns(columns), Programs.from_columns(program), service)
+    run = summarize(tables, facts)
+    (row,) = run["clients"]
     assert row["session_p50_s"] == run["victim_session_p50_s"] == 9.0
     assert row["turn_p50_s"] == 4.0
     assert row["ttft_p50_s"] == run["victim_ttft_p50_s"] == 1.0

@@ -13,7 +13,7 @@ from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
 from fairbench.report.run_table import summary_text
-from fairbench.results.intervals import combine
+from fairbench.results.intervals import combine_summaries
 from fairbench.sim.run import simulate
 from fairbench.workloads.clients import class_of_client, client_targets
 from fairbench.workloads.spec import load_workload
@@ -122,7 +122,7 @@ def test_a_run_is_judged_by_its_targets(documented):
     text = summary_text(summary, path=Path("x"))
     assert re.search(r"^goodput +\d\d\.\d% of the requests met their targets", text, re.M)
     assert "on time by class: interactive " in text
-    combined = combine([summary, small(documented, seed=1)])
+    combined = combine_summaries([summary, small(documented, seed=1)])
     assert combined["goodput_ratio"]["runs"] == 2
     assert combined["clients"][0]["goodput_ratio"]["runs"] == 2
 
@@ -167,7 +167,7 @@ def test_foreign_records_are_judged_by_the_flag(tmp_path):
 
 def test_a_comparison_has_goodput_in_its_columns_and_tables(tmp_path, documented):
     flags = ("--workload", documented, "--scenario", "none", "--num-runs", 1, "--num-programs", 2)
-    sides = ("round-robin+fcfs", "round-robin+edf")
+    sides = ("--all", "round-robin+fcfs", "round-robin+edf")
     words = ("compare", *sides, *flags, "--result-dir", tmp_path / "runs", "--disable-tqdm")
     result = CliRunner().invoke(app, [str(one) for one in words])
     assert (result.exit_code, result.exception) == (0, None)

@@ -7,11 +7,10 @@ from statistics import fmean
 import pytest
 
 from fairbench.config.resolve import resolve
+from fairbench.engine.clock import Clock
 from fairbench.errors import UsageError
-from fairbench.schedulers.routing.round_robin import RoundRobin
-from fairbench.sim.clock import Clock
-from fairbench.sim.cluster import Cluster
-from fairbench.sim.in_flight import InFlight
+from fairbench.schedulers.routing.baselines import RoundRobin
+from fairbench.sim.cluster import Cluster, InFlightLimit
 from fairbench.sim.run import simulate
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import WorkloadSpec
@@ -77,7 +76,7 @@ def test_a_loop_without_thinking_lasts_for_hours():
         cluster.clock.now_ps = now_ps = 36_000 * 10**12 + number * 1_234_567
         cluster._await_user(0, user)
         assert cluster.clock.next_ps() >= now_ps
-        cluster.clock.clear()
+        cluster.clock.drop_events()
 
 
 def test_programs_that_are_refused_immediately_free_the_place_of_the_next():
@@ -87,7 +86,7 @@ def test_programs_that_are_refused_immediately_free_the_place_of_the_next():
         began.append(program)
         first.append(on_end) if program == 0 else on_end()
 
-    limit = InFlight(1, start)
+    limit = InFlightLimit(1, start)
     for number in range(3000):
         limit.arrive(number)
     assert began == [0]
@@ -150,7 +149,7 @@ def test_a_heavy_client_has_a_multiple_of_the_users():
             {"misbehaving": [{"client": 1, "until_fraction": 0.5}]},
             {},
             (
-                r"^misbehaving client 1: until_fraction = 0\.5: not supported for "
+                r"^heavy client 1: until_fraction = 0\.5: not supported for "
                 "arrivals of kind closed; leave until_fraction out$"
             ),
         ),

@@ -11,9 +11,9 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import to_toml
 from fairbench.core import Demand
+from fairbench.engine.contract import CONTRACTS
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engines import DEFAULT_ENGINE
-from fairbench.sim.engine.contract import CONTRACTS
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.plan import program_stream
 from fairbench.workloads.spec import load_workload, workload_names

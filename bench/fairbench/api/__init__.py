@@ -1,1 +1,15 @@
-"""The Python interface, which the package ``fairbench`` exports."""
+"""The Python interface. The package ``fairbench`` exports all functions of this package."""
+
+from typing import TYPE_CHECKING
+
+from fairbench.named import lazy_names
+
+if TYPE_CHECKING:
+    from fairbench.api.comparison import Comparison as Comparison
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "comparison": "Comparison",
+    },
+)

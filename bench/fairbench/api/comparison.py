@@ -1,4 +1,4 @@
-"""Results side by side, and experiments compared with the first, paired by seed."""
+"""Comparison of experiments with the first experiment, paired by seed."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from fairbench.api.result import Result, html_table, saved_in
-from fairbench.config.flags.experiment import CompareFlags
+from fairbench.api.result import Result, frame, html_table, saved_in
+from fairbench.config.flags import CompareFlags
 from fairbench.errors import UsageError
-from fairbench.execute.comparison import check_usage, compare_experiments
+from fairbench.execute.comparison import check_usage, codes_of, compare_experiments
 from fairbench.figures.compared.latex import latex_table
 from fairbench.figures.compared.plot import drawn
-from fairbench.report.pair_table import contrast_text, shown_metrics
+from fairbench.report.pair_table import contrast_text, main_metrics, shown_metrics
 from fairbench.report.progress import shown_progress
-from fairbench.results.comparison import ComparedRun, SchedulerResults, by_place
-from fairbench.results.grid import Label, labels
-from fairbench.results.pair_comparison import (
+from fairbench.results.comparison import (
+    ComparedRun,
     Contrast,
+    SchedulerResults,
+    by_place,
     check_metrics,
     contrast,
     contrast_json,
     known_metrics,
     sides_of,
 )
+from fairbench.results.experiments import Label, grid_labels
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
 One = Result | str | PathLike[str]
@@ -39,13 +42,13 @@ One = Result | str | PathLike[str]
 class Comparison:
     """The result of ``compare``.
 
-    ``runs`` is an Arrow table of the metrics of every run, with one row per run. Its first columns
-    are ``place`` (the configuration), ``run`` (the scheduler there) and ``seed``. ``differences``
-    has one row per metric and pair of experiments: both means, the difference paired by seed and
-    its 95% interval. The row also says whether the other experiment is ``better`` or ``worse`` than
-    the baseline, the ``same``, or whether the comparison is inconclusive. An inconclusive row
-    estimates how many more seeds would settle the comparison. The printed form is the output of
-    ``fairbench compare``.
+    ``runs`` is an Arrow table of the metrics of every run, with one row per run. The first columns
+    of the table are ``place`` (the configuration), ``run`` (the scheduler there) and ``seed``.
+    ``differences`` has one row per metric and pair of experiments: both means, the difference
+    paired by seed and its 95% interval. The row also says whether the other experiment is
+    ``better`` or ``worse`` than the baseline, the ``same``, or whether the comparison is
+    inconclusive. An inconclusive row estimates how many more seeds would settle the comparison. The
+    printed form is the output of ``fairbench compare``.
     """
 
     def __init__(
@@ -54,14 +57,20 @@ class Comparison:
         metrics: Sequence[str] | None,
         *,
         paired: bool = False,
+        every: bool = False,
     ) -> None:
-        """Compare in each group; pairs without common seeds are an error if ``paired``."""
+        """Compare the experiments of each group with the group's first experiment.
+
+        ``every`` shows all metrics rather than the main metrics. With ``paired``, two experiments
+        without a common seed are an error.
+        """
         self._sides = [side for group in groups for side in group]
         if metrics:
             check_metrics(metrics, self._sides)
         known = known_metrics(self._sides)
         self._metrics = metrics or known
-        self._usual = metrics or [key for key in shown_metrics(self._sides) if key in known]
+        usual = (shown_metrics if every else main_metrics)(self._sides)
+        self._usual = metrics or [key for key in usual if key in known]
         self._pairs = [
             (group[0], other)
             for group in groups
@@ -71,23 +80,30 @@ class Comparison:
 
     @cached_property
     def contrasts(self) -> list[Contrast]:
-        """The pairs, with all metrics that were chosen."""
+        """The contrasts of all pairs, with the chosen metrics, by default all metrics."""
         return [contrast(*pair, self._metrics) for pair in self._pairs]
 
     @cached_property
     def shown(self) -> list[Contrast]:
-        """The pairs, with the main metrics unless some were chosen."""
+        """The contrasts of all pairs, with the chosen metrics, by default the main metrics."""
         return [contrast(*pair, self._usual) for pair in self._pairs]
 
     @cached_property
     def runs(self) -> pa.Table:
-        """The metrics of every run, one row each."""
+        """The metrics of all runs as an Arrow table, one row per run."""
         return _runs([run for side in self._sides for run in side.by_seed.values()])
 
     @cached_property
     def differences(self) -> pa.Table:
-        """The differences, one row per metric and pair."""
+        """The differences as an Arrow table, one row per metric and pair."""
         return _differences(self.contrasts)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return ``differences``, one row per metric and pair, as a pandas data frame.
+
+        Raises UsageError without pandas.
+        """
+        return frame(self.differences)
 
     def plot(self, kind: str = "tradeoff") -> Figure:
         """Draw ``bars`` with intervals, the ``tradeoff`` of latency and throughput, or a ``cdf``.
@@ -100,8 +116,8 @@ class Comparison:
     def latex(self, columns: Sequence[str] = ()) -> str:
         """Return the comparison as a LaTeX table (package booktabs) that fits into a column.
 
-        ``columns`` are metrics, such as ``victim_p95_s``; without them the table has those that
-        fit. Raises UsageError for a metric that the runs lack.
+        ``columns`` are metrics, such as ``victim_p95_s``; by default, as many metrics as fit.
+        Raises UsageError for a metric that the runs lack.
         """
         return latex_table(self._sides, columns)
 
@@ -132,16 +148,17 @@ def compare(
     show_progress: bool = False,
     **flags: Unpack[CompareFlags],
 ) -> Comparison:
-    """Compare experiments with the first, run by run and paired by seed.
+    """Compare experiments with the first experiment, paired by seed.
 
-    Takes results (one experiment's in a sequence, or single ones), or the arguments of ``fairbench
-    compare``: schedulers and experiment files, which are run (with its ``flags``, and ``settings``
-    as in ``run``), and directories of stored runs. New runs are saved in a fresh directory in
-    ``result_dir``; without it nothing stays on disk. A single directory is compared by
-    configuration with its scheduler ``baseline``. ``resume`` continues the comparison in that
-    directory, or over more seeds, ``num_runs``.
+    The arguments are results, or lists of an experiment's results, or the arguments of ``fairbench
+    compare``: directories of stored runs, and schedulers and experiment files, which are run. New
+    runs use ``flags`` of ``fairbench compare`` and ``settings`` as in ``run``, and are saved in a
+    new directory in ``result_dir``; without ``result_dir`` no files remain. The schedulers of a
+    single directory are compared with its scheduler ``baseline``, by configuration. ``resume``
+    continues the comparison in the given directory, optionally with more seeds (``num_runs``).
 
-    Raises UsageError in one line for sides that cannot be compared, and as ``sweep`` does.
+    Raises UsageError, with a message of one line, for experiments that cannot be compared, and the
+    errors of ``sweep``.
     """
     wanted = {key: value for key, value in flags.items() if value is not None}
     words = [str(one) for one in sides if isinstance(one, str | PathLike)]
@@ -150,7 +167,7 @@ def compare(
             "results and names or directories cannot be mixed: give only results, or only "
             "names and directories"
         )
-    if resume is None and not words:
+    if resume is None and not words and len(codes_of(wanted)) < 2:
         check_usage([""] * len(sides), None, baseline, given=[*wanted, *(settings or {})])
         if num_runs:
             raise UsageError(
@@ -173,7 +190,7 @@ def compare(
 
 
 def _sides(given: Sequence[One | Sequence[Result]]) -> list[SchedulerResults]:
-    """Group results into sides, one per experiment; a repeated seed starts another side."""
+    """Group results by experiment; a repeated seed begins another group."""
     rounds: list[list[ComparedRun]] = [[]]
     for one in given:
         if isinstance(one, Result):
@@ -188,7 +205,9 @@ def _sides(given: Sequence[One | Sequence[Result]]) -> list[SchedulerResults]:
     sides = [side for runs in rounds for side in sides_of(runs)]
     found: dict[Label, int] = {}
     named = []
-    for side, label in zip(sides, labels([one.first.experiment for one in sides]), strict=True):
+    for side, label in zip(
+        sides, grid_labels([one.first.experiment for one in sides]), strict=True
+    ):
         found[label] = found.get(label, 0) + 1
         name = label.scheduler if found[label] == 1 else f"{label.scheduler} ({found[label]})"
         named.append(replace(side, place=label.place, scheduler=name))
@@ -208,7 +227,7 @@ def _compared(result: Result) -> ComparedRun:
 
 
 def _runs(found: Sequence[ComparedRun]) -> pa.Table:
-    named = labels([run.experiment for run in found])
+    named = grid_labels([run.experiment for run in found])
     rows = [
         {"place": place, "run": scheduler, **_plain(run.summary)}
         for (place, scheduler), run in zip(named, found, strict=True)

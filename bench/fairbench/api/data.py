@@ -1,4 +1,4 @@
-"""A table of requests in memory, which the commands for logs read like a file."""
+"""Tables of requests in memory, written to a file that the commands for logs read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from fairbench.errors import FairbenchError, UsageError
 
-NAME = "data"  # the name of a table in messages and answers
+NAME = "data"  # the name of a table in memory, in messages and answers
 Data = Any
 """A data frame of pandas (or of another library with Arrow's interface), an Arrow table, a list of
 dicts, a dict of columns, or the name of a file."""
@@ -29,14 +29,15 @@ dicts, a dict of columns, or the name of a file."""
 def as_file(data: Data) -> Iterator[str]:
     """Yield the name of a file with the rows of ``data``; errors inside name ``data`` instead.
 
-    A name of a file is yielded unchanged. Raises UsageError for another type, or without rows.
+    The name of a file is yielded unchanged. Raises UsageError for another type, and for a table
+    without rows.
     """
     if isinstance(data, str | PathLike):
         yield fspath(data)
         return
     with TemporaryDirectory(prefix="fairbench-") as folder:
         path = Path(folder) / f"{NAME}.jsonl"
-        _write(path, _rows(data))
+        _write(path, _data_rows(data))
         try:
             yield str(path)
         except FairbenchError as error:
@@ -45,13 +46,13 @@ def as_file(data: Data) -> Iterator[str]:
 
 
 def shown(text: str, file: str) -> str:
-    """Return a text that names the rows of ``data`` instead of the lines of its file."""
+    """Return a message with the rows of ``data`` in place of the lines of the temporary file."""
     if not Path(file).name.startswith(NAME):
         return text
-    return re.sub(rf"{re.escape(file)}(, line (\d+))?", _place, text)
+    return re.sub(rf"{re.escape(file)}(, line (\d+))?", _row_place, text)
 
 
-def _place(found: re.Match[str]) -> str:
+def _row_place(found: re.Match[str]) -> str:
     return f"{NAME}, row {found[2]}" if found[2] else NAME
 
 
@@ -64,8 +65,8 @@ def _write(path: Path, rows: Iterable[Mapping[Any, Any]]) -> None:
             raise UsageError(f"{NAME}: has no rows")
 
 
-def _rows(data: Data) -> Iterable[Mapping[Any, Any]]:
-    """Return the rows of a table. Raises UsageError for another type."""
+def _data_rows(data: Data) -> Iterable[Mapping[Any, Any]]:
+    """Return the rows of a table. Raises UsageError for an unsupported type of ``data``."""
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "to_dict"):
         return _pandas_rows(data)
     if isinstance(data, pa.Table | pa.RecordBatch) or hasattr(data, "__arrow_c_stream__"):
@@ -86,14 +87,14 @@ def _rows(data: Data) -> Iterable[Mapping[Any, Any]]:
 
 
 def _pandas_rows(frame: Any) -> Iterable[Mapping[Any, Any]]:
-    """Return the rows of a pandas frame; an index with a name is a column."""
+    """Return the rows of a pandas frame; an index with a name becomes a column."""
     named = any(name is not None for name in frame.index.names)
     rows: list[dict[Any, Any]] = (frame.reset_index() if named else frame).to_dict("records")
     return rows
 
 
 def _with_microseconds(table: pa.Table) -> pa.Table:
-    """Return the table with times that Python can hold."""
+    """Return the table with times rounded to microseconds, which Python can hold."""
     fields = [
         field.with_type(pa.timestamp("us", field.type.tz))
         if pa.types.is_timestamp(field.type)
@@ -104,7 +105,7 @@ def _with_microseconds(table: pa.Table) -> pa.Table:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; null for a missing value, an infinite one included."""
+    """Return a value as a JSON type; missing and infinite values are None."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -113,17 +114,17 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if value is None or isinstance(value, str | bool | int):
         return value
-    return _number(float(value)) if isinstance(value, float | Decimal) else _text(value)
+    return _plain_number(float(value)) if isinstance(value, float | Decimal) else _text(value)
 
 
-def _number(value: float) -> float | None:
-    """Return a whole number without decimals, because it may be the name of a client."""
+def _plain_number(value: float) -> float | None:
+    """Return a whole number without decimals, because the number may be a client's name."""
     return None if not isfinite(value) else int(value) if value.is_integer() else value
 
 
 def _text(value: Any) -> str | float | None:
     """Return a time, a duration in seconds, or another value as text."""
-    if type(value).__name__ in ("NAType", "NaTType"):  # of pandas
+    if type(value).__name__ in ("NAType", "NaTType"):  # pandas uses these types for missing values
         return None
     if isinstance(value, datetime | date | time):
         return value.isoformat()

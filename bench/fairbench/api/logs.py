@@ -1,4 +1,4 @@
-"""Request logs and records from Python, as ``fairbench diagnose``, ``score`` and ``plan``."""
+"""Python functions for the commands ``fairbench diagnose``, ``score`` and ``plan``."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, Unpack
 
 from fairbench.api.data import Data, as_file, shown
-from fairbench.capacity.carry_out import ANSWER, begin, carry_out
+from fairbench.capacity.carry_out import ANSWER, begin_plan, carry_out
 from fairbench.capacity.page import plan_page
-from fairbench.capacity.question import NUM_RUNS, Question
-from fairbench.capacity.slo import parse_slos
+from fairbench.capacity.question import NUM_RUNS, PlanQuestion, parse_slos
 from fairbench.capacity.table import answer_text
 from fairbench.config.defaults import DEFAULTS
-from fairbench.config.flags.experiment import PLAN, PlanFlags
-from fairbench.config.flags.flag import check_names
+from fairbench.config.flag import check_names
+from fairbench.config.flags import PLAN, PlanFlags
 from fairbench.diagnosis import FAIR, FCFS
 from fairbench.diagnosis.access_log import read_log
-from fairbench.diagnosis.diagnosis import Asked
+from fairbench.diagnosis.diagnosis import DiagnosisInput
 from fairbench.diagnosis.diagnosis import diagnose as diagnosed
 from fairbench.diagnosis.page import diagnosis_page
 from fairbench.diagnosis.text import diagnosis_json, diagnosis_text
 from fairbench.errors import UsageError
-from fairbench.execute.context import run_context
+from fairbench.execute.tasks import run_context
 from fairbench.files.reader import read_whole
-from fairbench.live.service_rows import service_of
+from fairbench.metrics.service_rows import service_of
 from fairbench.metrics.shown_percentiles import parse_percentiles
 from fairbench.records.names import parse_map
 from fairbench.report.pages.page import Page
@@ -47,8 +46,8 @@ UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 class Answer:
     """The answer of ``diagnose``, ``score`` or ``plan``.
 
-    ``summary`` has the keys that the command prints with ``--json``. The printed form is the output
-    of the command.
+    ``summary`` has the keys that the command prints with ``--json``. ``print(answer)`` shows the
+    output of the command.
     """
 
     def __init__(self, summary: dict[str, Any], text: str, page: Callable[[], Page]) -> None:
@@ -59,7 +58,7 @@ class Answer:
     def save_report(self, path: str | PathLike[str]) -> None:
         """Write a page with charts to a file that ends in .html or .md.
 
-        Raises UsageError for another name, or if the file cannot be written.
+        Raises UsageError for a file name without these endings, and for an unwritable file.
         """
         write_page(self._page(), Path(path), "save_report")
 
@@ -87,18 +86,18 @@ def diagnose(
 ) -> Answer:
     """Find the heavy clients of a log, the clients they harm, and a remedy.
 
-    ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` has
-    the column of a field whose name is not a common one, such as ``{"client": "team"}``.
-    ``time_unit`` is the unit of times whose column does not state it. The other arguments are the
-    flags of ``fairbench diagnose``, with lists of schedulers and of targets.
+    ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` gives
+    the columns of fields with uncommon names, such as ``{"client": "team"}``. ``time_unit`` is the
+    unit of times in columns whose names do not say the unit. The remaining arguments are the flags
+    of ``fairbench diagnose``; schedulers and targets are lists.
 
     Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
     """
     if slo:
-        parse_slos(slo)  # before anything is replayed
+        parse_slos(slo)  # so that a wrong target is refused before the replay
     flags = {"gpu": gpu, "model": model, "engine": engine}
     known = {key: value for key, value in flags.items() if value is not None}
-    asked = Asked(known, dp, tuple(scheduler), tuple(slo), not no_plan)
+    asked = DiagnosisInput(known, dp, tuple(scheduler), tuple(slo), not no_plan)
     with as_file(data) as file, run_context(shown_progress() if show_progress else None) as context:
         columns = joined_columns(map or {})
         log = read_log(TraceParams(file, columns=columns, time_unit=time_unit or ""))
@@ -172,7 +171,8 @@ def plan(
     slo: Sequence[str],
     map: Mapping[str, str] | None = None,  # the name of the command's flag
     scheduler: Sequence[str] = (DEFAULTS["scheduler"],),
-    dp: tuple[int, int] = (1, 32),
+    dp: tuple[int, int] | None = None,
+    max: Literal["users"] | None = None,  # the name of the command's flag
     gpu: Sequence[str] = (DEFAULTS["gpu"],),
     price: Mapping[str, float] | None = None,
     loads: Sequence[float] = (1.0,),
@@ -187,19 +187,21 @@ def plan(
     """Find the smallest cluster that meets targets for the load of a log, or of a workload.
 
     ``data`` is a log as for ``diagnose``; without it, ``flags`` name a workload. ``slo`` are the
-    targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range of replicas. The other arguments are
-    the flags of ``fairbench plan``. Nothing stays on disk.
+    targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range of replicas, by default from 1 to 32.
+    ``max="users"`` finds the most users (clients) of one cluster, such as ``dp=(4, 4)``. The other
+    arguments are the flags of ``fairbench plan``. Nothing stays on disk.
 
     An answer without replicas is no error. Raises UsageError for a wrong argument, and DataError
     for wrong data, in one line.
     """
     check_names(flags, PLAN)
+    replicas = dp or ((1, 1) if max else (1, 32))
     given: dict[str, Any] = {key: value for key, value in flags.items() if value is not None}
     with as_file(data if data is not None else "") as file, TemporaryDirectory() as folder:
         if data is not None:
             given |= {"trace": file} | ({"trace_map": dict(map)} if map else {})
-        question = Question(
-            *(tuple(slo), tuple(scheduler), *dp, given, settings or {}),
+        question = PlanQuestion(
+            *(tuple(slo), tuple(scheduler), *replicas, given, settings or {}),
             gpus=tuple(gpu),
             loads=sorted(loads),
             prices=price,
@@ -207,8 +209,9 @@ def plan(
             certain=certain,
             every=every,
             sharing=not no_sharing,
+            most=max or "",
         )
-        store = begin(question, Path(folder))
+        store = begin_plan(question, Path(folder))
         with run_context(shown_progress() if show_progress else None) as context:
             carry_out(store, context)
         for path in (store.path / ANSWER, store.file):

@@ -1,4 +1,4 @@
-"""A run over time: the service of each client, and its response times."""
+"""A figure of a run over time: service and response times of each client."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from fairbench.figures.style import caption, check_drawable, paper_style
 from fairbench.figures.timeline import response_times, service_rates
 from fairbench.metrics.service import View
-from fairbench.results.header import basis, scheduler_name
 from fairbench.results.store import StoredRun
+from fairbench.results.summary import basis, scheduler_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INTERVALS = 40
-NAMED_CLIENTS = 12  # clients in the legend; more would hide the panels
+NAMED_CLIENTS = 12  # limit on the clients in the legend; a longer legend would hide the panels
 SIZE_IN = (8.0, 4.6)
 STYLES = ("-", "--", "-.", ":")
 
@@ -44,7 +44,7 @@ def draw(run: StoredRun) -> Figure:
                     (edges_s[:-1] + edges_s[1:]) / 2,
                     values[number],
                     linestyle=STYLES[number % len(STYLES)],
-                    label=_label(client) if number < NAMED_CLIENTS else None,
+                    label=_client_label(client) if number < NAMED_CLIENTS else None,
                 )
             one.set(ylabel=label, ylim=(0, None))
         axes[-1].set_xlabel("time, s")
@@ -52,8 +52,8 @@ def draw(run: StoredRun) -> Figure:
     return figure
 
 
-def _label(client: Mapping[str, Any]) -> str:
-    return f"{client['client']}{' (misbehaving)' if client['misbehaving'] else ''}"
+def _client_label(client: Mapping[str, Any]) -> str:
+    return f"{client['client']}{' (heavy)' if client['misbehaving'] else ''}"
 
 
 def _title(summary: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Runs and their results: the summary, and the tables as Arrow tables."""
+"""Runs and their results: a summary and Arrow tables."""
 
 from __future__ import annotations
 
@@ -6,41 +6,53 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flags.run import READY_S, RunFlags
+from fairbench.config.flags import READY_S, RunFlags
 from fairbench.config.resolve import experiment as requested
 from fairbench.config.spec import experiment_tables
-from fairbench.errors import RunFailed
-from fairbench.execute.context import run_context
-from fairbench.execute.interruption import Interrupted
+from fairbench.errors import Interrupted, RunFailed, UsageError, unknown_name
 from fairbench.execute.live_options import NO_FLAGS, LiveFlags, live_options
 from fairbench.execute.one_run import run_and_save, run_unsaved
+from fairbench.execute.tasks import run_context
 from fairbench.metrics.tables import RunResult, to_arrow
 from fairbench.report.numbers import number
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import experiment_of
-from fairbench.results.grid import Experiment
+from fairbench.results.experiments import Experiment
 from fairbench.results.store import StoredRun, read_run
-from fairbench.results.summary_schema import check_summary
+from fairbench.results.summary import check_summary
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
+
+RunTable = Literal["requests", "programs", "service", "clients"]
+
+
+def frame(table: pa.Table) -> pandas.DataFrame:
+    """Return an Arrow table as a pandas data frame. Raises UsageError without pandas."""
+    try:
+        import_module("pandas")
+    except ImportError:
+        raise UsageError('to_pandas needs pandas: pip install ".[pandas]"') from None
+    return table.to_pandas()
 
 
 def html_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Return an HTML table of ``rows`` with the ``columns`` that any row has."""
+    """Return an HTML table of ``rows``, with the ``columns`` for which some row has a value."""
     shown = [column for column in columns if any(column in row for row in rows)]
     head = "".join(f"<th>{escape(column)}</th>" for column in shown)
     body = "".join(
-        f"<tr>{''.join(_cell(row.get(column)) for column in shown)}</tr>" for row in rows
+        f"<tr>{''.join(_html_cell(row.get(column)) for column in shown)}</tr>" for row in rows
     )
     return (
         f"<table><caption>{escape(title)}</caption>"
@@ -48,7 +60,7 @@ def html_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[
     )
 
 
-def _cell(value: object) -> str:
+def _html_cell(value: object) -> str:
     if isinstance(value, Mapping):  # a mean over seeds with its interval
         low, high = value.get("low"), value.get("high")
         mean = number(value.get("mean"))
@@ -61,7 +73,7 @@ def _cell(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _InMemory(StoredRun):
-    """A run that is not stored on disk."""
+    """The tables and metadata of a run that is not stored on disk."""
 
     tables: Mapping[str, pa.Table]
 
@@ -70,11 +82,11 @@ class _InMemory(StoredRun):
 
 
 class Result:
-    """The result of a run, made now or loaded.
+    """The result of a run, from ``run`` or ``load``.
 
-    ``summary`` has the keys of docs/reference/metrics.md, ``experiment`` those of
-    ``experiment.toml``; ``path`` is the run's directory, None if it was not saved. The tables are
-    Arrow tables: ``result.requests.to_pandas()``.
+    ``summary`` has the keys of docs/reference/metrics.md, and ``experiment`` has the tables of
+    ``experiment.toml``. ``path`` is the run's directory, None for an unsaved run. Tables are Arrow
+    tables, and ``to_pandas`` returns a table as a data frame.
     """
 
     def __init__(self, run: StoredRun, experiment: Experiment, path: Path | None) -> None:
@@ -84,7 +96,10 @@ class Result:
 
     @classmethod
     def stored(cls, run: StoredRun) -> Result:
-        """Return the result stored in a run's directory. Raises DataError if it cannot be read."""
+        """Return the result stored in a run's directory.
+
+        Raises DataError for an unreadable directory.
+        """
         return cls(run, experiment_of(run), run.path)
 
     @classmethod
@@ -105,7 +120,7 @@ class Result:
 
     @property
     def stored_run(self) -> StoredRun:
-        """The run in its stored form; its path is empty if it was not saved."""
+        """The run in its stored form; the path of an unsaved run is empty."""
         return self._run
 
     @property
@@ -115,12 +130,15 @@ class Result:
 
     @property
     def requests(self) -> pa.Table:
-        """The requests, one row each. Raises DataError if the table is unreadable."""
+        """The requests as an Arrow table, one row per request.
+
+        Raises DataError for an unreadable table.
+        """
         return self._run.table("requests")
 
     @property
     def programs(self) -> pa.Table:
-        """The programs, one row each."""
+        """The programs as an Arrow table, one row per program."""
         return self._run.table("programs")
 
     @property
@@ -130,8 +148,20 @@ class Result:
 
     @property
     def clients(self) -> pa.Table:
-        """The clients, one row each, with their metrics from the summary."""
+        """The clients as an Arrow table, one row per client, with metrics of the summary."""
         return pa.Table.from_pylist(self.summary["clients"])
+
+    def to_pandas(self, table: RunTable = "requests") -> pandas.DataFrame:
+        """Return a table of the run as a pandas data frame.
+
+        Args:
+            table: ``requests``, ``programs``, ``service`` or ``clients``.
+
+        Raises UsageError for another table, and without pandas.
+        """
+        if table not in get_args(RunTable):
+            raise unknown_name("table", table, get_args(RunTable))
+        return frame(getattr(self, table))
 
     def plot(self) -> Figure:
         """Plot each client's service and response times over the run as a matplotlib figure.
@@ -160,9 +190,9 @@ class Result:
 def saved_in(
     result_dir: str | PathLike[str] | None, resume: str | PathLike[str] | None
 ) -> Iterator[Path]:
-    """Yield the directory for a new store: a temporary one without ``result_dir`` and ``resume``.
+    """Yield the directory for new runs; by default, a temporary directory.
 
-    An interruption then names no store, because nothing is left to continue.
+    The message of an interruption names no temporary directory, because its runs cannot continue.
     """
     if result_dir is not None or resume is not None:
         yield Path(result_dir or "")
@@ -187,14 +217,15 @@ def run(
 ) -> Result:
     """Run one experiment, simulated or on real servers, and return its result.
 
-    ``experiment`` is an experiment file, which ``flags`` override: those of ``fairbench run``, with
-    underscores, with the same defaults and checks. ``settings`` are what ``--set`` sets, such as
-    ``{"dlpm.quantum": 5000}``; ``headers`` are sent to ``base_url`` and never stored. The run is
-    saved as one fresh directory in ``result_dir`` if there is one; else nothing stays on disk.
+    ``flags`` are the flags of ``fairbench run``, with underscores, and have the same defaults and
+    checks; flags override the values of the file ``experiment``. ``settings`` are the values of
+    ``--set``, such as ``{"dlpm.quantum": 5000}``. ``headers`` are sent to ``base_url`` and never
+    stored. The run is saved in a new directory in ``result_dir``; without ``result_dir`` no files
+    remain.
 
-    Raises UsageError in one line for a wrong flag, value or combination; RunFailed if the run could
-    not continue; Interrupted, a KeyboardInterrupt, at Ctrl-C. Finished runs are then saved in
-    ``result_dir``, if given.
+    Raises UsageError, with a message of one line, for a wrong flag, value or combination; RunFailed
+    if the run could not continue; Interrupted (a KeyboardInterrupt) at Ctrl-C, after the finished
+    requests were saved in ``result_dir``, if given.
     """
     file = None if experiment is None else Path(experiment)
     spec = requested(flags, settings or {}, file)
@@ -219,7 +250,7 @@ def run(
 def load(directory: str | PathLike[str]) -> Result:
     """Return the result of a saved run from its directory.
 
-    Raises DataError if the directory is not a run, is of another version, or has a damaged summary.
+    Raises DataError if the directory is not a run, has another version, or has a damaged summary.
     """
     stored = read_run(Path(directory))
     check_summary(stored.summary, stored.path / "summary.json")

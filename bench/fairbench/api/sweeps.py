@@ -1,4 +1,4 @@
-"""A grid of runs from Python, as ``fairbench sweep``."""
+"""The Python function for ``fairbench sweep``, and its result."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from fairbench.api.result import html_table, saved_in
-from fairbench.config.flags.grid import SWEEP, SweepFlags
-from fairbench.config.flags.run import READY_S
+from fairbench.api.result import frame, html_table, saved_in
+from fairbench.config.flags import READY_S, SWEEP, SweepFlags
 from fairbench.config.sweep import points, sweep_of
-from fairbench.execute.context import run_context
 from fairbench.execute.live_options import LiveFlags, options_of_points
-from fairbench.execute.sweeps import run_sweep
+from fairbench.execute.repeats import run_sweep
+from fairbench.execute.tasks import run_context
 from fairbench.figures.compared.latex import latex_table
 from fairbench.figures.compared.plot import drawn
-from fairbench.files.parquet import read_parquet
+from fairbench.files.formats import read_parquet
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import SchedulerResults, compare_sweep
-from fairbench.results.store import read_json
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.store import SweepStore, read_json
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
 SEVERAL = (list, tuple, range)
 
 
 class SweepResult:
-    """A sweep that was run or loaded; ``comparison`` has the keys of ``comparison.json``.
+    """A sweep, from ``sweep`` or ``load_sweep``.
 
-    ``metrics`` has one row per run, ``clients`` one per run and client; both are Arrow tables.
-    ``path`` is the sweep's directory, None if it was not saved.
+    ``comparison`` has the keys of ``comparison.json``.
+
+    The Arrow table ``metrics`` has one row per run, the Arrow table ``clients`` one row per run and
+    client. ``path`` is the sweep's directory, None for an unsaved sweep.
     """
 
     def __init__(
@@ -47,15 +48,22 @@ class SweepResult:
 
     @property
     def cells(self) -> list[dict[str, Any]]:
-        """An entry per scheduler and configuration: ``{mean, low, high, runs}`` by metric."""
+        """An entry per scheduler and configuration: ``{mean, low, high, runs}`` per metric."""
         cells: list[dict[str, Any]] = self.comparison["cells"]
         return cells
 
     @property
     def failures(self) -> list[dict[str, Any]]:
-        """The points that failed, by name, and the error of each."""
+        """The error of each failed point, by the point's name."""
         failures: list[dict[str, Any]] = self.comparison["failures"]
         return failures
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return ``metrics``, one row per run, as a pandas data frame.
+
+        Raises UsageError without pandas.
+        """
+        return frame(self.metrics)
 
     def plot(self, kind: str = "tradeoff") -> Figure:
         """Draw ``bars`` with intervals, the ``tradeoff`` of latency and throughput, or a ``cdf``.
@@ -68,8 +76,8 @@ class SweepResult:
     def latex(self, columns: Sequence[str] = ()) -> str:
         """Return the comparison as a LaTeX table (package booktabs) that fits into a column.
 
-        ``columns`` are metrics, such as ``victim_p95_s``; without them the table has those that
-        fit. Raises UsageError for a metric that the runs lack.
+        ``columns`` are metrics, such as ``victim_p95_s``; by default, as many metrics as fit.
+        Raises UsageError for a metric that the runs lack.
         """
         return latex_table(self._results(), columns)
 
@@ -106,13 +114,14 @@ def sweep(
 ) -> SweepResult:
     """Run a grid of experiments in parallel processes, and compare them.
 
-    ``file`` is a bundled sweep, such as ``"fig7"``, or a file; ``flags`` are those of ``fairbench
-    sweep``, with a list for values separated by commas. A value of ``settings`` is one or a list of
-    several. ``result_dir`` gets one fresh directory for the sweep; without one nothing stays on
-    disk. ``resume`` continues the sweep in that directory.
+    ``file`` is a bundled sweep, such as ``"fig7"``, or a file. ``flags`` are the flags of
+    ``fairbench sweep``; a list stands for values separated by commas. Values of ``settings`` may be
+    lists, too. The sweep is saved in a new directory in ``result_dir``; without ``result_dir`` no
+    files remain. ``resume`` continues the sweep in the given directory.
 
-    A failed point does not stop the other points, and is listed in ``failures``. Raises UsageError
-    in one line for a wrong flag, value or combination; Interrupted, a KeyboardInterrupt, at Ctrl-C.
+    A failed point is listed in ``failures`` and does not stop the other points. Raises UsageError,
+    with a message of one line, for a wrong flag, value or combination, and Interrupted (a
+    KeyboardInterrupt) at Ctrl-C.
     """
     if resume is not None:
         store = SweepStore(Path(resume))
@@ -142,7 +151,10 @@ def sweep(
 
 
 def load_sweep(directory: str | PathLike[str]) -> SweepResult:
-    """Return a saved sweep as last compared. Raises DataError if it is unreadable."""
+    """Return a saved sweep with its last comparison.
+
+    Raises DataError for an unreadable directory.
+    """
     path = Path(directory)
     tables = [read_parquet(path / f"{name}.parquet") for name in ("metrics", "clients")]
     return SweepResult(read_json(path / "comparison.json"), tables[0], tables[1], path)

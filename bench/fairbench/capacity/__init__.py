@@ -1,1 +1,25 @@
-"""Capacity: the smallest cluster that meets targets at a fixed load."""
+"""Plans of capacity: the smallest cluster that meets latency and fairness targets at a load."""
+
+from typing import TYPE_CHECKING
+
+from fairbench.named import lazy_names
+
+if TYPE_CHECKING:
+    from fairbench.capacity.carry_out import ANSWER as ANSWER
+    from fairbench.capacity.page import is_plan as is_plan
+    from fairbench.capacity.page import plan_page as plan_page
+    from fairbench.capacity.question import NUM_RUNS as NUM_RUNS
+    from fairbench.capacity.question import PlanQuestion as PlanQuestion
+    from fairbench.capacity.question import parse_slos as parse_slos
+    from fairbench.capacity.table import answer_text as answer_text
+    from fairbench.capacity.table import head_lines as head_lines
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "carry_out": "ANSWER",
+        "page": "is_plan plan_page",
+        "question": "NUM_RUNS PlanQuestion parse_slos",
+        "table": "answer_text head_lines",
+    },
+)

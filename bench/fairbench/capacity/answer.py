@@ -1,32 +1,129 @@
-"""The answer of a plan as plain values, the content of ``answer.json``, and its verdicts."""
+"""The search for the smallest sufficient cluster, verdicts on targets, and ``answer.json``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fairbench.capacity.question import Choice, Clusters
-from fairbench.capacity.search import Found
-from fairbench.capacity.slo import Slo
+from fairbench.capacity.question import USERS, Clusters, PlanChoice, Slo
 from fairbench.hardware.catalogue import resolve_profile
-from fairbench.metrics.client_summary import PERCENTS
-from fairbench.metrics.metric import NOT_CONTENDED
-from fairbench.results.header import NOBODY_NAMED, is_nobody_named
+from fairbench.metrics.censored_latency import PERCENTS
+from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.report.limit_lines import mean_limit
 from fairbench.results.intervals import t_interval
 from fairbench.results.store import Summary
-from fairbench.results.values import Value, value_of
+from fairbench.results.summary import NOBODY_NAMED, Value, is_nobody_named, value_of
 
 OF_COMPLETED = re.compile(r"(p[1-9][0-9]?|mean|median)_(ttft|tpot|e2el)_ms")
 UNDONE = ("unfinished", "refused", "failed")
 
+Search = Generator[list[int], Mapping[int, bool], "SmallestSize"]
+"""A generator that yields lists of sizes to try, and is sent whether each size is enough.
 
-class Judged(NamedTuple):
-    """The verdict on a target: the mean over seeds and, given several seeds, its 95% interval.
+A size is a number of replicas. The generator returns the result, and never yields an empty list.
+"""
 
-    ``met`` refers to the mean, ``certain`` to the whole interval. ``bound`` is ``>`` or ``<`` if
-    the mean is only a bound. ``reason`` says why there is no mean. ``seeds_met`` counts the seeds
-    that meet the target individually.
+
+class SmallestSize(NamedTuple):
+    """The smallest sufficient size, or None if no size is sufficient.
+
+    ``monotone`` is true if every tested size above a sufficient size is sufficient. If true,
+    untested sizes are assumed to be as monotone; if false, every size below the smallest sufficient
+    size was tested. ``tried`` tells for each tested size whether the size is enough.
+    """
+
+    smallest: int | None
+    monotone: bool
+    tried: dict[int, bool]
+
+
+def bisected(low: int, high: int) -> Search:
+    """Find the smallest sufficient size from ``low`` to ``high`` by bisection.
+
+    The sizes next to the result are tested, too. If the results are not monotone, every size below
+    the smallest sufficient size is tested. If the largest size is insufficient, smaller sizes are
+    tested before the search reports that no size is sufficient.
+    """
+    tried = dict((yield [high]))
+    below, above = low - 1, high
+    if not tried[high] and (smaller := _halves(low, high)):
+        tried |= yield smaller
+    if tried[high]:
+        while above - below > 1:
+            middle = (below + above) // 2
+            tried |= yield [middle]
+            below, above = (below, middle) if tried[middle] else (middle, above)
+    neighbours = [one for one in (below - 1, above - 1, above + 1) if low <= one <= high]
+    if new := [one for one in neighbours if one not in tried]:
+        tried |= yield new
+    if not is_monotone(tried):
+        smallest = min(one for one, enough in tried.items() if enough)
+        if new := [one for one in range(low, smallest) if one not in tried]:
+            tried |= yield new
+    return _smallest_size(tried)
+
+
+def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search:
+    """Find the largest sufficient size: double from ``first`` up to ``last``, then bisect.
+
+    Sizes for which ``is_possible`` is false are not tested, and lie below all possible sizes. The
+    two sizes above the result are tested, too. The result's ``smallest`` is the largest sufficient
+    size.
+    """
+    tried = dict((yield [first]))
+    size = first
+    while tried[size] and size < last:
+        size = min(2 * size, last)
+        tried |= yield [size]
+    below = max((one for one, enough in tried.items() if enough), default=0)
+    above = min((one for one, enough in tried.items() if not enough), default=last + 1)
+    while above - below > 1:
+        middle = (below + above) // 2
+        if is_possible(middle):
+            tried |= yield [middle]
+        below, above = (below, middle) if tried.get(middle) is False else (middle, above)
+    if above + 1 <= last and above + 1 not in tried:
+        tried |= yield [above + 1]
+    enough = [tried[one] for one in sorted(tried, reverse=True)]
+    found = max((one for one in tried if tried[one]), default=None)
+    return SmallestSize(found, enough == sorted(enough), dict(sorted(tried.items())))
+
+
+def _halves(low: int, high: int) -> list[int]:
+    """Return the size half-way from ``high`` to ``low``, and half-way again, down to ``low``."""
+    found = []
+    while high > low:
+        high = (low + high) // 2
+        found.append(high)
+    return found
+
+
+def every_size(low: int, high: int) -> Search:
+    """Find the smallest sufficient size from ``low`` to ``high`` by testing every size."""
+    return _smallest_size(dict((yield list(range(low, high + 1)))))
+
+
+def _smallest_size(tried: dict[int, bool]) -> SmallestSize:
+    enough = [one for one, is_enough in tried.items() if is_enough]
+    return SmallestSize(min(enough, default=None), is_monotone(tried), dict(sorted(tried.items())))
+
+
+def is_monotone(tried: Mapping[int, bool]) -> bool:
+    """Return whether every tested size above a sufficient size is sufficient."""
+    enough = [tried[one] for one in sorted(tried)]
+    return enough == sorted(enough)
+
+
+class JudgedTarget(NamedTuple):
+    """The verdict on a target.
+
+    - ``met`` tells whether the mean over the seeds meets the target, ``certain`` whether the whole
+      95% interval does.
+    - ``seeds_met`` is the number of seeds whose value meets the target.
+    - ``low`` and ``high`` are the ends of the interval, None for a single seed.
+    - ``bound`` is ``>`` or ``<`` if the mean is only a bound.
+    - ``reason`` tells why there is no mean.
     """
 
     slo: Slo
@@ -40,36 +137,39 @@ class Judged(NamedTuple):
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values by name."""
+        """Return the verdict as JSON types, by name."""
         own = {key: value for key, value in self._asdict().items() if key != "slo"}
-        said = {"slo": self.slo.text, "metric": self.slo.metric, "limit": self.slo.limit}
+        target = {"slo": self.slo.text, "metric": self.slo.metric, "limit": self.slo.limit}
         margin = None if self.mean is None or self.bound else self.slo.margin(self.mean)
-        return {**said, **own, "margin": margin}
+        return {**target, **own, "margin": margin}
 
 
-def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> Judged:
-    """Return whether one cluster meets a target, from its summaries under several seeds.
+def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
+    """Return whether a cluster meets a target, from the summaries of its runs with several seeds.
 
     Below saturation, targets on shares count as met. A latency that is only a lower bound does not
-    meet its limit, nor does a missing value.
+    meet its limit, and a missing value does not meet any limit.
     """
     values = [_value(slo, summary) for summary in summaries]
     fine = [value.reason == NOT_CONTENDED for value in values]
     kept = [good or _kept(slo, value, value.raw) for good, value in zip(fine, values, strict=True)]
     if all(fine):
-        return Judged(slo, True, True, len(values), reason=NOT_CONTENDED)
+        return JudgedTarget(slo, True, True, len(values), reason=NOT_CONTENDED)
     missing = [one for one, good in zip(values, fine, strict=True) if not good]
     if unknown := next((one for one in missing if not one.is_number), None):
-        return Judged(slo, False, False, sum(kept), reason=unknown.reason or "it has no value")
+        return JudgedTarget(
+            slo, False, False, sum(kept), reason=unknown.reason or "it has no value"
+        )
     mean, low, high = t_interval([one.raw for one in missing], least=0.0, most=slo.entry.most)
     worst = next((one for one in missing if not _knows(slo, one)), missing[0])
     met = _kept(slo, worst, mean)
     far_end = high if slo.below else low
     certain = met and (far_end is not None and slo.met_by(far_end))
-    return Judged(slo, met, certain, sum(kept), mean, low, high, worst.bound)
+    return JudgedTarget(slo, met, certain, sum(kept), mean, low, high, worst.bound)
 
 
 def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
+    """Return the value of the target's metric, as a lower bound if requests are missing in it."""
     value = value_of(summary, slo.metric)
     if value.is_number and not value.bound and _is_among_undone(slo, summary):
         return Value(value.raw, ">")
@@ -77,42 +177,51 @@ def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
 
 
 def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
-    """Return whether a percentile of completed requests would fall among unfinished requests."""
+    """Return whether the metric is a percentile that unfinished requests would have reached.
+
+    A percentile of completed requests is no measure if too many requests did not complete.
+    """
     match = OF_COMPLETED.fullmatch(slo.metric)
     if match is None:
         return False
     undone = sum(summary.get(key) or 0 for key in UNDONE)
     rank = 100 if match[1] == "mean" else 50 if match[1] == "median" else int(match[1][1:])
-    return bool(undone > (1 - rank / 100) * (undone + summary["completed"]))
+    return bool(100 * undone > (100 - rank) * (undone + summary["completed"]))
 
 
 def _knows(slo: Slo, value: Value) -> bool:
-    """Return whether a value's bound, if any, decides the target."""
+    """Return whether a value decides the target; a bound may leave the target open."""
     return value.bound != (">" if slo.below else "<")
 
 
 def _kept(slo: Slo, value: Value, number: Any) -> bool:
+    """Return whether ``number`` meets the target, and the value's bound decides the target."""
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
+# The keys of a summary that ``answer.json`` repeats.
 SHARED = ("simulated", "timing_profile", "engine", "timing_error_pct", "trace", "synthetic")
 
-Judge = Callable[[Choice, int], Sequence[Judged]]
-Summaries = Callable[[Choice, int], Sequence[Summary]]
+Judge = Callable[[PlanChoice, int], Sequence[JudgedTarget]]
+Summaries = Callable[[PlanChoice, int], Sequence[Summary]]
 
 
 def answer_json(
-    clusters: Clusters, found: Mapping[Choice, Found], judge: Judge, summaries: Summaries
+    clusters: Clusters, found: Mapping[PlanChoice, SmallestSize], judge: Judge, summaries: Summaries
 ) -> dict[str, Any]:
-    """Return the answer for every choice in order, with cheaper alternatives.
+    """Return the content of ``answer.json``.
 
-    ``judge`` and ``summaries`` take a choice and a number of replicas.
+    Args:
+        clusters: The experiments of the plan.
+        found: The smallest sufficient number of replicas for each choice, in order.
+        judge: A function that returns the verdicts for a choice and a number of replicas.
+        summaries: A function that returns the summaries for a choice and a number of replicas.
     """
     question = clusters.question
     rows = [_row(clusters, choice, one, judge, summaries) for choice, one in found.items()]
     choice, first = next(iter(found.items()))
     summary = summaries(choice, next(iter(first.tried)))[0]
-    spec = clusters.spec(choice, question.low)
+    spec = clusters.spec(choice, clusters.first_size)
     return {
         "workload": summary["workload"],
         "scenario": summary["scenario"],
@@ -121,8 +230,9 @@ def answer_json(
         "rate": clusters.load.rate,
         "rate_is_usual": clusters.load.usual,
         "seeds": [spec.seed + number for number in range(question.num_runs)],
-        "low": question.low,
-        "high": question.high,
+        **({"size": USERS, "replicas": question.low} if question.most else {}),
+        "low": clusters.first_size if question.most else question.low,
+        "high": clusters.last_size,
         "certain": question.certain,
         "every": question.every,
         **{key: summary[key] for key in SHARED if key in summary},
@@ -137,36 +247,43 @@ def answer_json(
 
 
 def _row(
-    clusters: Clusters, choice: Choice, found: Found, judge: Judge, summaries: Summaries
+    clusters: Clusters, choice: PlanChoice, found: SmallestSize, judge: Judge, summaries: Summaries
 ) -> dict[str, Any]:
-    def judged(dp: int) -> list[dict[str, Any]]:
-        return [one.as_json() for one in judge(choice, dp)]
+    def verdicts(size: int) -> list[dict[str, Any]]:
+        return [one.as_json() for one in judge(choice, size)]
 
-    question, dp = clusters.question, found.smallest
-    profile = resolve_profile(choice.gpu, clusters.spec(choice, question.low).model).profile_id
+    question, found_size, size = clusters.question, found.smallest, clusters.question.size
+    spec = clusters.spec(choice, clusters.first_size)
+    profile = resolve_profile(choice.gpu, spec.model).profile_id
+    dp = None if found_size is None else question.low if question.most else found_size
     gpus = None if dp is None else dp * int(profile.split("/")[2].removeprefix("tp"))
     price = question.price(profile)
-    shown = question.high if dp is None else dp
-    less = shown - 1 if shown - 1 in found.tried else None
+    worst = min(found.tried) if question.most else question.high
+    shown = worst if found_size is None else found_size
+    next_size = shown + (1 if question.most else -1)
+    less = next_size if next_size in found.tried else None
     return {
         **choice._asdict(),
         "timing_profile": profile,
-        "replicas": dp,
+        size: found_size,
         "gpus": gpus,
         "cost": None if gpus is None or price is None else gpus * price,
         "monotone": found.monotone,
         "tried": [
-            {"replicas": one, "enough": enough, "targets": judged(one)}
+            {size: one, "enough": enough, "targets": verdicts(one)}
             for one, enough in found.tried.items()
         ],
-        "targets": judged(shown),
-        "less": None if less is None else {"replicas": less, "targets": judged(less)},
-        "sharing": _sharing(summaries(choice, dp)) if choice in question.planned and dp else [],
+        "targets": verdicts(shown),
+        "less": None if less is None else {size: less, "targets": verdicts(less)},
+        "limit": mean_limit(summaries(choice, shown)) if shown in found.tried else None,
+        "sharing": _sharing(summaries(choice, dp))
+        if choice in question.planned and dp and not question.most
+        else [],
     }
 
 
 def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """Return the mean sharing incentive of each client simulated alone, over the known seeds."""
+    """Return a row of mean sharing incentives for each client that was simulated alone."""
     rows = []
     for clients in zip(*(summary["clients"] for summary in summaries), strict=True):
         row: dict[str, Any] = {"client": clients[0]["client"]}
@@ -181,12 +298,14 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the indices of rows that cost less than the first of their load.
+    """Return the indices of rows that are cheaper than the first row of their load.
 
-    Without prices, only rows of the same GPU are comparable, by the number of GPUs. If the first
-    row has no answer, every row with an answer counts as cheaper.
+    Without prices, only rows with the same timing profile are compared, by the number of GPUs. If
+    the first row has no answer, every row with an answer counts as cheaper.
     """
-    found = []
+    found: list[tuple[float, float, int]] = []
+    if rows and USERS in rows[0]:
+        return []
     for number, row in enumerate(rows):
         first = next(one for one in rows if one["load"] == row["load"])
         if row["replicas"] is not None and row is not first:
@@ -196,6 +315,7 @@ def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _is_cheaper(row: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    """Return whether a row with an answer is cheaper than the first row of its load."""
     if first["replicas"] is None:
         return True
     if row["cost"] is not None and first["cost"] is not None:

@@ -1,57 +1,67 @@
-"""The execution of a plan: searches in parallel, with runs in a sweep's directory."""
+"""The execution of a plan: a search for each choice, with runs in the directory of a sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairbench.capacity.answer import Judged, answer_json, judge
-from fairbench.capacity.question import Choice, Clusters, Question
-from fairbench.capacity.search import Found, Search, bisected, each
+from fairbench.capacity.answer import (
+    JudgedTarget,
+    Search,
+    SmallestSize,
+    answer_json,
+    bisected,
+    every_size,
+    judge,
+    largest,
+)
+from fairbench.capacity.question import Clusters, PlanChoice, PlanQuestion
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.sweep import Sweep, grid_of, make_sweep
 from fairbench.errors import DataError, RunFailed
-from fairbench.execute.context import RunContext
 from fairbench.execute.simulations import jobs_left, run_jobs
+from fairbench.execute.tasks import RunContext
 from fairbench.results.comparison import compare
 from fairbench.results.new_directories import run_folder
-from fairbench.results.store import Summary, read_json, write_json
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.store import Summary, SweepStore, read_json, write_json
 
 QUESTION, ANSWER = "plan.json", "answer.json"
 
 
 class _Walk:
-    """The search for one choice, and the next size to try, until the answer is ``found``."""
+    """The search for one choice, with the sizes ``wanted`` next, until a result is ``found``."""
 
-    def __init__(self, choice: Choice, search: Search) -> None:
+    def __init__(self, choice: PlanChoice, search: Search) -> None:
         self.choice = choice
-        self.found: Found | None = None
+        self.found: SmallestSize | None = None
         self._search = search
         self.wanted = next(search)
 
-    def tell(self, enough: Mapping[int, bool]) -> None:
+    def continue_with(self, enough: Mapping[int, bool]) -> None:
+        """Continue the search with the verdicts on the wanted sizes."""
         try:
             self.wanted = self._search.send(enough)
         except StopIteration as end:
             self.found, self.wanted = end.value, []
 
 
-def begin(question: Question, parent: Path) -> SweepStore:
-    """Create a directory for a plan. Raises UsageError if the question cannot be planned."""
+def begin_plan(question: PlanQuestion, parent: Path) -> SweepStore:
+    """Create a directory for a plan in ``parent``. Raises UsageError for an impossible question."""
     clusters = Clusters(question)
-    specs = clusters.seeds(question.choices[0], question.high)
+    size = clusters.first_size if question.most else question.high
+    specs = clusters.seeds(question.choices[0], size)
     store = SweepStore.create(parent, _sweep(specs), specs)
     write_json(store.path / QUESTION, question.as_json())
     return store
 
 
-def asked(store: SweepStore) -> Question:
-    """Return the stored settings of a plan. Raises DataError if the directory has none."""
+def question_of(store: SweepStore) -> PlanQuestion:
+    """Return the question of a stored plan. Raises DataError if the directory has no question."""
     path = store.path / QUESTION
     try:
-        return Question(**read_json(path))
+        return PlanQuestion(**read_json(path))
     except TypeError:
         raise DataError(
             f"{path}: must be the stored settings of a plan, as `fairbench plan` writes them"
@@ -61,47 +71,61 @@ def asked(store: SweepStore) -> Question:
 def carry_out(
     store: SweepStore, context: RunContext, recorded: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Run the missing simulations of a stored plan; return and store the answer.
+    """Run the missing simulations of a stored plan; store and return the answer.
 
-    ``recorded`` compares the waits of a trace with its replay (``diagnose.likeness``).
+    ``recorded`` compares the waits in a trace with the waits in its replay
+    (``diagnosis.recorded_waits``); the answer includes it unless None.
 
     Raises RunFailed if a run failed, Interrupted after an interruption, and UsageError while
     another process carries out the plan.
     """
-    question = asked(store)
+    question = question_of(store)
     clusters = Clusters(question)
-    search = each if question.every else bisected
-    walks = [_Walk(one, search(question.low, question.high)) for one in question.choices]
+    walks = [_Walk(one, _search(clusters, one)) for one in question.choices]
     runs = _Runs(clusters, store, context)
     with run_folder(store.path, "alone"):
         store.discard_partial()
         while wanted := [(walk, dp) for walk in walks for dp in walk.wanted]:
-            runs.run([(walk.choice, dp) for walk, dp in wanted])
+            runs.run_points([(walk.choice, dp) for walk, dp in wanted])
             for walk in dict.fromkeys(walk for walk, _ in wanted):
-                walk.tell({dp: runs.is_enough(walk.choice, dp) for dp in walk.wanted})
+                walk.continue_with({dp: runs.is_enough(walk.choice, dp) for dp in walk.wanted})
         found = {walk.choice: walk.found for walk in walks if walk.found is not None}
-        if question.sharing:
+        if question.sharing and not question.most:
             answers = [
                 (one, dp) for one in question.planned if (dp := found[one].smallest) is not None
             ]
-            runs.run(answers, with_alone=True)
-        answer = answer_json(clusters, found, runs.judged, runs.summaries)
+            runs.run_points(answers, with_alone=True)
+        answer = answer_json(clusters, found, runs.verdicts, runs.summaries)
         answer |= {"recorded": recorded} if recorded else {}
         write_json(store.path / ANSWER, answer)
     return answer
 
 
+def _search(clusters: Clusters, choice: PlanChoice) -> Search:
+    question = clusters.question
+    if question.most:
+        possible = partial(clusters.is_possible, choice)
+        return largest(clusters.first_size, clusters.last_size, possible)
+    return (every_size if question.every else bisected)(question.low, question.high)
+
+
 class _Runs:
-    """The completed runs of a plan: summaries per choice and number of replicas, by seed."""
+    """The completed runs of a plan, by choice and number of replicas."""
 
     def __init__(self, clusters: Clusters, store: SweepStore, context: RunContext) -> None:
         self._clusters, self._store, self._context = clusters, store, context
         self._specs: dict[str, ExperimentSpec] = {}
-        self._of: dict[tuple[Choice, int], list[str]] = {}
+        self._of: dict[tuple[PlanChoice, int], list[str]] = {}
         self._found: dict[str, Summary] = {}
 
-    def run(self, points: Iterable[tuple[Choice, int]], *, with_alone: bool = False) -> None:
-        """Run the unfinished points; common runs of several choices run once."""
+    def run_points(
+        self, points: Iterable[tuple[PlanChoice, int]], *, with_alone: bool = False
+    ) -> None:
+        """Run the points, each a choice and a number of replicas, that have not been run.
+
+        A run that several points share is run once. ``with_alone`` also simulates each client
+        alone.
+        """
         new: dict[str, ExperimentSpec] = {}
         for choice, dp in points:
             seeds = {identity(spec): spec for spec in self._clusters.seeds(choice, dp)}
@@ -126,19 +150,21 @@ class _Runs:
             one.run.manifest["spec_identity"]: one.summary for cell in cells for one in cell.runs
         }
 
-    def summaries(self, choice: Choice, dp: int) -> list[Summary]:
+    def summaries(self, choice: PlanChoice, dp: int) -> list[Summary]:
+        """Return the summaries of a choice on ``dp`` replicas, one per seed."""
         return [self._found[one] for one in self._of[choice, dp]]
 
-    def judged(self, choice: Choice, dp: int) -> list[Judged]:
+    def verdicts(self, choice: PlanChoice, dp: int) -> list[JudgedTarget]:
+        """Return the verdict on each target."""
         return [judge(slo, self.summaries(choice, dp)) for slo in self._clusters.targets]
 
-    def is_enough(self, choice: Choice, dp: int) -> bool:
-        """Return whether the cluster meets all targets, at 95% confidence if requested."""
+    def is_enough(self, choice: PlanChoice, dp: int) -> bool:
+        """Return whether the cluster meets all targets; at 95% confidence if so requested."""
         certain = self._clusters.question.certain
-        return all(one.certain if certain else one.met for one in self.judged(choice, dp))
+        return all(one.certain if certain else one.met for one in self.verdicts(choice, dp))
 
 
 def _sweep(specs: Sequence[ExperimentSpec]) -> Sweep:
-    """Return the runs so far as a sweep, which can be reported and read as usual."""
+    """Return a sweep of these runs, so that commands for sweeps can read a plan's directory."""
     grid = [grid_of(spec) | {"seed": [spec.seed]} for spec in specs]
     return make_sweep({"name": "plan", "grid": grid})

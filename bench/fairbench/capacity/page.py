@@ -1,4 +1,4 @@
-"""The page of a plan: the answer, the targets against replicas, and the runs."""
+"""The HTML page of a plan: the answer, charts of the targets over replicas, and the runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.capacity.carry_out import ANSWER, QUESTION
-from fairbench.capacity.table import head_lines, remarks_of, target_text, unlike_line
-from fairbench.config.sweep import to_toml
+from fairbench.capacity.question import USERS
+from fairbench.capacity.table import (
+    head_lines,
+    needed_line,
+    remarks_of,
+    size_of,
+    target_text,
+    unlike_line,
+)
+from fairbench.config.sweep import sweep_toml
 from fairbench.errors import DataError
 from fairbench.metrics.catalogue import metric_of
 from fairbench.report.numbers import number
-from fairbench.report.pages.chart_series import Point, PointSeries, point_chart
+from fairbench.report.pages.chart import ChartPoint, PointSeries, point_chart
 from fairbench.report.pages.page import (
     Block,
     Bullets,
@@ -26,20 +34,19 @@ from fairbench.report.pages.page import (
     Section,
 )
 from fairbench.report.palette import scheduler_series
-from fairbench.results.store import read_json
-from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
+from fairbench.results.store import SWEEP_FILE, SweepStore, read_json
 
 Row = Mapping[str, Any]
 LOAD = ", {:g} x the load"
 
 
 def is_plan(path: Path) -> bool:
-    """Return whether a directory is that of a plan."""
+    """Return whether a directory holds a plan."""
     return (path / QUESTION).is_file()
 
 
 def plan_page(path: Path) -> Page:
-    """Return the page of a plan's directory. Raises DataError if it has no answer yet."""
+    """Return the page of a plan. Raises DataError if the plan is not finished."""
     if not (path / ANSWER).is_file():
         raise DataError(
             f"{path}: this plan is not finished; finish it with: fairbench plan --resume {path}"
@@ -47,7 +54,7 @@ def plan_page(path: Path) -> Page:
     answer = read_json(path / ANSWER)
     remarks = list(remarks_of(answer))
     return Page(
-        title=title(answer),
+        title=plan_title(answer),
         provenance=". ".join(head_lines(answer)) + ".",
         headlines=[_headline(answer, row) for row in answer["choices"]],
         warnings=[
@@ -57,24 +64,29 @@ def plan_page(path: Path) -> Page:
         sections=[
             *([Section("Remarks", [Bullets(remarks)])] if remarks else []),
             *_curves(answer),
-            Section("Every number of replicas that was simulated", list(_grids(answer))),
-            Section(SWEEP_FILE, [Code(to_toml(SweepStore(path).sweep()))], folded=True),
+            Section(f"Every number of {size_of(answer)} that was simulated", list(_grids(answer))),
+            Section(SWEEP_FILE, [Code(sweep_toml(SweepStore(path).sweep()))], folded=True),
         ],
     )
 
 
-def title(answer: Row) -> str:
-    """Return the answer in a line: replicas of each choice, and the savings of the first."""
+def plan_title(answer: Row) -> str:
+    """Return the answer in one line: the replicas of each choice, and what the first saves."""
     load = answer["choices"][0]["load"]
+    if size_of(answer) == USERS:
+        return needed_line(answer).removesuffix(".")
     first, *others = rows = [row for row in answer["choices"] if row["load"] == load]
-    texts = [f"{_count(row, answer)} with {_choice(row, answer)}" for row in rows]
+    texts = [f"{_replica_count(row, answer)} with {_choice(row, answer)}" for row in rows]
     texts[0] = texts[0].replace(" with", f" {_replicas(first)} with", 1)
     at = "" if load == 1 else f" at {load:g} times the load"
     return f"{', '.join(texts)}{at}{_saved(first, others)}"
 
 
 def _saved(first: Row, others: Sequence[Row]) -> str:
-    """Return the savings, or extra cost, of the first choice relative to the most expensive one."""
+    """Return what the first choice saves over the most expensive choice, as text.
+
+    If the first choice is the most expensive, the text is about the cheapest choice.
+    """
     if first["replicas"] is None:
         return ""
     key = "cost" if first["cost"] is not None else "gpus"
@@ -95,13 +107,16 @@ def _saved(first: Row, others: Sequence[Row]) -> str:
 
 
 def _choice(row: Row, answer: Row, load: str = "") -> str:
-    """Return a choice by its scheduler, its GPU if there are several, and its ``load`` if not 1."""
+    """Return the name of a choice: its scheduler, its GPU if several are planned, and its load.
+
+    ``load`` is the format of a load that is not 1.
+    """
     several = len({one["timing_profile"] for one in answer["choices"]}) > 1
     name = f"{row['scheduler']} on {row['gpu']}" if several else str(row["scheduler"])
     return name + (load.format(row["load"]) if row["load"] != 1 else "")
 
 
-def _count(row: Row, answer: Row) -> str:
+def _replica_count(row: Row, answer: Row) -> str:
     return f"more than {answer['high']}" if row["replicas"] is None else f"{row['replicas']}"
 
 
@@ -112,7 +127,10 @@ def _replicas(row: Row) -> str:
 def _headline(answer: Row, row: Row) -> Headline:
     price = "" if row["cost"] is None else f"{number(row['cost'])} an hour; "
     reached = "; ".join(f"{one['slo']}: {target_text(one)}" for one in row["targets"])
-    count = f"{_count(row, answer)} {_replicas(row)}"
+    if size_of(answer) == USERS:
+        count = "none" if row[USERS] is None else f"{row[USERS]} users"
+    else:
+        count = f"{_replica_count(row, answer)} {_replicas(row)}"
     return Headline(_choice(row, answer, LOAD), count, f"{price}{reached}")
 
 
@@ -121,12 +139,13 @@ def _curves(answer: Row) -> Iterator[Section]:
     for place, target in enumerate(answer["targets"]):
         series = [one for one in _series(answer, place) if one.points]
         if series:
-            figures.append(_curve(target, series))
+            figures.append(_curve(target, series, size_of(answer)))
     if figures:
-        yield Section("Targets against replicas", figures)
+        yield Section(f"Targets against {size_of(answer)}", figures)
 
 
-def _curve(target: Row, series: Sequence[PointSeries]) -> Figure:
+def _curve(target: Row, series: Sequence[PointSeries], size: str) -> Figure:
+    """Return the chart of a target's metric over the number of replicas, or of users."""
     entry, factor = metric_of(target["metric"]), _factor(target)
     percent = factor > 1
     unit = "%" if percent else (entry.unit if entry is not None and entry.unit else "")
@@ -136,7 +155,7 @@ def _curve(target: Row, series: Sequence[PointSeries]) -> Figure:
     chart = point_chart(
         target["slo"],
         series,
-        x_label="replicas",
+        x_label=size,
         y_label=f"{measured}{f', {unit}' if unit else ''}",
         log_y=log,
         limit=factor * target["limit"],
@@ -151,41 +170,45 @@ def _curve(target: Row, series: Sequence[PointSeries]) -> Figure:
 
 
 def _series(answer: Row, place: int) -> Iterator[PointSeries]:
+    """Yield the points of each choice for the target with the index ``place``."""
     rows = answer["choices"]
     loads = len({row["load"] for row in rows}) > 1
     names = [_choice(row, answer) + (f" {row['load']:g} x" if loads else "") for row in rows]
     for row, name, swatch in zip(rows, names, scheduler_series(names), strict=True):
-        judged = [(one["replicas"], one.get("targets", ())) for one in row["tried"]]
+        judged = [(one[size_of(answer)], one.get("targets", ())) for one in row["tried"]]
         points = [_point(dp, targets[place]) for dp, targets in judged if len(targets) > place]
         known = [point for point in points if point is not None]
         yield PointSeries(name, swatch, sorted(known), joined=True)
 
 
 def _factor(target: Row) -> float:
+    """Return the number as which a value of 1 of the target's metric is shown."""
     entry = metric_of(target["metric"])
     return 1.0 if entry is None else entry.form.factor
 
 
-def _point(replicas: int, target: Row) -> Point | None:
+def _point(size: int, target: Row) -> ChartPoint | None:
     if target["mean"] is None:
         return None
     factor = _factor(target)
     ends = None
     if target["low"] is not None and target["high"] is not None:
         ends = (factor * target["low"], factor * target["high"])
-    return Point(replicas, factor * target["mean"], None, ends, bool(target["bound"]))
+    return ChartPoint(size, factor * target["mean"], None, ends, bool(target["bound"]))
 
 
 def _grids(answer: Row) -> Iterator[Grid]:
-    """Yield a table of the tried numbers of replicas, ascending within each choice."""
+    """Yield a table of the tested numbers of replicas or users, ascending within each choice."""
+    size = size_of(answer)
+    best = "most users" if size == USERS else "smallest sufficient cluster"
     table: list[list[Cell]] = []
     for row in answer["choices"]:
         table.append([Cell(_choice(row, answer, LOAD))])
-        for one in sorted(row["tried"], key=lambda tried: int(tried["replicas"])):
+        for one in sorted(row["tried"], key=lambda tried: int(tried[size])):
             values = [Cell(target_text(target)) for target in one.get("targets", ())]
             values += [Cell("-")] * (len(answer["targets"]) - len(values))
-            answered = "smallest sufficient cluster" if one["replicas"] == row["replicas"] else ""
+            answered = best if one[size] == row[size] else ""
             enough = Cell("met" if one["enough"] else "missed", detail=answered)
-            table.append([Cell(f"{one['replicas']}"), *values, enough])
-    headings = ["replicas", *(target["slo"] for target in answer["targets"]), "targets"]
+            table.append([Cell(f"{one[size]}"), *values, enough])
+    headings = [size, *(target["slo"] for target in answer["targets"]), "targets"]
     yield Grid(headings, table)

@@ -1,28 +1,188 @@
-"""The question of a plan: targets, choices, and the fixed load."""
+"""The question of a plan: targets such as ``ttft_p99<2s``, choices, and the fixed load."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
-from fairbench.capacity.slo import Slo, parse_slos
 from fairbench.config import ExperimentSpec
 from fairbench.config.defaults import DEFAULTS
 from fairbench.config.resolve import experiment
 from fairbench.config.spec import MAX_REPLICAS
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.catalogue import resolve_profile
+from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, SHORT, key_of, metric_of, short_of
+from fairbench.metrics.metric import Better, Form, Metric, Of
 from fairbench.metrics.shown_percentiles import written_percentiles
-from fairbench.results.expected import why_missing
+from fairbench.results.run_facts import why_missing
+from fairbench.workloads.model import MAX_CLIENTS
 from fairbench.workloads.trace_workload import KIND
 
-NUM_RUNS = 3  # seeds of each cluster
+SHAPE = re.compile(
+    r"(?P<metric>[^<>=\s]+)\s*(?P<sign>[<>]=?)\s*(?P<limit>[0-9]{1,15}(\.[0-9]{1,15})?)\s*"
+    r"(?P<unit>%|ms|s)?"
+)
+NEGATIVE = re.compile(r"[<>]=?\s*-\s*[0-9]")
+WRITE = "write METRIC<LIMIT or METRIC>LIMIT, such as ttft_p99<2s or min_share>80%"
+LATENCY = re.compile(r"(ttft|tpot|e2el)_(p[1-9][0-9]?|mean|median)")
+SHARING = re.compile(r"sharing_(p50|p95|p99)")
+RANKED = re.compile(r"(?:victim_)?p([1-9][0-9]?)_\w+")
+MOST_NAMED = 5  # the largest number of names in the message for an unknown metric
+USUAL_RANKS = (50, 99)  # the percentiles of latency that every summary has
+
+# Factors that convert the unit of a target to the unit of its metric, by (metric, target).
+UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0.001}
 
 
-class Choice(NamedTuple):
-    """A choice: a scheduler on a GPU at a multiple of the load."""
+class Slo(NamedTuple):
+    """A target, such as ``ttft_p99<2s``: a metric and its limit.
+
+    The metric must be below the limit, or above the limit unless ``below``. If ``inclusive``, the
+    limit itself meets the target. ``text`` is the target as written, ``metric`` the summary key.
+    """
+
+    text: str
+    metric: str
+    below: bool
+    inclusive: bool
+    limit: float
+
+    @property
+    def entry(self) -> Metric:
+        """The catalogue entry of the metric."""
+        found = metric_of(self.metric)
+        assert found is not None  # ``parse_slo`` refuses unknown metrics
+        return found
+
+    @property
+    def rank(self) -> int | None:
+        """The percentile of the metric, or None if every summary has the metric."""
+        match = RANKED.fullmatch(self.metric.rpartition(".")[2])
+        return int(match[1]) if match and int(match[1]) not in USUAL_RANKS else None
+
+    @property
+    def of_sharing(self) -> bool:
+        """Return whether the metric needs simulations of clients alone."""
+        return "sharing_incentive" in self.metric
+
+    def met_by(self, value: float) -> bool:
+        """Return whether a value meets the limit."""
+        if value == self.limit:
+            return self.inclusive
+        return value < self.limit if self.below else value > self.limit
+
+    def margin(self, value: float) -> float | None:
+        """Return a value's margin as a fraction of the limit, or None for a limit of 0."""
+        if not self.limit:
+            return None
+        left = self.limit - value if self.below else value - self.limit
+        return left / self.limit
+
+
+def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
+    """Parse at least one target. Raises UsageError naming the wrong part."""
+    found = tuple(parse_slo(text) for text in texts)
+    if not found:
+        raise UsageError(f"--slo: missing; a plan needs at least one target: {WRITE}")
+    return found
+
+
+def parse_slo(text: str) -> Slo:
+    """Parse ``METRIC<LIMIT``, or ``METRIC>LIMIT`` for a metric of which more is better.
+
+    A metric is a key of a run's summary, ``clients.NAME.KEY``, ``min_share``, ``on_time``, or a
+    name in the style of other tools, such as ``ttft_p99``, whose limit needs a unit. Raises
+    UsageError for a wrong shape, sign, metric or unit, and for a limit that no value can meet.
+    """
+    match = SHAPE.fullmatch(text.strip())
+    if match is None:
+        if NEGATIVE.search(text):
+            raise UsageError(f"--slo {text}: a limit must be at least 0")
+        raise UsageError(f"--slo {text}: {WRITE}")
+    key = metric_key(match["metric"])
+    entry = metric_of(key)
+    of_client = key.startswith(CLIENTS)
+    if entry is None or not _is_of_a_run(entry) or (entry.of is Of.CLIENT and not of_client):
+        raise _unknown_metric(match["metric"])
+    below = match["sign"].startswith("<")
+    if below != (entry.better is Better.LESS):
+        better, sign = entry.better.name.lower(), "<" if entry.better is Better.LESS else ">"
+        raise UsageError(
+            f"--slo {text}: {better} {short_of(key)} is better, so the target must be written "
+            f"with {sign}"
+        )
+    if LATENCY.fullmatch(match["metric"]) and match["unit"] is None:
+        bare = text.strip()
+        raise UsageError(f"--slo {bare}: needs a unit, {bare}s or {bare}ms")
+    limit = float(match["limit"]) * _in_unit_of(entry, match["unit"], text)
+    shown = text.strip().replace(match["metric"], SHORT.get(key, match["metric"]), 1)
+    slo = Slo(shown, key, below, match["sign"].endswith("="), limit)
+    if slo.below and not slo.met_by(0.0):
+        raise UsageError(
+            f"--slo {slo.text}: {short_of(slo.metric)} is never below 0; give a higher limit"
+        )
+    part = slo.entry.form in (Form.PERCENT, Form.INDEX) and slo.entry.of is not Of.CLIENT
+    if part and not slo.metric.startswith(CLIENTS) and not slo.below and not slo.met_by(1.0):
+        raise UsageError(
+            f"--slo {slo.text}: {short_of(slo.metric)} is never above 1 (100%); give a lower limit"
+        )
+    return slo
+
+
+def metric_key(name: str) -> str:
+    """Return the summary key for a user's name of a metric."""
+    if match := LATENCY.fullmatch(name):
+        return f"{match[2]}_{match[1]}_ms"
+    if match := SHARING.fullmatch(name):
+        return f"sharing_incentive_{match[1]}"
+    return key_of(name)
+
+
+def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:
+    """Return the factor that converts a limit in ``unit`` to the metric's unit."""
+    if unit is None:
+        return 1.0
+    if unit == "%" and (entry.form.is_share or entry.form is Form.INDEX):
+        return 0.01
+    if (entry.unit, unit) in UNITS:
+        return UNITS[entry.unit, unit]
+    written = f"in {entry.unit}" if entry.unit else "a plain number"
+    raise UsageError(f"--slo {text}: {entry.key} is {written}, not in {unit}")
+
+
+def _is_of_a_run(entry: Metric) -> bool:
+    """Return whether a metric has a better direction and is defined for a single run."""
+    beside_others = entry.of_comparison and not entry.key.startswith("sharing_incentive")
+    return entry.better is not Better.NEITHER and not beside_others
+
+
+def _unknown_metric(name: str) -> UsageError:
+    """Return the error for an unknown metric, with the most similar names."""
+    known = [key for key, one in CATALOGUE.items() if _is_of_a_run(one) and one.of is not Of.CLIENT]
+    latencies = [f"{one}_p{rank}" for one in ("ttft", "tpot", "e2el") for rank in (50, 95, 99)]
+    choices = [*SHORT.values(), "on_time", *latencies, "sharing_p99", *known]
+    near = get_close_matches(name, choices, n=MOST_NAMED, cutoff=0.5)
+    hint = f". Did you mean {near[0]!r}?" if near else ""
+    named = ", ".join(near or latencies[:MOST_NAMED])
+    return UsageError(
+        f"unknown metric in --slo {name!r}{hint or '.'} Choose a metric of a run, such as "
+        f"{named}; docs/reference/metrics.md lists all {len(choices)}"
+    )
+
+
+USERS, REPLICAS = "users", "replicas"
+"""The sizes that a plan may seek: the most users of a cluster, or the fewest replicas."""
+MOST_TIMES = 64  # a plan tries up to this multiple of the experiment's number of clients
+
+NUM_RUNS = 3  # the default number of seeds with which each cluster is simulated
+
+
+class PlanChoice(NamedTuple):
+    """A scheduler on a GPU at a multiple of the load, for which a plan seeks the replicas."""
 
     scheduler: str
     gpu: str
@@ -30,16 +190,23 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Question:
-    """The complete input of a plan, stored by ``as_json``.
+class PlanQuestion:
+    """The complete input of a plan.
 
-    - The first of ``schedulers`` and of ``gpus`` is planned, the others are alternatives.
-    - ``loads`` are multiples of the load that ``flags`` describe: of ``request_rate``, the
-    trace's speed, or the workload's own rate for one replica of the first GPU.
-    - ``prices`` are per GPU and hour.
-    - ``certain`` requires the whole interval to meet a target.
+    - ``slos`` are the targets as text.
+    - The first of ``schedulers`` on the first of ``gpus`` is planned; the other schedulers and GPUs
+      are alternatives.
+    - ``low`` and ``high`` are the smallest and the largest number of replicas.
+    - ``flags`` and ``settings`` describe the experiment.
+    - ``loads`` are multiples of the experiment's load: of ``request_rate``, of the speed of the
+      trace, or of the workload's own rate for one replica of the first GPU.
+    - ``prices`` are prices per GPU and hour.
+    - ``num_runs`` is the number of seeds.
+    - ``certain`` requires that the whole 95% interval meets a target.
     - ``every`` tries all numbers of replicas.
-    - ``sharing`` also simulates each client alone on the cluster that is found.
+    - ``sharing`` also simulates each client alone, on the cluster that the plan finds.
+    - ``most`` is USERS if the plan seeks the most users, its clients, of ``low`` replicas; then
+      ``high`` equals ``low``. It is "" if the plan seeks the fewest replicas.
     """
 
     slos: Sequence[str]
@@ -55,9 +222,10 @@ class Question:
     certain: bool = False
     every: bool = False
     sharing: bool = True
+    most: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
+        """Return the fields as JSON types, which ``plan.json`` stores."""
         return {name: _plain(value) for name, value in vars(self).items()}
 
     @property
@@ -66,30 +234,36 @@ class Question:
         return parse_slos(self.slos)
 
     @property
-    def choices(self) -> list[Choice]:
-        """Return all choices, by load; the planned choice comes first at each load."""
+    def choices(self) -> list[PlanChoice]:
+        """All choices, ordered by load; the planned choice comes first at each load."""
         return [
-            Choice(scheduler, gpu, load)
+            PlanChoice(scheduler, gpu, load)
             for load in self.loads
             for gpu in self.gpus
             for scheduler in self.schedulers
         ]
 
     @property
-    def planned(self) -> list[Choice]:
-        """The first choice of each load."""
+    def size(self) -> str:
+        """The size that the plan seeks, USERS or REPLICAS."""
+        return USERS if self.most else REPLICAS
+
+    @property
+    def planned(self) -> list[PlanChoice]:
+        """The planned choice at each load."""
         return self.choices[:: len(self.gpus) * len(self.schedulers)]
 
     def price(self, profile_id: str) -> float | None:
-        """Return the hourly price of one GPU of a profile, or None if not given."""
+        """Return the hourly price of one GPU of a timing profile, or None without a price."""
         named = (self.prices or {}).items()
         return next((price for gpu, price in named if profile_id.startswith(gpu.lower())), None)
 
 
-class Load(NamedTuple):
-    """The fixed load: programs/s per well-behaved client, or None for a trace.
+class FixedLoad(NamedTuple):
+    """The load of a plan, which is the same for all numbers of replicas.
 
-    ``usual`` is true if the rate is the workload's own for one replica.
+    ``rate`` is in programs/s per well-behaved client, None for a trace. ``usual`` is true if the
+    rate is the workload's own rate for one replica.
     """
 
     rate: float | None
@@ -97,41 +271,69 @@ class Load(NamedTuple):
 
 
 class Clusters:
-    """The experiments of a plan: every choice with any number of replicas, at one load."""
+    """The experiments of a plan: every choice with any number of replicas."""
 
-    def __init__(self, question: Question) -> None:
-        """Prepare a plan. Raises UsageError, one line, if it is impossible."""
+    def __init__(self, question: PlanQuestion) -> None:
+        """Prepare a plan. Raises UsageError if the question cannot be planned."""
         self.question = question
         self.targets = question.targets
-        _check(question)
+        _check_question(question)
         ranks = sorted({one.rank for one in self.targets if one.rank is not None})
         self._flags = {**question.flags, "percentiles": written_percentiles(tuple(ranks)) or None}
-        first = Choice(question.schedulers[0], question.gpus[0], 1.0)
+        first = PlanChoice(question.schedulers[0], question.gpus[0], 1.0)
         self.load = self._load(first)
-        _check_targets(self.targets, self.spec(first, question.low))
-        for choice in question.choices:  # so that impossible questions fail before any run
-            self.spec(choice, question.high)
+        self.first_size, self.last_size = question.low, question.high
+        if question.most:
+            self.first_size, self.last_size = self._user_range(first)
+        smallest = self.spec(first, self.first_size)
+        for slo in self.targets:
+            if reason := why_missing(slo.metric, smallest):
+                raise UsageError(f"--slo {slo.text}: {reason}")
+        for choice in question.choices:  # an impossible question is refused before the first run
+            self.spec(choice, self.last_size)
 
-    def spec(self, choice: Choice, dp: int) -> ExperimentSpec:
-        """Return the experiment of a choice with ``dp`` replicas, under the first seed."""
+    def _user_range(self, first: PlanChoice) -> tuple[int, int]:
+        """Return the usual number of users, and the largest number that is tried."""
+        if self.load.rate is None:
+            raise UsageError(
+                f"--max {USERS}: a trace has its own clients; name a workload with --workload"
+            )
+        own = {"scheduler": first.scheduler, "gpu": first.gpu, "dp": self.question.low}
+        usual = experiment({**self._flags, **own}, self.question.settings).clients
+        return usual, min(MAX_CLIENTS, MOST_TIMES * usual)
+
+    def is_possible(self, choice: PlanChoice, size: int) -> bool:
+        """Return whether there is an experiment of this size; a workload may need more users."""
+        try:
+            self.spec(choice, size)
+        except UsageError:
+            return False
+        return True
+
+    def spec(self, choice: PlanChoice, size: int) -> ExperimentSpec:
+        """Return the experiment of a choice with ``size`` replicas or users, under a first seed."""
+        dp = self.question.low if self.question.most else size
         own: dict[str, Any] = {"scheduler": choice.scheduler, "gpu": choice.gpu, "dp": dp}
+        if self.question.most:
+            own["clients"] = size
         if self.load.rate is not None:
             own["request_rate"] = self.load.rate * choice.load
         elif choice.load != 1:
             own["time_scale"] = (self._flags.get("time_scale") or 1.0) * choice.load
         return experiment({**self._flags, **own}, self.question.settings)
 
-    def seeds(self, choice: Choice, dp: int) -> list[ExperimentSpec]:
-        """Return the experiment of a choice under each seed. All choices share the seeds."""
-        first = self.spec(choice, dp)
+    def seeds(self, choice: PlanChoice, size: int) -> list[ExperimentSpec]:
+        """Return the experiments of a choice, one per seed; all choices have the same seeds."""
+        first = self.spec(choice, size)
         return [
             first.model_copy(update={"seed": first.seed + number})
             for number in range(self.question.num_runs)
         ]
 
-    def _load(self, first: Choice) -> Load:
+    def _load(self, first: PlanChoice) -> FixedLoad:
+        """Return the fixed load, given the planned choice."""
         if self._flags.get("trace"):
-            return Load(None, usual=False)
+            return FixedLoad(None, usual=False)
         own = {"scheduler": first.scheduler, "gpu": first.gpu, "dp": 1}
         spec = experiment({**self._flags, **own}, self.question.settings)
         if spec.workload.arrivals is not None and spec.workload.arrivals.kind == KIND:
@@ -140,13 +342,16 @@ class Clusters:
                     "--loads cannot change a workload that replays a trace; give the trace "
                     "itself by --trace"
                 )
-            return Load(None, usual=False)
+            return FixedLoad(None, usual=False)
         if spec.request_rate is not None:
-            return Load(spec.request_rate, usual=False)
-        return Load(spec.workload.scenario(spec.scenario).rate_on(spec.gpu), usual=True)
+            return FixedLoad(spec.request_rate, usual=False)
+        return FixedLoad(spec.workload.scenario(spec.scenario).rate_on(spec.gpu), usual=True)
 
 
-def _check(question: Question) -> None:
+def _check_question(question: PlanQuestion) -> None:
+    """Raise UsageError if a number, a load or a price of the question is not allowed."""
+    if question.most:
+        _check_most(question)
     if not 1 <= question.low <= question.high <= MAX_REPLICAS:
         raise UsageError(
             f"--dp {question.low}..{question.high}: must be LOW..HIGH, from 1 to {MAX_REPLICAS:,}"
@@ -175,11 +380,17 @@ def _check(question: Question) -> None:
             raise UsageError(f"--price {gpu}={price:g}: must be above 0")
 
 
-def _check_targets(targets: Sequence[Slo], spec: ExperimentSpec) -> None:
-    """Raise UsageError if a target names an unknown client, or a metric that has no value here."""
-    for slo in targets:
-        if reason := why_missing(slo.metric, spec):
-            raise UsageError(f"--slo {slo.text}: {reason}")
+def _check_most(question: PlanQuestion) -> None:
+    """Raise UsageError unless the question for the most users has one cluster."""
+    if question.most != USERS:
+        raise UsageError(f"--max {question.most}: must be {USERS}")
+    if question.low != question.high:
+        raise UsageError(
+            f"--dp {question.low}..{question.high}: --max {USERS} needs one number of replicas, "
+            "such as --dp 4"
+        )
+    if question.every:
+        raise UsageError(f"--every: not supported with --max {USERS}; leave one of them out")
 
 
 def _plain(value: Any) -> Any:

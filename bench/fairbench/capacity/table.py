@@ -1,4 +1,4 @@
-"""The answer of a plan for people, with remarks, from ``answer.json`` alone."""
+"""The answer of a plan as text and tables, computed from ``answer.json``."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fairbench.capacity.question import REPLICAS, USERS
 from fairbench.metrics.catalogue import metric_of
 from fairbench.metrics.metric import Form
+from fairbench.report.limit_lines import limit_line
 from fairbench.report.numbers import UNDEFINED, WRITERS, index, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
-from fairbench.results.header import basis, trace_lines
 from fairbench.results.intervals import METHOD
+from fairbench.results.summary import basis, trace_lines
 
 MET, MISSED, DOUBTFUL = "green", "red", "yellow"
-WORST_SHOWN = 10  # clients of the sharing incentive
+WORST_SHOWN = 10  # the largest number of clients in the table of sharing incentives
 
 Row = Mapping[str, Any]
 
 
 def answer_text(answer: Row, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
-    """Return the output of ``render`` as lines of text."""
+    """Return the answer as lines of text of at most ``width`` columns."""
     return printed(render(answer), colour=colour, width=width)
 
 
 def render(answer: Row) -> RenderableType:
-    """Render the question, each choice with the next smaller cluster, sharing, and remarks."""
+    """Return the answer for the terminal: the sentence, the table of choices, sharing, remarks."""
     basis_line, *others = head_lines(answer)
-    head = [Text(basis_line, style="bold"), *map(Text, others)]
+    head = [Text(basis_line), *map(Text, others)]
     warning = unlike_line(answer)
     blocks: list[RenderableType] = [Text(warning, style=DOUBTFUL), Text()] if warning else []
+    blocks += [Text(needed_line(answer), style="bold"), Text()]
     blocks += [*head, Text(), _choices(answer)]
     for row in answer["choices"]:
         if row["sharing"]:
@@ -52,7 +55,7 @@ def head_lines(answer: Row) -> list[str]:
 
 
 def unlike_line(answer: Row) -> str:
-    """Return that the simulated cluster differs from the recorded one; "" if it does not."""
+    """Return a warning if the simulated cluster differs from the recorded cluster, else ""."""
     recorded = answer.get("recorded")
     if recorded is None or recorded["alike"]:
         return ""
@@ -66,20 +69,74 @@ def unlike_line(answer: Row) -> str:
     )
 
 
+def needed_line(answer: Row, *, programs: bool = False) -> str:
+    """Return how many replicas each choice needs, or how many users it carries, as a sentence.
+
+    With ``programs``, ``victim_p95_s`` is the latency of whole sessions.
+    """
+    targets = " and ".join(said_target(one, programs=programs) for one in answer["targets"])
+    rows = answer["choices"]
+    several = len({row["timing_profile"] for row in rows}) > 1
+    if size_of(answer) == USERS:
+        return _carried_line(answer, targets)
+    needs: list[str] = []
+    for row in rows:
+        on = f" on {row['gpu']}" if several else ""
+        count = f"{row['replicas'] or answer['high']:,}"
+        count = count if row["replicas"] else f"more than {count}"
+        unit = "" if needs else " replica" if row["replicas"] == 1 else " replicas"
+        verb = "" if needs else " needs"
+        needs.append(f"{row['scheduler']}{on}{_at(row['load'], answer)}{verb} {count}{unit}")
+    return f"To keep {targets}, {_listed(needs)}."
+
+
+def size_of(answer: Row) -> str:
+    """Return the size that the plan sought, USERS or REPLICAS."""
+    return str(answer.get("size", REPLICAS))
+
+
+def _carried_line(answer: Row, targets: str) -> str:
+    """Return how many users each choice carries within the targets, as a sentence."""
+    several = len({row["timing_profile"] for row in answer["choices"]}) > 1
+    carried: list[str] = []
+    for row in answer["choices"]:
+        on = f" on {row['gpu']}" if several else ""
+        least = min(int(one[USERS]) for one in row["tried"])
+        count = f"fewer than {least:,}" if row[USERS] is None else f"{row[USERS]:,}"
+        count = f"at least {count}" if row[USERS] == answer["high"] else count
+        unit = "" if carried else f" user{'' if row[USERS] == 1 else 's'}"
+        verb = "" if carried else " carries"
+        carried.append(f"{row['scheduler']}{on}{_at(row['load'], answer)}{verb} {count}{unit}")
+    count = answer["replicas"]
+    cluster = f"{count} replica{'s' if count > 1 else ''}"
+    return f"Within {targets}, {_listed(carried)} on {cluster}."
+
+
+def said_target(target: Row, *, programs: bool) -> str:
+    """Return a target as text: in words for a P95 of the well-behaved clients."""
+    sessions = "P95 of whole sessions" if programs else "TTFT P95"
+    measured = {"victim_p95_s": sessions, "victim_ttft_p95_s": "TTFT P95"}.get(target["metric"])
+    if measured is None:
+        return str(target["slo"])
+    return f"the mean {measured} of well-behaved clients below {target['limit']:g} s"
+
+
 def load_line(answer: Row) -> str:
     """Return a line that states the load, which is independent of the number of replicas."""
     what = f"workload {answer['workload']}, scenario {answer['scenario']}"
     if answer["rate"] is None:
         return f"{what}: the load of the trace, fixed"
     own = ", its own for one replica" if answer["rate_is_usual"] else ""
+    number_of = "users; each client is a user" if size_of(answer) == USERS else "replicas"
     return (
         f"{what}: {answer['rate']:.3g} programs/s of each well-behaved client{own}, fixed "
-        "for any number of replicas"
+        f"for any number of {number_of}"
     )
 
 
 def _choices(answer: Row) -> Table:
-    rows = answer["choices"]
+    """Return the table of choices, each followed by its next smaller cluster, or by more users."""
+    rows, size = answer["choices"], size_of(answer)
     priced = any(row["cost"] is not None for row in rows)
     loads = len({row["load"] for row in rows}) > 1
     table = plain_table()
@@ -87,7 +144,7 @@ def _choices(answer: Row) -> Table:
         table.add_column("load", justify="right")
     table.add_column("scheduler", no_wrap=True)
     table.add_column("GPU", overflow="fold", min_width=9, max_width=14)
-    table.add_column("replicas", justify="right", no_wrap=True)
+    table.add_column(size, justify="right", no_wrap=True)
     if priced:
         table.add_column("cost/h", justify="right")
     for target in answer["targets"]:
@@ -98,23 +155,25 @@ def _choices(answer: Row) -> Table:
         lead = [f"{row['load']:g} x"] if loads else []
         lead += [row["scheduler"], row["timing_profile"].split("/")[0]]
         cost = [Text("-" if row["cost"] is None else f"{row['cost']:,.2f}")] if priced else []
-        none = row["replicas"] is None
-        dp = Text(f"> {answer['high']}", style=MISSED) if none else Text(f"{row['replicas']}")
+        none = row[size] is None
+        over = "none" if size == USERS else f"> {answer['high']}"
+        dp = Text(over, style=MISSED) if none else Text(f"{row[size]}")
         table.add_row(*lead, dp, *cost, *_judged(row["targets"], count))
         if not none and row["less"] is not None:
             blank = [""] * len(lead)
             less, judged = row["less"], _judged(row["less"]["targets"], count)
-            table.add_row(*blank, f"{less['replicas']}", *([""] if priced else []), *judged)
+            table.add_row(*blank, f"{less[size]}", *([""] if priced else []), *judged)
     return table
 
 
 def _judged(targets: Sequence[Row], seeds: int) -> list[Text]:
+    """Return a cell for each target, and a cell with the seeds that meet all targets."""
     cells = [_cell(one) for one in targets]
     return [*cells, Text(f"{min(one['seeds_met'] for one in targets)}/{seeds}")]
 
 
 def _cell(target: Row) -> Text:
-    """Return the mean, its interval and the margin, coloured by the verdict."""
+    """Return the mean, the margin and the interval of a target, coloured by the verdict."""
     style = MISSED if not target["met"] else MET if target["certain"] else DOUBTFUL
     text = Text(target_text(target), style=style)
     if target["mean"] is None:
@@ -128,12 +187,12 @@ def _cell(target: Row) -> Text:
 
 
 def margin_text(margin: float) -> str:
-    """Return a margin in % of the limit; a latency above twice its limit as a multiple."""
+    """Return a margin in percent of the limit; of a value above twice the limit, its multiple."""
     return f"{margin:+.0%}" if margin >= -1 else f"{1 - margin:.3g}x the limit"
 
 
 def target_text(target: Row) -> str:
-    """Return the mean of a target's metric with its unit, or why it has none."""
+    """Return the mean of a target's metric with its unit, or the reason for a missing mean."""
     if target["mean"] is None:
         return target["reason"].partition(":")[0] or UNDEFINED
     entry = metric_of(target["metric"])
@@ -157,6 +216,7 @@ def _sharing_title(answer: Row, row: Row) -> str:
 
 
 def _sharing(rows: Sequence[Row]) -> Table:
+    """Return the table of sharing incentives, of the clients with the highest P99."""
     table = plain_table("client", "P50", "P95", "P99")
     worst = sorted(rows, key=lambda row: -(row["p99"] or 0.0))
     shown = rows if len(rows) <= WORST_SHOWN else worst[:WORST_SHOWN]
@@ -173,21 +233,25 @@ def _incentive(row: Row, key: str) -> str:
 
 
 def remarks_of(answer: Row) -> Iterator[str]:
-    """Yield remarks on the limits of the answer, on doubts, and on cheaper choices."""
+    """Yield remarks on each choice, on verdicts that are uncertain, and on cheaper choices."""
     for row in answer["choices"]:
-        yield from _of_choice(row, answer)
+        yield from _choice_remarks(row, answer)
     yield from _cheaper(answer)
 
 
-def _of_choice(row: Row, answer: Row) -> Iterator[str]:
+def _choice_remarks(row: Row, answer: Row) -> Iterator[str]:
     name = f"{row['scheduler']} on {row['gpu']}{_at(row['load'], answer)}"
-    enough = [one["replicas"] for one in row["tried"] if one["enough"]]
+    size = size_of(answer)
+    enough = [one[size] for one in row["tried"] if one["enough"]]
+    within = max(enough, default=0) if size == USERS else min(enough, default=answer["high"])
     beyond = [
-        one["replicas"]
+        one[size]
         for one in row["tried"]
-        if not one["enough"] and one["replicas"] > min(enough, default=one["replicas"])
+        if not one["enough"] and (one[size] < within if size == USERS else one[size] > within)
     ]
-    if row["replicas"] is None:
+    if size == USERS:
+        yield from _user_remarks(row, answer, name)
+    elif row["replicas"] is None:
         missed = [one["slo"] for one in row["targets"] if not one["met"]] or _doubtful(row)
         most = (
             "1 replica does not meet"
@@ -198,9 +262,13 @@ def _of_choice(row: Row, answer: Row) -> Iterator[str]:
     elif row["replicas"] == answer["low"]:
         suffice = "1 replica suffices" if row["replicas"] == 1 else f"{row['replicas']} suffice"
         yield f"{name}: {suffice}, the smallest number in the range"
-    if beyond:
+    if limit := row.get("limit"):
+        yield f"{name}: limit: {limit_line(limit)}"
+    if beyond and size == REPLICAS:
         yield f"{name}: not monotone: {_listed(beyond)} replicas do not suffice, though fewer do"
-    if row["replicas"] and len(answer["seeds"]) > 1 and (doubtful := _doubtful(row)):
+    elif beyond and within:
+        yield f"{name}: not monotone: {_listed(beyond)} users are too many, though {within} are not"
+    if row[size] and len(answer["seeds"]) > 1 and (doubtful := _doubtful(row)):
         yield (
             f"{name}: on average {_listed(doubtful)} is met, but not over the whole 95% "
             "interval; more seeds (--num-runs) make the interval smaller, and --certain "
@@ -208,12 +276,22 @@ def _of_choice(row: Row, answer: Row) -> Iterator[str]:
         )
 
 
+def _user_remarks(row: Row, answer: Row, name: str) -> Iterator[str]:
+    """Yield a remark if no tested number of users, or the largest one, meets the targets."""
+    if row[USERS] is None:
+        least = min(row["tried"], key=lambda one: int(one[USERS]))
+        missed = [one["slo"] for one in least["targets"] if not one["met"]] or _doubtful(least)
+        yield f"{name}: {least[USERS]}, the fewest users that are tried, miss {_listed(missed)}"
+    elif row[USERS] == answer["high"]:
+        yield f"{name}: {row[USERS]} users, the largest number that is tried, meet the targets"
+
+
 def _doubtful(row: Row) -> list[str]:
     return [one["slo"] for one in row["targets"] if not one["certain"]]
 
 
 def _cheaper(answer: Row) -> Iterator[str]:
-    rows = answer["choices"]
+    rows = answer["choices"] if size_of(answer) == REPLICAS else []
     for load in dict.fromkeys(row["load"] for row in rows):
         first = next(row for row in rows if row["load"] == load)
         if sum(row["load"] == load for row in rows) == 1:

@@ -1,10 +1,10 @@
-"""The command line application. Only here do errors become exit codes."""
+"""The command line application: commands by name, help by panel, and exit codes of errors."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import pairwise
@@ -13,13 +13,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fairbench.cli.commands import (
-    PANELLED,
-    PanelCommand,
-    command_named,
-    command_names,
-    commands,
-)
 from fairbench.cli.exits import (
     FAILED,
     NOT_JUDGED,
@@ -29,16 +22,153 @@ from fairbench.cli.exits import (
     interrupted,
     written_file,
 )
-from fairbench.doors import Command
-from fairbench.errors import FairbenchError, NotJudged, UsageError, complaint
-from fairbench.execute.interruption import Interrupted
+from fairbench.config.flag import OTHER, PANELS
+from fairbench.doors import COMMAND_GROUP, Command, registered, through
+from fairbench.errors import FairbenchError, Interrupted, NotJudged, UsageError, complaint
 from fairbench.version import __version__
 
-# Typer's own errors, which derive from click's class or from Typer's copy of it.
+# The common flags, in the order of --help; the remaining flags follow as they are declared.
+FIRST = (
+    *("preset", "scheduler", "schedulers", "workload", "workloads", "trace", "scenario"),
+    *("scenarios", "dp", "prefill", "decode", "gpu", "duration", "seed", "num_runs", "settings"),
+)
+PANELLED = ("run", "sweep", "plan", "compare")  # commands whose --help shows the flags by panel
+
+
+def panel_of(param: Any) -> str:
+    """Return the panel of a command's parameter; ``OTHER`` for a parameter without a panel."""
+    return getattr(param, "rich_help_panel", None) or OTHER
+
+
+class PanelCommand(TyperCommand):
+    """A command whose ``--help`` shows its flags by panel."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the panels that contain flags of the command."""
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        groups |= {panel: [] for panel in PANELS}
+        for param in self._in_order(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                argument = param.param_type_name == "argument"
+                groups["Arguments" if argument else panel_of(param)].append(record)
+        for panel, records in groups.items():
+            if records:
+                with formatter.section(panel):
+                    formatter.write_dl(records)
+
+    def _in_order(self, ctx: Any) -> list[Any]:
+        """Return the command's parameters, common flags first."""
+        places = {name: place for place, name in enumerate(FIRST)}
+        return sorted(self.get_params(ctx), key=lambda param: places.get(param.name or "", 1_000))
+
+
+# The groups of ``fairbench --help`` in their order; a door may add a group.
+SIMULATE, STORED, LOGS = "Simulate and compare", "Stored results", "Logs and records"
+SERVERS, CI, PAPERS = "Real servers", "Continuous integration", "Papers"
+
+
+def _own(group: str, about: str, target: str) -> Command:
+    return Command(group, about, f"fairbench.cli.{target}")
+
+
+_OWN: Mapping[str, Command] = {
+    "run": _own(
+        SIMULATE, "Run one experiment; print each client's service and latency.", "run:run"
+    ),
+    "compare": _own(
+        SIMULATE, "Compare experiments on the same seeds, with intervals.", "compare:compare"
+    ),
+    "sweep": _own(SIMULATE, "Run a grid of experiments and compare them.", "sweep:sweep"),
+    "plan": _own(
+        SIMULATE, "Find the smallest cluster that meets targets at a fixed load.", "plan:plan"
+    ),
+    "leaderboard": _own(
+        SIMULATE,
+        "Rank the schedulers of stored sweeps by significant differences.",
+        "leaderboard:leaderboard",
+    ),
+    "workload": _own(
+        SIMULATE,
+        "Check a workload file: clients, rates, and a cluster's load.",
+        "workload:workload",
+    ),
+    "profile": _own(
+        SIMULATE, "Make a timing profile of a model on a GPU or a live server.", "profile:profile"
+    ),
+    "list": _own(
+        SIMULATE, "List schedulers, workloads, profiles, engines and presets.", "list:list_names"
+    ),
+    "show": _own(STORED, "Print a stored run or the comparison of a sweep again.", "show:show"),
+    "report": _own(
+        STORED, "Write a page for a run, sweep, plan, leaderboard or log.", "report:report"
+    ),
+    "plot": _own(STORED, "Draw a figure of the DLPM paper, or of your own runs.", "plot:plot"),
+    "recover": _own(STORED, "Save the finished requests of a run that was killed.", "show:recover"),
+    "diagnose": _own(
+        LOGS,
+        "Find a log's heavy clients, who they delay, and a remedy.",
+        "diagnose:diagnose_log",
+    ),
+    "score": _own(LOGS, "Compute every fairness metric from any system's records.", "score:score"),
+    "trace": _own(LOGS, "Inspect recorded traffic, or write a changed copy of it.", "trace:trace"),
+    "validate": _own(
+        LOGS, "Replay measured runs in the simulator; compare the results.", "validate:validate"
+    ),
+    "engine-check": _own(
+        CI,
+        "Compare an engine's own decisions with fairbench's model.",
+        "engine_check:engine_check",
+    ),
+    "doctor": _own(
+        SERVERS, "Test whether a flood of one client makes another client wait.", "doctor:doctor"
+    ),
+    "check": _own(CI, "Compare runs with a baseline; exit 1 if one got worse.", "check:check"),
+    "baseline": _own(
+        CI, "Rerun stored experiments; report or accept differences.", "baseline:baseline"
+    ),
+}
+GROUPS = (SIMULATE, STORED, LOGS, SERVERS, CI, PAPERS)
+
+
+def command_names() -> list[str]:
+    """Return the names of all commands. Raises UsageError if a door adds a command that exists."""
+    added = sorted(registered(COMMAND_GROUP))
+    if twice := _OWN.keys() & set(added):
+        raise UsageError(f"{COMMAND_GROUP}: an installed package adds {min(twice)!r}, which exists")
+    return [*_OWN, *added]
+
+
+def command_named(name: str) -> Command:
+    """Return the command with the given name; the command of a door is loaded."""
+    command: Command = _OWN.get(name) or through(COMMAND_GROUP, name)
+    return command
+
+
+def _shown(name: str) -> Command:
+    try:
+        return command_named(name)
+    except UsageError as error:  # the package of the door is not installed
+        return Command(PAPERS, str(error).partition(": ")[2], "")
+
+
+def commands() -> Mapping[str, Command]:
+    """Return every command by name, in the order of ``GROUPS``."""
+    every = {name: _shown(name) for name in command_names()}
+    groups = dict.fromkeys([*GROUPS, *(command.group for command in every.values())])
+    return {
+        name: command
+        for group in groups
+        for name, command in every.items()
+        if command.group == group
+    }
+
+
+# Typer's errors, which derive from click's class or from Typer's copy of this class.
 WrongUsage: Any = typer.BadParameter.__base__
 
 
-_BETWEEN = re.compile(r"[\s,=:]|\.\.")  # between the numbers of a value
+_BETWEEN = re.compile(r"[\s,=:]|\.\.")  # separators between the numbers of a value
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?(ms|s|x|%|)", re.IGNORECASE)
 
 
@@ -49,17 +179,17 @@ def _code_of(error: FairbenchError) -> int:
 
 
 class _Listed(TyperCommand):
-    """A command of the list, whose line of help is looked up when it is shown."""
+    """A command in the list of ``fairbench --help``, which has only a name and a line of help."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Return the whole line, whatever the limit."""
+        """Return the whole line of help; the limit is ignored."""
         return command_named(self.name or "").about
 
 
 class _Commands(TyperGroup):
-    """The commands; an error ends as a line on stderr and an exit code, never a traceback.
+    """The group of all commands, which turns errors into a line on stderr and an exit code.
 
-    Listed commands have only a name; the used command is loaded.
+    Only the used command is loaded; the list of commands needs only names.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -70,7 +200,8 @@ class _Commands(TyperGroup):
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except WrongUsage as error:
-            if (text := error.format_message()).startswith("Usage: "):  # a group without a command
+            # the error of a group of commands that was called without a command
+            if (text := error.format_message()).startswith("Usage: "):
                 typer.echo(text, err=True)
             else:
                 complain(_wording(error))
@@ -81,14 +212,15 @@ class _Commands(TyperGroup):
         except MemoryError:
             complain("there is not enough memory")
             code = FAILED
-        except OSError as error:  # files that users name are checked where they are opened
+        # files of users are checked where they are opened, so this file is an output
+        except OSError as error:
             complain(f"{written_file(error)}: {error.strerror or error}")
             discard_output()
             code = FAILED
         sys.exit(code)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write one line a command, under the heading of its group."""
+        """Write one line per command, under the headings of the groups."""
         groups: dict[str, list[tuple[str, str]]] = {}
         width = max(map(len, command_names()))
         for name, entry in commands().items():
@@ -111,13 +243,13 @@ class _Commands(TyperGroup):
         for flag, value in pairwise([] if ctx.resilient_parsing else [*rest, "-"]):
             flag, equals, inner = flag.partition("=")
             if flag.startswith("--") and (not inner if equals else not value):
-                # Most likely a variable of a script that was never set.
+                # An empty value usually comes from an unset variable of a script.
                 raise UsageError(f"{flag} '': must not be empty")
         return name, load(name) if name else None, rest
 
 
 def check_digits(words: list[str]) -> None:
-    """Raise UsageError for a number in digits of another script, which Python would read."""
+    """Raise UsageError for numbers with digits other than 0 to 9, which Python would accept."""
     for flag, value in pairwise(["", *words]):
         name, equals, inner = value.partition("=")
         if equals and name.startswith("-"):
@@ -131,22 +263,14 @@ def _is_foreign_number(word: str) -> bool:
     return not word.isascii() and _NUMBER.fullmatch(word) is not None
 
 
-def _home(module: str, entry: Command, name: str) -> Any:
-    if not entry.studies:
-        return import_module(module)
-    from fairbench.studies import study
-
-    return study(module, name)
-
-
 def load(name: str) -> Any:
-    """Return a command as click's object, from its function or its group of commands.
+    """Return the click object of a command, which is a function or a group of commands.
 
-    Raises UsageError for a command of the studies if the studies are not installed.
+    Raises UsageError for a command of a door whose package is not installed.
     """
     entry = command_named(name)
     module, _, attribute = entry.target.partition(":")
-    found = getattr(_home(module, entry, name), attribute)
+    found = getattr(import_module(module), attribute)
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -160,7 +284,7 @@ def load(name: str) -> Any:
 
 @contextmanager
 def _before_typer() -> Iterator[None]:
-    """Handle exceptions that typer would end silently or with a traceback."""
+    """Turn exceptions that typer would ignore or print as a traceback into exit codes."""
     try:
         yield
     except Interrupted as error:
@@ -168,13 +292,13 @@ def _before_typer() -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as error:
         raise typer.Exit(interrupted(error)) from None
-    except BrokenPipeError:  # the reader of our output has closed it, as with `| head`
+    except BrokenPipeError:  # the reader of standard output has ended, as with `| head`
         discard_output()
         raise typer.Exit(FAILED) from None
 
 
 def _wording(error: Any) -> str:
-    """Word typer's error message: the flag, and the allowed values for a wrong value."""
+    """Return typer's error as one line: the flag, and the allowed values if a value is wrong."""
     details = getattr(error.__cause__, "errors", None)
     if details is not None:
         first = details()[0]

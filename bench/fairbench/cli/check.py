@@ -1,4 +1,4 @@
-"""``fairbench check``: stored runs compared with a baseline, for people and for CI."""
+"""``fairbench check``: compare stored runs with a baseline, for readers and for CI."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
+from fairbench import gate
+from fairbench.cli.output import show
 from fairbench.errors import NotJudged, RunFailed, UsageError
 
 if TYPE_CHECKING:
     from fairbench.gate.outcome import Outcome
 
-JOB_SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file whose Markdown a job of GitHub Actions shows
+# variable that names the file whose Markdown GitHub Actions shows for a job
+JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
-class Format(StrEnum):
+class CheckFormat(StrEnum):
     """The output format of an outcome."""
 
     TABLE = "table"
@@ -37,7 +40,7 @@ class Inconclusive(StrEnum):
 
 
 FormatOption = Annotated[
-    Format,
+    CheckFormat,
     Option(
         "--format",
         help="Output format. `github` prints annotations and adds the table to the summary of "
@@ -47,7 +50,7 @@ FormatOption = Annotated[
 
 
 def limit_option(unlimited: str) -> Any:
-    """Declare ``--fail-if``; the text says what applies without a limit."""
+    """Declare ``--fail-if``; ``unlimited`` is the sentence on the rule without limits."""
     return Option(
         metavar="METRIC:LOSS",
         help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
@@ -77,7 +80,7 @@ def check(
             "vtc.charge. Runs are compared even if this key differs; may be repeated.",
         ),
     ] = None,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = CheckFormat.TABLE,
     alpha: Annotated[
         float,
         Option(
@@ -97,7 +100,7 @@ def check(
     number. Runs over several seeds are paired by seed, as in `compare`; a check passes or fails
     only if the result is significant.
     """
-    with told(output):
+    with reporting(output):
         outcome = judged(baseline, current, fail_if or [], alpha=alpha, allowed=allow or [])
     print_outcome(outcome, output, inconclusive_fails=inconclusive is Inconclusive.FAIL)
 
@@ -111,55 +114,51 @@ def judged(
     allowed: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> Outcome:
-    """Compare two directories. Raises UsageError for an unusable directory or clause."""
+    """Compare two directories of runs. Raises UsageError for an unusable directory or clause."""
     from fairbench.gate.outcome import judge
-    from fairbench.gate.points import read_pairs
 
-    return judge(read_pairs(baseline, current, allowed, left_out), clauses, alpha=alpha)
+    return judge(gate.read_pairs(baseline, current, allowed, left_out), clauses, alpha=alpha)
 
 
 @contextmanager
-def told(output: Format) -> Iterator[None]:
-    """Print an error inside as an outcome, too, in the formats for machines."""
-    from fairbench.gate.outcome import NOTHING
-
+def reporting(output: CheckFormat) -> Iterator[None]:
+    """Print an error of the block as an outcome, too, if the output format is for programs."""
     try:
         yield
     except (UsageError, RunFailed) as error:
-        if output in (Format.JUNIT, Format.GITHUB):
-            _print(NOTHING.with_errors({"fairbench": str(error)}), output)
+        if output in (CheckFormat.JUNIT, CheckFormat.GITHUB):
+            _print(gate.NOTHING.with_errors({"fairbench": str(error)}), output)
         raise
 
 
 def print_outcome(
-    outcome: Outcome, output: Format, *, inconclusive_fails: bool = True, advice: str = ""
+    outcome: Outcome, output: CheckFormat, *, inconclusive_fails: bool = True, advice: str = ""
 ) -> None:
-    """Print an outcome on stdout; for GitHub also add it to the summary of the job.
+    """Print an outcome on stdout; with ``--format github``, also write the job's summary.
 
-    Raises NotJudged if a run failed, RunFailed, with the advice, if a check failed or is
-    inconclusive.
+    Raises NotJudged if a run failed. Raises RunFailed, with ``advice`` in the message, if a check
+    failed or is inconclusive.
     """
-    from fairbench.gate.judge import Verdict
-
     _print(outcome, output, inconclusive_fails=inconclusive_fails)
-    failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.INCONCLUSIVE)
-    if outcome.count(Verdict.ERROR):
+    failed, unknown = (
+        outcome.rows_with(gate.Verdict.FAIL),
+        outcome.rows_with(gate.Verdict.INCONCLUSIVE),
+    )
+    if outcome.rows_with(gate.Verdict.ERROR):
         raise NotJudged(f"not everything could be judged: {outcome.summary()}")
     if failed or (unknown and inconclusive_fails):
         raise RunFailed(f"the check failed: {outcome.summary()}{advice}")
 
 
-def _print(outcome: Outcome, output: Format, *, inconclusive_fails: bool = True) -> None:
-    from fairbench.cli.output import show
-    from fairbench.gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
+def _print(outcome: Outcome, output: CheckFormat, *, inconclusive_fails: bool = True) -> None:
 
-    if output is Format.TABLE:
-        show(outcome_text, outcome)
-    elif output is Format.MARKDOWN:
-        typer.echo(outcome_markdown(outcome), nl=False)
+    if output is CheckFormat.TABLE:
+        show(gate.outcome_text, outcome)
+    elif output is CheckFormat.MARKDOWN:
+        typer.echo(gate.outcome_markdown(outcome), nl=False)
     else:
-        made = as_junit if output is Format.JUNIT else as_commands
+        made = gate.as_junit if output is CheckFormat.JUNIT else gate.as_commands
         typer.echo(made(outcome, inconclusive_fails=inconclusive_fails), nl=False)
-    if output is Format.GITHUB and (summary := os.environ.get(JOB_SUMMARY)):
+    if output is CheckFormat.GITHUB and (summary := os.environ.get(JOB_SUMMARY)):
         with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(outcome_markdown(outcome))
+            file.write(gate.outcome_markdown(outcome))

@@ -1,4 +1,4 @@
-"""``fairbench compare``: experiments compared with the first, paired by seed."""
+"""``fairbench compare``: compare experiments with the first experiment, paired by seed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
+from fairbench import api, execute, metrics, report, results
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     NoProgress,
@@ -17,12 +18,12 @@ from fairbench.cli.flags import (
     option_of,
     takes,
 )
-from fairbench.config.flags.experiment import CompareFlags
-from fairbench.config.flags.flag import COMMON, OUTPUT, assigned
-from fairbench.config.flags.run import SEEDS
+from fairbench.cli.output import print_json, print_outcome, show
+from fairbench.config.flag import COMMON, OUTPUT, parse_assignments
+from fairbench.config.flags import RESUME, SEEDS, CompareFlags
 
 if TYPE_CHECKING:
-    from fairbench.results.pair_comparison import Contrast
+    from fairbench.results.comparison import Contrast
 
 
 @takes(CompareFlags)
@@ -60,13 +61,15 @@ def compare(
             metavar="SCHEDULER",
         ),
     ] = None,
+    every: Annotated[
+        bool, option(OUTPUT, "Show all metrics rather than the eight main ones.", "--all")
+    ] = False,
     result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
-        option(
-            OUTPUT,
+        option_of(
+            RESUME,
             "Go on with the comparison in this directory, or over more seeds, with --num-runs.",
-            metavar="DIR",
         ),
     ] = None,
     as_json: Annotated[bool, json_option("the comparison")] = False,
@@ -78,32 +81,25 @@ def compare(
     Prints, for every metric, the difference to the baseline, paired by seed, with its 95%
     confidence interval.
     """
-    from fairbench.api.comparison import Comparison
-    from fairbench.cli.output import print_json, print_outcome, show
-    from fairbench.execute.comparison import compare_experiments
-    from fairbench.metrics.catalogue import known_key
-    from fairbench.report.pair_table import contrast_text
-    from fairbench.report.progress import shown_progress
-    from fairbench.results.pair_comparison import contrast_json
-
-    chosen = [known_key(name) for name in metric or ()]  # before anything runs
-    compared = compare_experiments(
+    # so that an unknown metric is refused before the runs
+    chosen = [metrics.known_key(name) for name in metric or ()]
+    compared = execute.compare_experiments(
         [str(side) for side in sides or []],
         flags,
-        assigned(settings),
+        parse_assignments(settings),
         num_runs=num_runs,
         baseline=baseline,
         resume=resume,
         parent=result_dir,
-        progress=None if disable_tqdm else shown_progress(),
+        progress=None if disable_tqdm else report.shown_progress(),
         metrics=chosen,
     )
-    found = Comparison(compared.groups, chosen, paired=True)
+    found = api.Comparison(compared.groups, chosen, paired=True, every=every)
     path = compared.outcome.store.path if compared.outcome else None
     if as_json:
-        print_json(contrast_json(found.contrasts), path)
+        print_json(results.contrast_json(found.contrasts), path)
     else:
-        show(contrast_text, found.shown)
+        show(report.contrast_text, found.shown)
         _advise(found.shown, path)
     if compared.outcome is not None:
         print_outcome(compared.outcome)
@@ -111,7 +107,7 @@ def compare(
 
 
 def _advise(contrasts: list[Contrast], path: Path | None) -> None:
-    """Print where the comparison is stored, and how to add seeds if they may help."""
+    """Print where the comparison is stored, and how to add seeds if more seeds may decide."""
     if path is None:
         return
     typer.echo(f"files  {path}")

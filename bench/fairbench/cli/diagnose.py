@@ -1,4 +1,4 @@
-"""``fairbench diagnose``: the heavy clients of an access log, their harm, and a remedy."""
+"""``fairbench diagnose``: find an access log's heavy clients, the delayed clients, a remedy."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Annotated, Any, Unpack
 import typer
 from typer import Option
 
+from fairbench import capacity, diagnosis, execute
+from fairbench import report as reporting
 from fairbench.cli.flags import (
     NoProgress,
     ReportFile,
-    given,
+    given_options,
     json_option,
     log_params,
     option_of,
     takes,
 )
-from fairbench.cli.output import check_writable, write_report
-from fairbench.config.flags.flag import split_commas
-from fairbench.config.flags.run import RUN
-from fairbench.config.flags.trace import LogFlags
+from fairbench.cli.output import check_writable, print_json, show, write_report
+from fairbench.config.flag import split_commas
+from fairbench.config.flags import RUN, LogFlags
 from fairbench.diagnosis import FAIR, FCFS
 
 
@@ -31,10 +32,11 @@ def diagnose_log(
     ],
     dp: Annotated[
         int | None,
-        Option(
-            min=1,
-            help="Replicas in the replay. [default: the fewest that serve the load without the "
-            "floods]",
+        option_of(
+            RUN["dp"],
+            "Replicas in the replay.",
+            default="the fewest that serve the load without the floods",
+            least=1,
         ),
     ] = None,
     gpu: Annotated[str | None, option_of(RUN["gpu"])] = None,
@@ -42,10 +44,11 @@ def diagnose_log(
     engine: Annotated[str | None, option_of(RUN["engine"])] = None,
     scheduler: Annotated[
         str | None,
-        Option(
+        option_of(
+            RUN["scheduler"],
+            "Schedulers to replay under, the present one first.",
+            default=",".join((FCFS, *FAIR)),
             metavar="A,B",
-            help="Schedulers to replay under, the present one first. "
-            f"[default: {','.join((FCFS, *FAIR))}]",
         ),
     ] = None,
     slo: Annotated[
@@ -57,45 +60,42 @@ def diagnose_log(
         ),
     ] = None,
     no_plan: Annotated[
-        bool, Option("--no-plan", help="Do not search for the number of replicas.")
+        bool,
+        Option(
+            "--no-plan",
+            help="Skip the search for the smallest number of replicas that meets the targets.",
+        ),
     ] = False,
     report: ReportFile = None,
     as_json: Annotated[bool, json_option("the diagnosis")] = False,
     disable_tqdm: NoProgress = False,
     **log_flags: Unpack[LogFlags],
 ) -> None:
-    """Find a log's heavy clients, whom they harm, and a remedy.
+    """Find a log's heavy clients, who they delay, and a remedy.
 
     The log is replayed in the simulator under several schedulers. If the log has more than 12,000
     requests, only a part is replayed: the first flood, or the busiest period.
     """
-    from fairbench.capacity.slo import parse_slos
-    from fairbench.cli.output import print_json, show
-    from fairbench.diagnosis.access_log import read_log
-    from fairbench.diagnosis.diagnosis import Asked, diagnose
-    from fairbench.diagnosis.page import diagnosis_page
-    from fairbench.diagnosis.text import diagnosis_json, diagnosis_text
-    from fairbench.execute.context import run_context
-    from fairbench.report.progress import shown_progress
-
     check_writable(report)
     if slo:
-        parse_slos(slo)  # before anything is replayed
+        capacity.parse_slos(slo)  # so that a wrong target is refused before the replay
     params = log_params(file, log_flags)
-    flags: dict[str, Any] = given({"gpu": gpu, "model": model, "engine": engine})
+    flags: dict[str, Any] = given_options({"gpu": gpu, "model": model, "engine": engine})
     schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)
-    asked = Asked(flags, dp, tuple(schedulers), tuple(slo or ()), not no_plan)
-    with run_context(None if disable_tqdm else shown_progress()) as context:
+    asked = diagnosis.DiagnosisInput(flags, dp, tuple(schedulers), tuple(slo or ()), not no_plan)
+    with execute.run_context(None if disable_tqdm else reporting.shown_progress()) as context:
         with context.progress.watching():
             context.progress.update(f"reading {file}")
-            log = read_log(params)
-        found = diagnose(log, asked, context)
+            log = diagnosis.read_log(params)
+        found = diagnosis.diagnose(log, asked, context)
     if as_json:
-        print_json(diagnosis_json(found))
+        print_json(diagnosis.diagnosis_json(found))
     else:
-        show(diagnosis_text, found)
+        show(diagnosis.diagnosis_text, found)
     if report is not None:
-        write_report(diagnosis_page(found), report)  # last, so that a full disk loses no answer
+        write_report(
+            diagnosis.diagnosis_page(found), report
+        )  # written after the answer is printed, so that a full disk loses no answer
         if not as_json:
             typer.echo(f"report  {report}")
     if found.missing:

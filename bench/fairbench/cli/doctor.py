@@ -1,4 +1,4 @@
-"""``fairbench doctor``: which scheduler a server runs, and whether it protects its clients."""
+"""``fairbench doctor``: tell a server's scheduler, and test whether it protects clients."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from fairbench import live, profiling
 from fairbench.cli.exits import FAILED
-from fairbench.cli.flags import json_option, parse_headers
+from fairbench.cli.flags import (
+    Headers,
+    ServedModel,
+    ServerUrl,
+    json_option,
+    option_of,
+    parse_headers,
+)
+from fairbench.cli.output import print_json
+from fairbench.config.flags import HEADER
 from fairbench.errors import RunFailed
 
 
 def doctor(
-    base_url: Annotated[str, Option(metavar="URL", help="URL of the server, http://HOST:PORT.")],
+    base_url: ServerUrl,
     yes: Annotated[bool, Option("--yes", help="Send the flood without asking.")] = False,
     flood: Annotated[
         int | None,
@@ -27,41 +37,27 @@ def doctor(
         ),
     ] = None,
     seconds: Annotated[float, Option(min=1.0, help="Length of the flood test.")] = 60.0,
-    served_model_name: Annotated[
-        str | None,
-        Option(help="Name of the model in requests. [default: the name that the server lists]"),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        Option(
-            metavar="NAME=VALUE",
-            help="Header sent with every request, such as an API key; may be repeated.",
-        ),
-    ] = None,
+    served_model_name: ServedModel = None,
+    header: Headers = None,
     flood_header: Annotated[
         list[str] | None,
-        Option(
-            metavar="NAME=VALUE",
-            help="Header of the flood only, such as another API key; may be repeated.",
-        ),
+        option_of(HEADER, "Header of the flood only, such as another API key; may be repeated."),
     ] = None,
     as_json: Annotated[bool, json_option("the findings", panel=None)] = False,
 ) -> None:
-    """Test whether a server protects its light clients from a flood.
+    """Test whether a flood of one client makes another client wait.
 
-    Two test clients send short requests for a minute, one of them a flood, after a question or with
-    `--yes`. The exit code is 0 if the scheduler is active and nobody was harmed, and 1 otherwise.
+    Two test clients send short requests for a minute, and one of these clients floods the server.
+    The command asks first, unless `--yes` is given. The exit code is 0 if fairbench's scheduler is
+    active and the other client did not wait, and 1 otherwise.
     """
-    from fairbench.cli.output import print_json
     from fairbench.live import doctor as checks
-    from fairbench.live.driver.target import Target
-    from fairbench.live.requirements import require_live_extra
-    from fairbench.profiling.probe import root_of
 
-    require_live_extra()
-    root, headers = root_of(base_url), parse_headers(header)
+    live.require_live_extra()
+    root, headers = profiling.root_of(base_url), parse_headers(header)
     of_flood = parse_headers(flood_header, "--flood-header")
-    Target(root, headers={**headers, **of_flood})  # checks the URL and the headers
+    # this call checks the URL and the headers
+    live.DriverTarget(root, headers={**headers, **of_flood})
     facts = checks.facts_of(root, headers)
     at_once = flood or facts.flood()
     trial = None
@@ -78,16 +74,14 @@ def doctor(
 
 
 def _agreed(root: str, at_once: int, seconds: float) -> bool:
-    """Ask on a terminal; elsewhere nobody agrees."""
+    """Ask the user on a terminal; without a terminal, the answer is no."""
     question = f"Send up to {at_once} short requests at a time to {root} for {seconds:g} s?"
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
 def _listed(root: str, headers: dict[str, str]) -> str:
-    """Return the first model that the server lists. Raises RunFailed if it lists none."""
-    from fairbench.live.processes.http import get_json
-
-    models = get_json(f"{root}/v1/models", headers=headers).get("data")
+    """Return the first model that the server lists. Raises RunFailed for an empty list."""
+    models = live.get_json(f"{root}/v1/models", headers=headers).get("data")
     name = models[0].get("id") if isinstance(models, list) and models else None
     if not name:
         raise RunFailed(f"{root}/v1/models: the server lists no model; give --served-model-name")

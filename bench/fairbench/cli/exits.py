@@ -1,4 +1,4 @@
-"""Exit codes: how the command ends, and its last message on stderr."""
+"""Exit codes, and the last message of a command on stderr."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Iterable
 from fairbench.errors import printable, printable_lines
 
 FAILED, USAGE, NOT_JUDGED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
-# functions of typer and rich that print
+# names of typer's and rich's functions that print
 PRINTS = ("echo", "print", "flush", "write", "_write_buffer")
 STDOUT = 1  # the file descriptor of standard output
 
 
 def complain(message: str, notes: Iterable[str] = ()) -> None:
-    """Print one line on stderr, followed by notes such as the end of a server's log."""
+    """Print one line on stderr, followed by ``notes``, such as the end of a server's log."""
     line = printable(" ".join(message.split()))
     print(f"fairbench: {line}", *map(printable_lines, notes), sep="\n", file=sys.stderr)
 
 
 class Terminated(KeyboardInterrupt):
-    """The process received SIGTERM."""
+    """An exception for a process that received SIGTERM."""
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
@@ -33,9 +33,9 @@ def interrupted(error: KeyboardInterrupt) -> int:
 
 
 def written_file(error: OSError) -> str:
-    """Return the output that failed: the file that the error names, or standard output.
+    """Return the name of the output that an error concerns: a file, or standard output.
 
-    An error without a name is attributed to standard output if code that prints there raised it.
+    An error without a file name concerns standard output if a printing function raised the error.
     """
     if error.filename is not None:
         return str(error.filename)
@@ -44,5 +44,5 @@ def written_file(error: OSError) -> str:
 
 
 def discard_output() -> None:
-    """Discard standard output from now on, so that Python's final flush cannot fail."""
+    """Discard all further standard output, so that Python's final flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)

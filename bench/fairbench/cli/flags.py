@@ -1,4 +1,4 @@
-"""Flags of commands: those of experiments as typer's options, and code shared by commands."""
+"""Flags of commands as typer's options, and code that several commands share."""
 
 from __future__ import annotations
 
@@ -9,26 +9,35 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Option
 
-from fairbench.config.flags.flag import OUTPUT, Flag, flags_of
-from fairbench.config.flags.run import RAY_ADDRESS, READY, RUN, SERVER_PYTHON, SETTINGS, UNTESTED
+from fairbench.config.flag import OUTPUT, Flag, flags_of
+from fairbench.config.flags import (
+    HEADER,
+    RAY_ADDRESS,
+    READY,
+    RUN,
+    SERVED_MODEL,
+    SERVER_PYTHON,
+    SETTINGS,
+    UNTESTED,
+)
 from fairbench.errors import UsageError
-from fairbench.execute.executors import EXECUTORS
-from fairbench.workloads.traces.rows import AUTO
+from fairbench.execute.places import EXECUTORS
+from fairbench.workloads.traces import AUTO
 
 if TYPE_CHECKING:
-    from fairbench.config.flags.trace import LogFlags, TraceFlags
+    from fairbench.config.flags import LogFlags, TraceFlags
     from fairbench.workloads.traces.read import TraceParams
 
 DEFAULT_RESULT_DIR = Path("results/runs")
 
 
 def option(panel: str | None, about: str, *names: str, **rest: Any) -> Any:
-    """Declare an option of a command, and the panel of ``--help`` that shows it."""
+    """Declare an option of a command, with the option's panel in ``--help``."""
     return Option(*names, help=about, rich_help_panel=panel, **rest)
 
 
 def option_of(one: Flag, help: str = "", **changes: Any) -> Any:
-    """Return typer's option of a flag, with another help or other properties if they are given."""
+    """Return typer's option for a flag, optionally with another help text or other properties."""
     one = one.but(help, **changes)
     names = (one.option,) if one.option else ()
     limits = {"min": one.least, "max": one.most}
@@ -43,6 +52,11 @@ ResultDir = Annotated[
 ServerPython = Annotated[str | None, option_of(SERVER_PYTHON)]
 AllowUntested = Annotated[bool, option_of(UNTESTED)]
 ReadyTimeout = Annotated[float, option_of(READY)]
+ServerUrl = Annotated[
+    str, option_of(RUN["base_url"], "URL of the server, http://HOST:PORT.", metavar="URL")
+]
+Headers = Annotated[list[str] | None, option_of(HEADER)]
+ServedModel = Annotated[str | None, option_of(SERVED_MODEL)]
 RayAddress = Annotated[str | None, option_of(RAY_ADDRESS)]
 NoProgress = Annotated[bool, option(OUTPUT, "Do not show live progress.", "--disable-tqdm")]
 Explain = Annotated[
@@ -72,15 +86,15 @@ ReportFile = Annotated[
 
 
 def json_option(what: str = "", panel: str | None = OUTPUT) -> Any:
-    """Declare ``--json`` of a command that prints this; a panel of None is the usual one."""
+    """Declare ``--json`` of a command that prints ``what``; ``panel`` None is the usual panel."""
     about = f"{what} as " if what else ""
     return option(panel, f"Print {about}one JSON object, and nothing else.", "--json")
 
 
 def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the flags of a table as options; it is called with those that are given.
+    """Give a command the flags of a table as options; the command receives the given flags.
 
-    The command takes them as ``**flags: Unpack[TABLE]``, after its own parameters.
+    The command declares ``**flags: Unpack[TABLE]`` after the command's own parameters.
     """
     declared = flags_of(table)
 
@@ -93,7 +107,7 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
         parameters = [*map(_parameter, declared.values()), *rest]
-        # Typer reads this signature
+        # Typer reads the options from this signature
         called.__dict__["__signature__"] = inspect.Signature(parameters)
         called.__annotations__ = {one.name: one.annotation for one in parameters}
         called.__name__, called.__doc__ = command.__name__, command.__doc__
@@ -103,7 +117,7 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def _given(declared: Mapping[str, Flag], values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the flags that are given, by name, with the values that their texts mean."""
+    """Yield name and value of the flags that the user gave; texts become values."""
     for name, one in declared.items():
         value = values[name]
         if not (value is None or value is False or value == []):
@@ -123,7 +137,7 @@ def _parameter(one: Flag) -> inspect.Parameter:
 
 
 def log_params(file: str, flags: LogFlags) -> TraceParams:
-    """Return how a log or a trace is to be read. Raises UsageError."""
+    """Return the parameters with which a log or a trace is read. Raises UsageError."""
     from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
 
     columns = dict(flags.get("trace_map") or {})
@@ -142,19 +156,19 @@ def log_params(file: str, flags: LogFlags) -> TraceParams:
 
 
 def only_resumed(resume: Path, what: str, but: str = "no other setting can") -> UsageError:
-    """Return the error for other settings than those of a stored sweep, plan or search."""
+    """Return the error for settings beside ``--resume``, which uses stored settings."""
     return UsageError(
         f"--resume {resume} continues the {what} with its stored settings; {but} be given with it"
     )
 
 
-def given(options: Mapping[str, Any]) -> dict[str, Any]:
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are not None."""
     return {key: value for key, value in options.items() if value is not None}
 
 
 def parse_headers(texts: list[str] | None, flag: str = "--header") -> dict[str, str]:
-    """Parse ``NAME=VALUE`` texts. An error does not show the text, which may be secret."""
+    """Parse ``NAME=VALUE`` texts. Error messages do not contain the text, which may be secret."""
     pairs = [text.partition("=") for text in texts or ()]
     for name, equals, _ in pairs:
         if not (equals and name.strip()):
@@ -179,7 +193,7 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
 
 
 def above_0(flag: str, value: float | None) -> float | None:
-    """Return the value of a flag. Raises UsageError unless it is above 0 and finite."""
+    """Return the value of a flag. Raises UsageError for a value that is not positive and finite."""
     if value is not None and not 0 < value < float("inf"):
         raise UsageError(f"{flag} {value:g}: must be above 0 and finite")
     return value

@@ -1,4 +1,4 @@
-"""``fairbench leaderboard``: the schedulers of stored sweeps in one ranked table."""
+"""``fairbench leaderboard``: rank the schedulers of stored sweeps in one table."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
+from fairbench import report as reporting
+from fairbench import results
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
+from fairbench.cli.output import check_report, print_json, show, write_report
 
 if TYPE_CHECKING:
-    from fairbench.results.board.board import Board
+    from fairbench.results.board import Board
 
 DEFAULT_STORE = DEFAULT_RESULT_DIR / "leaderboard"
 
 
-class Format(StrEnum):
+class BoardFormat(StrEnum):
     """The output format of the table."""
 
     TABLE = "table"
@@ -56,12 +59,12 @@ def leaderboard(
         Option(metavar="ROW", help="Scheduler to show; may be repeated. [default: all]"),
     ] = None,
     output: Annotated[
-        Format,
+        BoardFormat,
         Option(
             "--format",
             help="Output format. `csv` prints a line per run, which `leaderboard` reads again.",
         ),
-    ] = Format.TABLE,
+    ] = BoardFormat.TABLE,
     report: Annotated[
         Path | None,
         Option(
@@ -72,38 +75,32 @@ def leaderboard(
         ),
     ] = None,
 ) -> None:
-    """Rank the schedulers of stored sweeps by what is significant.
+    """Rank the schedulers of stored sweeps by significant differences.
 
-    Nothing is run. A scheduler that lacks a run in some configuration is listed without a rank.
+    The command makes no runs. A scheduler that lacks a run in some configuration is listed without
+    a rank.
     """
-    from fairbench.cli.output import check_report, write_report
-    from fairbench.results.board.board import chosen, make_board
-    from fairbench.results.board.stored import lines_csv, read_stored
-
     check_report(report)
-    stored = read_stored(stores or [DEFAULT_STORE])
-    lines = chosen(stored.lines, place or (), row or ())
-    if output is Format.CSV:
-        typer.echo(lines_csv(lines), nl=False)
+    stored = results.read_stored(stores or [DEFAULT_STORE])
+    lines = results.chosen(stored.lines, place or (), row or ())
+    if output is BoardFormat.CSV:
+        typer.echo(results.lines_csv(lines), nl=False)
         if report is None:
             return
-    board = make_board(lines, stored.missing, sort=sort, baseline=baseline)
+    board = results.make_board(lines, stored.missing, sort=sort, baseline=baseline)
     if report is not None:
         from fairbench.report.board_page import board_page
 
         write_report(board_page(board), report)
-    if output is not Format.CSV:
+    if output is not BoardFormat.CSV:
         _print(board, output)
 
 
-def _print(board: Board, output: Format) -> None:
-    from fairbench.cli.output import print_json, show
-    from fairbench.report.board_table import board_markdown, board_text
-    from fairbench.results.board.board import board_json
+def _print(board: Board, output: BoardFormat) -> None:
 
-    if output is Format.JSON:
-        print_json(board_json(board))
-    elif output is Format.MARKDOWN:
-        typer.echo(board_markdown(board), nl=False)
+    if output is BoardFormat.JSON:
+        print_json(results.board_json(board))
+    elif output is BoardFormat.MARKDOWN:
+        typer.echo(reporting.board_markdown(board), nl=False)
     else:
-        show(board_text, board)
+        show(reporting.board_text, board)

@@ -1,21 +1,28 @@
-"""``fairbench list``: the names that the command line accepts."""
+"""``fairbench list``: print the names that the command line accepts."""
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
 
+from fairbench import config, hardware, schedulers, workloads
+from fairbench.cli.output import chosen_width
 from fairbench.errors import UsageError
-from fairbench.files.toml_text import toml_value
+from fairbench.files.formats import toml_value
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.engines import ENGINES
 from fairbench.schedulers.eviction.registry import EVICTIONS
 
 
-class Kind(StrEnum):
+class ListKind(StrEnum):
     """The kinds of names that can be listed."""
 
     SCHEDULERS = "schedulers"
@@ -30,46 +37,77 @@ class Kind(StrEnum):
 
 def list_names(
     kind: Annotated[
-        Kind | None, typer.Argument(metavar="KIND", help="Names to list. [default: everything]")
+        ListKind | None, typer.Argument(metavar="KIND", help="Names to list. [default: everything]")
     ] = None,
 ) -> None:
     """List schedulers, workloads, profiles, engines and presets.
 
-    Parts are listed with the parameters that `run --set` takes, presets with the values they set.
+    Schedulers and engines are listed with the parameters that `run --set` takes, and presets with
+    the values that they set.
     """
     sections = {
-        Kind.SCHEDULERS: _schedulers,
-        Kind.ROUTERS: _routers,
-        Kind.GATEWAYS: _gateways,
-        Kind.WORKLOADS: _workloads,
-        Kind.PROFILES: _profiles,
-        Kind.PRESETS: _presets,
-        Kind.ENGINES: _engines,
-        Kind.EVICTIONS: _evictions,
+        ListKind.SCHEDULERS: _schedulers,
+        ListKind.ROUTERS: _routers,
+        ListKind.GATEWAYS: _gateways,
+        ListKind.WORKLOADS: _workloads,
+        ListKind.PROFILES: _profiles,
+        ListKind.PRESETS: _presets,
+        ListKind.ENGINES: _engines,
+        ListKind.EVICTIONS: _evictions,
     }
-    wanted = [kind] if kind else list(sections)
-    typer.echo("\n\n".join("\n".join(sections[one]()) for one in wanted))
+    texts = {one: list(sections[one]()) for one in ([kind] if kind else sections)}
+    blocks = [*([] if kind else [list(_overview(texts))]), *texts.values()]
+    width = chosen_width()
+    lines = ["\n".join(_folded(line, width) for line in block) for block in blocks]
+    typer.echo("\n\n".join(lines))
+
+
+def _overview(texts: Mapping[ListKind, list[str]]) -> Iterator[str]:
+    """Yield the number of names of each kind, and how to list one kind."""
+    yield "Names that options accept, by kind. `fairbench list KIND` prints one kind."
+    for kind, lines in texts.items():
+        names = sum(NAME.match(line) is not None for line in lines)
+        yield f"{kind.value:<12}{names:>4}   {ABOUT[kind]}"
+    yield "Parameters are set by --set NAME.PARAM=VALUE, such as --set dlpm.quantum=5000."
+
+
+NAME = re.compile(r"  \S")
+ABOUT = {
+    ListKind.SCHEDULERS: "order of requests: pairs (--scheduler), local schedulers, the machine",
+    ListKind.ROUTERS: "choice of the replica (--router)",
+    ListKind.GATEWAYS: "queue in front of the router (--gateway, --saturation)",
+    ListKind.WORKLOADS: "clients and their programs (--workload)",
+    ListKind.PROFILES: "timing of a model on a GPU (--gpu, --model)",
+    ListKind.PRESETS: "settings of a paper (--preset)",
+    ListKind.ENGINES: "simulated engine of a replica (--engine)",
+    ListKind.EVICTIONS: "use of KV memory (--eviction)",
+}
+
+
+def _folded(line: str, width: int | None) -> str:
+    """Return a line folded at ``width`` characters; further lines are indented below the text."""
+    if width is None or len(line) <= width:
+        return line
+    indent = 6 if "  # " in line else 23
+    return "\n".join(wrap(line, width, subsequent_indent=" " * indent, break_on_hyphens=False))
 
 
 def _schedulers() -> Iterator[str]:
-    from fairbench.config.settings import MACHINE
-    from fairbench.schedulers.registry import PAIRS, local_class, locals_by_name
 
     yield "Schedulers (--scheduler): a router and a local scheduler"
-    for name, (router, local) in PAIRS.items():
+    for name, (router, local) in schedulers.PAIRS.items():
         yield f"  {name:<20} {router} + {local}"
     yield from ("", "Local schedulers (--local), parameters for --set")
-    yield from _parts(locals_by_name(), local_class)
+    yield from _part_lines(schedulers.locals_by_name(), schedulers.local_class)
     yield from ("", "Engine, cluster and timing, parameters for --set")
-    for name, params in MACHINE.items():
+    for name, params in config.MACHINE.items():
         yield from _part(name, params, params)
 
 
 def _routers() -> Iterator[str]:
-    from fairbench.schedulers.registry import router_class, routers_by_name
 
     yield "Routers (--router), parameters for --set"
-    yield from _parts(routers_by_name(), router_class)
+    yield from _part_lines(schedulers.routers_by_name(), schedulers.router_class)
 
 
 def _gateways() -> Iterator[str]:
@@ -78,36 +116,37 @@ def _gateways() -> Iterator[str]:
     yield (
         "Gateways (--gateway), parameters for --set; every local scheduler can be a gateway, too"
     )
-    yield from _parts(registry.policies_by_name(), registry.policy_class)
+    yield from _part_lines(registry.policies_by_name(), registry.policy_class)
     usual = registry.DEFAULT_DETECTOR
     yield from ("", f"Saturation (--saturation, {usual} unless given), parameters for --set")
-    yield from _parts(registry.DETECTORS, registry.detector_class)
+    yield from _part_lines(registry.DETECTORS, registry.detector_class)
     yield from ("", "Every gateway, parameters for --set")
     yield from _part(registry.GATEWAY, registry.GatewayParams, registry.GatewayParams)
 
 
 def _engines() -> Iterator[str]:
-    from fairbench.hardware.cluster_params import DISAGGREGATION, DisaggregationParams
-    from fairbench.hardware.engines import DEFAULT_ENGINE
     from fairbench.named import imported
-    from fairbench.schedulers.params import as_settings
 
-    yield f"Engines (--engine, {DEFAULT_ENGINE} unless given), parameters for --set"
+    yield f"Engines (--engine, {hardware.DEFAULT_ENGINE} unless given), parameters for --set"
     for name, kind in ENGINES.items():
         yield _entry(name, kind.description)
-        yield from _settings(as_settings(kind.part, imported(kind.params)()))
+        params = imported(kind.params)
+        yield from _settings(schedulers.default_settings(kind.part, params), params)
     yield from ("", "Prefill and decode apart (--prefill, --decode), parameters for --set")
-    yield from _part(DISAGGREGATION, DisaggregationParams, DisaggregationParams)
+    yield from _part(
+        hardware.DISAGGREGATION, hardware.DisaggregationParams, hardware.DisaggregationParams
+    )
 
 
 def _evictions() -> Iterator[str]:
-    from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, eviction_class
+    usual = schedulers.DEFAULT_EVICTION
+    yield f"Eviction policies (--eviction, {usual} unless given), parameters for --set"
+    yield from _part_lines(EVICTIONS, schedulers.eviction_class)
+    yield from ("", "Memory as a fair share, parameters for --set")
+    yield from _part(schedulers.MEMORY, schedulers.MemoryParams, schedulers.MemoryParams)
 
-    yield f"Eviction policies (--eviction, {DEFAULT_EVICTION} unless given), parameters for --set"
-    yield from _parts(EVICTIONS, eviction_class)
 
-
-def _parts(names: Iterable[str], find: Callable[[str], Any]) -> Iterator[str]:
+def _part_lines(names: Iterable[str], find: Callable[[str], Any]) -> Iterator[str]:
     """Yield the lines of each part, or the reason why it is not available."""
     for name in names:
         try:
@@ -119,38 +158,55 @@ def _parts(names: Iterable[str], find: Callable[[str], Any]) -> Iterator[str]:
 
 
 def _part(name: str, described: type, params_class: type) -> Iterator[str]:
-    from fairbench.schedulers.params import as_settings
 
     yield _entry(name, described.__doc__ or "")
-    yield from _settings(as_settings(name, params_class()))
+    yield from _settings(schedulers.default_settings(name, params_class), params_class)
 
 
 def _entry(name: str, description: str) -> str:
     """Return a name with the first line of its docstring or description, if any."""
-    return f"  {name:<20} {description.strip().partition(chr(10))[0]}".rstrip()
+    first = description.strip().partition("\n")[0]
+    return f"  {name:<20} {first.replace('``', '')}".rstrip()
 
 
-def _settings(settings: Mapping[str, Any]) -> Iterator[str]:
+def _settings(settings: Mapping[str, Any], described: type | None = None) -> Iterator[str]:
+    """Yield parameters with their values, each followed by the parameter's meaning, if known."""
     for key, value in settings.items():
-        yield f"    {key} = {toml_value(value)}"
+        meaning = meaning_of(key, described)
+        yield f"    {key} = {toml_value(value)}" + (f"  # {meaning}" if meaning else "")
+
+
+@cache
+def _meanings() -> dict[str, str]:
+    text = files("fairbench.cli").joinpath("meanings.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def meaning_of(key: str, params: type | None) -> str:
+    """Return the meaning of ``PART.PARAM``; for a user's scheduler, from the class's docstring."""
+    if params is None:
+        return ""
+    name = key.partition(".")[2]
+    ours = params.__module__.startswith("fairbench")
+    text = "" if ours else " ".join((params.__doc__ or "").split())
+    said = re.search(rf"``{name}``:? (?:is )?(.+?)[.;](?: |$)", text)
+    return said[1].replace("``", "") if said else _meanings().get(key, _meanings().get(name, ""))
 
 
 def _workloads() -> Iterator[str]:
-    from fairbench.workloads.spec import load_workload, workload_names
 
     yield "Workloads (--workload), parameters for --set"
-    for name in workload_names():
-        spec = load_workload(name)
+    for name in workloads.workload_names():
+        spec = workloads.load_workload(name)
         yield _entry(name, spec.description)
         yield from _settings({f"{name}.{param}": value for param, value in spec.params.items()})
 
 
 def _presets() -> Iterator[str]:
-    from fairbench.config.preset import preset_names, read_preset
 
-    yield "Presets (--preset): a paper's settings; sources: docs/contribute/papers.md"
-    for name in preset_names():
-        preset = read_preset(name)
+    yield "Presets (--preset): a paper's settings; docs/reference/papers.md explains them"
+    for name in config.preset_names():
+        preset = config.read_preset(name)
         yield _entry(name, preset.description)
         yield from _settings({one.key: one.value for one in preset.facts})
 

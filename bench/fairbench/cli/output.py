@@ -1,4 +1,4 @@
-"""Output of summaries, comparisons, pages, and lines in sglang.bench_serving's format."""
+"""Output of commands: summaries, comparisons, pages, and lines like sglang.bench_serving's."""
 
 from __future__ import annotations
 
@@ -14,61 +14,69 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from fairbench import capacity, report, results
 from fairbench.cli.flags import option
-from fairbench.config.flags.flag import OUTPUT
+from fairbench.config.flag import OUTPUT
 from fairbench.errors import UsageError, writing
 
 if TYPE_CHECKING:
-    from fairbench.execute.sweeps import SweepOutcome
+    from fairbench.execute.repeats import SweepOutcome
     from fairbench.metrics.records import Requests
     from fairbench.report.pages.page import Page
     from fairbench.results.comparison import SchedulerResults
+    from fairbench.results.references import Reference
 
 MIN_WIDTH = 60
 
 
 def print_summary(
-    summary: Mapping[str, Any], path: Path, *, complete: bool, explain: bool = False
+    summary: Mapping[str, Any],
+    path: Path,
+    *,
+    complete: bool,
+    explain: bool = False,
+    reference: Reference | None = None,
 ) -> None:
-    """Print the summary for people on stdout, as plain text unless stdout is a terminal.
+    """Print a run's summary as text on stdout, with colours on a terminal.
 
-    ``explain`` adds sentences about its numbers.
+    ``explain`` adds sentences about the numbers. The verdict compares the run with ``reference``.
     """
-    from fairbench.report.run_table import summary_text
-
-    colour, width = look()
-    text = summary_text(summary, path=path, complete=complete, colour=colour, width=width)
+    colour, width = terminal_look()
+    text = report.summary_text(
+        summary, path=path, complete=complete, colour=colour, width=width, reference=reference
+    )
     if explain:
-        from fairbench.report.explained import explained_text
-
-        text += explained_text(summary, width)
+        text += report.explained_text(summary, width)
     typer.echo(text, nl=False)
 
 
 def check_explain(explain: bool, *, single: bool, as_json: bool) -> None:
-    """Raise UsageError if ``--explain`` is given, but no summary of a single run is printed."""
+    """Raise UsageError for ``--explain`` without a printed summary of a single run."""
     if explain and as_json:
         raise UsageError("--explain cannot be combined with --json, which prints no text")
     if explain and not single:
         raise UsageError("--explain needs a single run")
 
 
-def look() -> tuple[bool, int]:
+def terminal_look() -> tuple[bool, int]:
     """Return whether tables on stdout have colours, and their width in columns.
 
-    The width is that of the terminal; the variable ``COLUMNS`` overrides it, in a pipe too.
+    The variable ``COLUMNS`` overrides the terminal's width, also in a pipe.
     """
-    from fairbench.report.table import MAX_WIDTH
+    columns = min(chosen_width() or report.MAX_WIDTH, report.MAX_WIDTH)
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ, max(MIN_WIDTH, columns)
 
-    terminal = sys.stdout.isatty()
-    chosen = terminal or os.environ.get("COLUMNS", "").isdigit()
-    columns = shutil.get_terminal_size((MAX_WIDTH, 24)).columns if chosen else MAX_WIDTH
-    return terminal and "NO_COLOR" not in os.environ, max(MIN_WIDTH, min(columns, MAX_WIDTH))
+
+def chosen_width() -> int | None:
+    """Return the width of the terminal, or ``COLUMNS``; None without both, as in a pipe."""
+    if not (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()):
+        return None
+    return max(MIN_WIDTH, shutil.get_terminal_size((100, 24)).columns)
 
 
 def show(made: Callable[..., str], *args: Any) -> None:
-    """Print the text that a function makes of these arguments, with the ``look`` of stdout."""
-    colour, width = look()
+    """Print the text that ``made`` returns for the colours and width of stdout."""
+    colour, width = terminal_look()
     typer.echo(made(*args, colour=colour, width=width), nl=False)
 
 
@@ -80,10 +88,8 @@ def print_json(summary: Mapping[str, Any], saved: Path | None = None) -> None:
 
 
 def print_comparison(cells: Sequence[SchedulerResults], path: Path) -> None:
-    """Print the comparison of a sweep for people, on stdout."""
-    from fairbench.report.comparison_table import comparison_text
-
-    show(comparison_text, cells)
+    """Print the comparison of a sweep as text on stdout."""
+    show(report.comparison_text, cells)
     typer.echo(f"files  {path}")
 
 
@@ -96,27 +102,22 @@ def print_outcome(outcome: SweepOutcome) -> None:
 
 
 def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
-    """Print the answer of a plan on stdout, for people or programs."""
-    from fairbench.capacity.carry_out import ANSWER
-    from fairbench.capacity.table import answer_text
-
+    """Print the answer of a plan on stdout, as text or JSON."""
     if as_json:
         print_json(answer, path)
         return
-    show(answer_text, answer)
-    typer.echo(f"files  {path / ANSWER}")
+    show(capacity.answer_text, answer)
+    typer.echo(f"files  {path / capacity.ANSWER}")
 
 
 def check_report(path: Path | None, flag: str = "--report") -> None:
     """Raise UsageError for a name that does not end in .html or .md."""
     if path is not None:
-        from fairbench.report.pages.written import check_ending
-
-        check_ending(path, flag)
+        report.check_ending(path, flag)
 
 
 def check_writable(path: Path | None, flag: str = "--report") -> None:
-    """Raise UsageError for a page that cannot be written. Called before a long computation."""
+    """Raise UsageError for an unwritable page; call this before a long computation."""
     if path is None:
         return
     check_report(path, flag)
@@ -129,9 +130,7 @@ def check_writable(path: Path | None, flag: str = "--report") -> None:
 
 def write_report(page: Page, path: Path, flag: str = "--report") -> None:
     """Write a page in the format of the file's suffix. Raises UsageError on failure."""
-    from fairbench.report.pages.written import write_page
-
-    write_page(page, path, flag)
+    report.write_page(page, path, flag)
 
 
 OutputFile = Annotated[
@@ -152,19 +151,17 @@ OutputDetails = Annotated[
 ]
 
 OnSaved: TypeAlias = Callable[[Path, Mapping[str, Any]], None]
-"""Called with the directory and the summary of each run that was saved."""
+"""A callback with the directory and the summary of each saved run."""
 
 
 def run_lines(path: Path | None, *, details: bool) -> OnSaved:
-    """Return a callback that appends a run's line to the file, if a path is given.
+    """Return a callback that appends a run's line to the file ``path``, if given.
 
-    Raises UsageError before anything runs, as ``add_bench_line`` would.
+    Raises UsageError for an unwritable file, before any run.
     """
     _check_details(path, details)
     if path is not None:
-        from fairbench.report.bench_line import check_appendable
-
-        check_appendable(path)
+        report.check_appendable(path)
     return lambda run, summary: add_run_line(path, run, summary, details=details)
 
 
@@ -174,10 +171,8 @@ def add_run_line(
     """Call ``add_bench_line`` for a stored run. Raises DataError if its requests are unreadable."""
 
     def requests() -> Requests:
-        from fairbench.results.run_tables import read_tables
-        from fairbench.results.store import read_run
 
-        return read_tables(read_run(run)).requests
+        return results.read_tables(results.read_run(run)).requests
 
     if path is not None or details:
         add_bench_line(path, summary, requests, details=details)
@@ -190,10 +185,10 @@ def add_bench_line(
     *,
     details: bool,
 ) -> None:
-    """Append the summary in sglang.bench_serving's format to a file, if a path is given.
+    """Append a summary in sglang.bench_serving's format to the file ``path``, if given.
 
-    With ``details``, add its requests. Raises UsageError if the file cannot be written, or if
-    details are asked for without one.
+    ``details`` adds an entry per request. Raises UsageError if the file cannot be written, and for
+    ``details`` without a file.
     """
     from fairbench.report.bench_line import append_line, bench_details, bench_line
 

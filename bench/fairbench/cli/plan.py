@@ -1,4 +1,4 @@
-"""``fairbench plan``: the smallest cluster that meets targets at a fixed load."""
+"""``fairbench plan``: find the smallest cluster that meets targets at a fixed load."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Unpack
 
 from typer import Option
 
+from fairbench import capacity, config, diagnosis, execute, figures, report, results
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     ExecutorName,
@@ -21,13 +22,13 @@ from fairbench.cli.flags import (
     option_of,
     takes,
 )
-from fairbench.config.flags.experiment import PlanFlags
-from fairbench.config.flags.flag import COMMON, OUTPUT, assigned, split_commas
-from fairbench.config.flags.run import RUN, SEEDS
+from fairbench.cli.output import print_plan
+from fairbench.config.flag import COMMON, parse_assignments, split_commas
+from fairbench.config.flags import PICTURE, RESUME, RUN, SEEDS, PlanFlags
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.executors import LOCAL, executor_named
+from fairbench.execute.places import LOCAL, executor_named
 
-SIZES, LOADS = "1..32", "1"  # defaults of --dp and --loads
+SIZES, ONE, LOADS = "1..32", "1", "1"  # defaults of the flags --dp and --loads
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 
 
@@ -52,7 +53,7 @@ def plan(
     ] = None,
     dp: Annotated[
         str | None,
-        option(COMMON, f"Range of replicas to search. [default: {SIZES}]", metavar="LOW..HIGH"),
+        option_of(RUN["dp"], "Range of replicas to search.", default=SIZES, metavar="LOW..HIGH"),
     ] = None,
     gpu: Annotated[
         str | None,
@@ -60,6 +61,15 @@ def plan(
             RUN["gpu"],
             "Timing profiles. The plan is for the first; the others are shown as alternatives.",
             metavar="A,B",
+        ),
+    ] = None,
+    max: Annotated[
+        str | None,
+        Option(
+            "--max",
+            metavar="users",
+            help="Find the most users (clients) that --dp replicas carry within the targets, "
+            "instead of the fewest replicas.",
         ),
     ] = None,
     price: Annotated[
@@ -97,14 +107,11 @@ def plan(
     ] = False,
     plot: Annotated[
         Path | None,
-        Option(
-            metavar="FILE.svg",
-            help="Draw load against replicas into this file (.svg, .png or .pdf), too.",
-        ),
+        option_of(PICTURE, "Draw load against replicas into this file (.svg, .png or .pdf), too."),
     ] = None,
     result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[
-        Path | None, option(OUTPUT, "Directory of an interrupted plan to continue.", metavar="DIR")
+        Path | None, option_of(RESUME, "Directory of an interrupted plan to continue.")
     ] = None,
     as_json: Annotated[bool, json_option("the answer")] = False,
     executor: ExecutorName = LOCAL,
@@ -117,49 +124,44 @@ def plan(
     The search is binary, and all cluster sizes use the same seeds. Exits with code 1 if no size in
     the range meets the targets with the first scheduler on the first GPU.
     """
-    from fairbench.capacity.carry_out import asked, begin, carry_out
-    from fairbench.capacity.question import NUM_RUNS, Question
-    from fairbench.capacity.table import head_lines
-    from fairbench.cli.output import print_plan
-    from fairbench.diagnosis.likeness import recorded_waits
-    from fairbench.execute.context import run_context
-    from fairbench.figures.capacity import draw_plan
-    from fairbench.figures.style import check_plot
-    from fairbench.report.progress import shown_progress
-    from fairbench.results.sweep_store import SweepStore
+    from fairbench.capacity.carry_out import begin_plan, carry_out, question_of
 
     if plot is not None:
-        check_plot(plot)
+        figures.check_plot(plot)
     runs_on = executor_named(executor, ray_address)
     if resume is None:
-        low, high = _range(dp or SIZES)
-        question = Question(
+        low, high = _replica_range(dp or (SIZES if max is None else ONE))
+        question = capacity.PlanQuestion(
             tuple(slo or ()),
             split_commas("--scheduler", scheduler or RUN["scheduler"].default),
-            *(low, high, flags, assigned(settings)),
+            *(low, high, flags, parse_assignments(settings)),
             gpus=split_commas("--gpu", gpu or RUN["gpu"].default),
             loads=_loads(loads or LOADS),
             prices=_prices(price),
-            num_runs=num_runs or NUM_RUNS,
+            num_runs=num_runs or capacity.NUM_RUNS,
             certain=certain,
             every=every,
             sharing=not no_sharing,
+            most=max or "",
         )
-        store = begin(question, result_dir)
+        store = begin_plan(question, result_dir)
     else:
-        own = (slo, flags, settings, scheduler, dp, gpu, price, loads, num_runs)
+        own = (slo, flags, settings, scheduler, dp, max, gpu, price, loads, num_runs)
         if any((*own, certain, every, no_sharing)):
             raise only_resumed(resume, "plan")
-        store = SweepStore(resume)
-        asked(store)
-    with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
-        answer = carry_out(store, context, recorded_waits(asked(store), context))
+        store = results.SweepStore(resume)
+        question_of(store)
+    with execute.run_context(None if disable_tqdm else report.shown_progress(), runs_on) as context:
+        answer = carry_out(store, context, diagnosis.recorded_waits(question_of(store), context))
     if plot is not None:
-        draw_plan(answer, plot, "; ".join(head_lines(answer)))
+        figures.draw_plan(answer, plot, "; ".join(capacity.head_lines(answer)))
     print_plan(answer, store.path, as_json=as_json)
-    lacking = [row for row in answer["choices"] if row["replicas"] is None]
+    size = answer.get("size", "replicas")
+    lacking = [row for row in answer["choices"] if row[size] is None]
     planned = (answer["choices"][0]["scheduler"], answer["choices"][0]["gpu"])
     mine = [row["tried"] for row in lacking if (row["scheduler"], row["gpu"]) == planned]
+    if mine and size != "replicas":
+        raise RunFailed("no tested number of users meets the targets")
     if mine:
         every = all(len(tried) > answer["high"] - answer["low"] for tried in mine)
         whole = f"no number of replicas from {answer['low']} to {answer['high']} meets the targets"
@@ -168,12 +170,13 @@ def plan(
         )
 
 
-def _range(text: str) -> tuple[int, int]:
-    from fairbench.config.spec import MAX_REPLICAS
+def _replica_range(text: str) -> tuple[int, int]:
 
     match = RANGE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"--dp {text}: write LOW..HIGH, such as 1..32, at most {MAX_REPLICAS:,}")
+        raise UsageError(
+            f"--dp {text}: write LOW..HIGH, such as 1..32, at most {config.MAX_REPLICAS:,}"
+        )
     return int(match[1]), int(match[2] or match[1])
 
 

@@ -1,4 +1,4 @@
-"""``fairbench plot``: a figure of the DLPM paper, or pictures of your own runs."""
+"""``fairbench plot``: draw a figure of the DLPM paper, or pictures of a user's runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Annotated
 import typer
 from typer import Option
 
+from fairbench import figures, results
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
-from fairbench.config.flags.flag import split_commas
+from fairbench.config.flag import split_commas
+from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError, unknown_name, writing
-from fairbench.studies import study
 
 DEFAULT_PLOT_DIR = Path("plots")
 ALL = "all"
-QUICK = "-quick"  # suffix of a store's name that holds one seed of each point
+QUICK = "-quick"  # suffix of the directory of a figure's quick runs, with one seed per point
 
 
 def plot(
@@ -52,7 +53,7 @@ def plot(
         Path | None,
         Option(
             metavar="FILE.tex",
-            help="File to which the numbers of DIR are written as a LaTeX table, too.",
+            help="File to which the results in DIR are also written, as a LaTeX table.",
         ),
     ] = None,
     columns: Annotated[
@@ -64,7 +65,9 @@ def plot(
         ),
     ] = None,
 ) -> None:
-    """Draw a figure of the DLPM paper, or of your own runs. Runs nothing.
+    """Draw a figure of the DLPM paper, or of your own runs.
+
+    The command makes no runs.
 
     For a directory, draws bars with 95% confidence intervals, P95 latency against throughput, the
     distribution of latencies, and lines over the swept values of a parameter, a load or replicas.
@@ -87,7 +90,7 @@ def plot(
         raise UsageError(
             f"--table {table} needs a directory of runs, and {figure} is the name of a figure"
         )
-    catalogue = study("dlpm.catalogue", f"plot {figure}")
+    catalogue = through(STUDY_GROUP, "figures", f"plot {figure}")
     if figure == ALL:
         if source is not None:
             raise UsageError(
@@ -115,38 +118,31 @@ def _plot_own(
     columns: Sequence[str],
 ) -> None:
     """Write the pictures of a directory, and its LaTeX table if requested."""
-    from fairbench.figures.compared.latex import latex_table
-    from fairbench.figures.compared.plot import write_pictures
-    from fairbench.results.pair_comparison import sides_below
-    from fairbench.results.store import write_text
-
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
-    cells = sides_below(folder)
-    if table is not None:  # first, because a table needs no drawing library
-        text = latex_table(cells, columns)
+    cells = results.sides_below(folder)
+    if table is not None:  # the table comes first, because the table needs no drawing library
+        text = figures.latex_table(cells, columns)
         with writing(table, "--table"):
-            if table.parent == output_dir:  # which is made if it is missing
+            if table.parent == output_dir:  # a missing output directory is created
                 output_dir.mkdir(parents=True, exist_ok=True)
-            write_text(table, text)
+            results.write_text(table, text)
         typer.echo(table)
-    for path in write_pictures(cells, output_dir, folder.resolve().name, suffixes):
+    for path in figures.write_pictures(cells, output_dir, folder.resolve().name, suffixes):
         typer.echo(path)
 
 
 def read_formats(text: str) -> list[str]:
-    """Return the formats between the commas. Raises UsageError for an unknown format."""
-    from fairbench.figures.style import FORMATS
-
+    """Return the formats of a text with commas. Raises UsageError for an unknown format."""
     found = split_commas("--format", text)
     for one in found:
-        if one not in FORMATS:
-            raise unknown_name("--format", one, FORMATS)
+        if one not in figures.FORMATS:
+            raise unknown_name("--format", one, figures.FORMATS)
     return found
 
 
 def stored(name: str) -> Path:
-    """Return the folder of a figure's runs: the full store if present, else the quick store."""
+    """Return the directory of a figure's runs: the full runs if present, else the quick runs."""
     full = DEFAULT_RESULT_DIR / name
     quick = DEFAULT_RESULT_DIR / f"{name}{QUICK}"
     return quick if quick.exists() and not full.exists() else full

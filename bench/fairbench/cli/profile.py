@@ -1,4 +1,4 @@
-"""``fairbench profile``: make a timing profile of any model on any GPU, or of a live server."""
+"""``fairbench profile``: make a timing profile of a model on a GPU, or of a live server."""
 
 from __future__ import annotations
 
@@ -6,33 +6,56 @@ import asyncio
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 from typer.core import TyperGroup
 
-from fairbench.cli.flags import json_option, parse_headers
+from fairbench import figures, files, hardware, live, profiling, results, scoring
+from fairbench.cli.flags import (
+    Headers,
+    ServedModel,
+    ServerUrl,
+    json_option,
+    option_of,
+    parse_headers,
+)
+from fairbench.cli.output import print_json
+from fairbench.config.flags import PICTURE, RUN
+from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError
+from fairbench.hardware.gpus import GPU, Interconnect
 
 if TYPE_CHECKING:
     from fairbench.figures.profile_fit import Points
     from fairbench.hardware.timing import TimingProfile
     from fairbench.profiling.derived_profile import Derived
 
-SUFFIX = ".toml"  # suffix by which --gpu recognises a file
+# Options with the names of simulation flags and with different values.
+GPU_OPTION = RUN["gpu"].but(default="")
+ENGINE = RUN["engine"].but(default="", metavar=None)
+SUFFIX = ".toml"  # suffix by which --gpu recognises a profile file
 
 
 class Dtype(StrEnum):
-    """The number formats of weights for which profiles exist."""
+    """Data types of model weights."""
 
     FP16 = "fp16"
     FP8 = "fp8"
     INT4 = "int4"
 
 
-class Tables(StrEnum):
-    """The engines whose kernels the operator tables contain."""
+class KVDtype(StrEnum):
+    """Data types of a KV cache."""
+
+    FP16 = "fp16"
+    FP8 = "fp8"
+
+
+class TableEngine(StrEnum):
+    """The engines whose kernels are in the operator tables."""
 
     SGLANG = "sglang"
     VLLM = "vllm"
@@ -41,8 +64,35 @@ class Tables(StrEnum):
 TensorParallel = Annotated[
     int, Option(min=1, help="Number of GPUs that share the model (tensor parallelism).")
 ]
+GPUName = Annotated[
+    str | None,
+    option_of(
+        GPU_OPTION,
+        "GPU: a10g, l4, rtx4090, rtx5090, a40, l40s, rtxpro6000, a100, h100, gh200, h200, b200, "
+        "mi300x or b300.",
+    ),
+]
+GPUFile = Annotated[
+    Path | None,
+    Option(metavar="FILE", help="TOML or JSON file that describes another GPU, instead of --gpu."),
+]
+GPUPath = Annotated[
+    Interconnect | None,
+    Option(
+        help="Path between GPUs; pcie has peer access, pcie-host has none. [default: that of the "
+        "GPU]"
+    ),
+]
+FromDataSheet = Annotated[
+    bool,
+    Option(
+        "--roofline",
+        help="Compute times from the data sheet of the GPU instead of the operator tables.",
+    ),
+]
+KVFormat = Annotated[KVDtype, Option(help="Data type of the KV cache.")]
 WeightFormat = Annotated[
-    Dtype | None, Option(help="Number format of the weights. [default: the published format]")
+    Dtype | None, Option(help="Data type of the weights. [default: the published data type]")
 ]
 Output = Annotated[
     Path | None,
@@ -53,52 +103,70 @@ Output = Annotated[
 
 
 def check_output(output: Path | None) -> None:
-    """Raise UsageError unless ``--gpu`` would accept the file's name."""
+    """Raise UsageError for a file name that ``--gpu`` would not accept."""
     if output is not None and output.suffix != SUFFIX:
         raise UsageError(f"--output-file {output}: must end in {SUFFIX}")
 
 
-def write_profile(path: Path, table: Mapping[str, Any]) -> None:
-    """Write a profile as TOML, and report the file."""
-    from fairbench.files.toml_text import dumps
-    from fairbench.results.store import write_text
+def _gpu_of(gpu: str | None, spec: Path | None, interconnect: Interconnect | None = None) -> GPU:
+    """Return the GPU of ``--gpu`` or ``--gpu-spec``. Raises UsageError for both or neither."""
+    if (gpu is None) == (spec is None):
+        raise UsageError("give either --gpu NAME or --gpu-spec FILE")
+    card = hardware.read_gpu(spec) if spec is not None else hardware.find_gpu(gpu or "")
+    return card if interconnect is None else card.with_link(interconnect)
 
-    write_text(path, dumps(table))
+
+def show_profile(
+    profile: TimingProfile,
+    source: str,
+    output: Path | None,
+    *,
+    as_json: bool,
+    note: str = "",
+    error_pct: Mapping[str, float] = MappingProxyType({}),
+) -> None:
+    """Print a profile with its source, as text or JSON, and write the profile to ``output``."""
+    table = hardware.table_of(profile, source, error_pct)
+    if as_json:
+        print_json(table)
+    else:
+        typer.echo("\n".join(profiling.described(profile, source, note, error_pct)))
+    if output is not None:
+        write_profile(output, table)
+
+
+def write_profile(path: Path, table: Mapping[str, Any]) -> None:
+    """Write a profile as TOML, and print the file's name."""
+    results.write_text(path, files.dumps(table))
     typer.echo(f"fairbench: written to {path}: use it with --gpu {path}", err=True)
 
 
 def probe(
-    base_url: Annotated[str, Option(metavar="URL", help="URL of the server, http://HOST:PORT.")],
-    gpu: Annotated[
-        str, Option(help="GPU of the server, such as h100; `profile MODEL` takes the same names.")
-    ],
+    base_url: ServerUrl,
+    gpu: GPUName = None,
+    gpu_spec: GPUFile = None,
     model: Annotated[
         str | None,
-        Option(
-            help="Model of the server, with the names of `profile MODEL`. [default: the name that "
-            "the server reports]"
+        option_of(
+            RUN["model"],
+            "Model of the server, with the names of `profile MODEL`.",
+            default="the name that the server reports",
         ),
     ] = None,
-    served_model_name: Annotated[
-        str | None,
-        Option(help="Name of the model in requests. [default: the name that the server lists]"),
-    ] = None,
+    served_model_name: ServedModel = None,
     tp: TensorParallel = 1,
     dtype: WeightFormat = None,
-    engine: Annotated[Tables, Option(help="Engine of the server.")] = Tables.SGLANG,
+    engine: Annotated[TableEngine, option_of(ENGINE, "Engine of the server.")] = TableEngine.SGLANG,
     chunked_prefill_size: Annotated[
         int | None,
-        Option(
-            min=64, help="Limit on prompt tokens in one iteration. [default: SGLang's for the GPU]"
+        option_of(
+            RUN["chunked_prefill_size"],
+            "Limit on prompt tokens in one iteration.",
+            default="SGLang's for the GPU",
+            least=64,
         ),
     ] = None,
-    header: Annotated[
-        list[str] | None,
-        Option(
-            metavar="NAME=VALUE",
-            help="Header sent with every request, such as an API key; may be repeated.",
-        ),
-    ] = None,
+    header: Headers = None,
     output: Output = None,
     as_json: Annotated[bool, json_option("the profile", panel=None)] = False,
 ) -> None:
@@ -108,34 +176,23 @@ def probe(
     lengths, then batches of 1 to 64 requests. The fit starts from the profile of `profile MODEL
     --gpu GPU`.
     """
-    from fairbench.cli.output import print_json
-    from fairbench.hardware.profile_file import table_of
-    from fairbench.live.requirements import require_live_extra
-    from fairbench.profiling.derived_profile import derive, described
-    from fairbench.profiling.probe import Server, fit_probe, pool_tokens, served_model, session_of
-
-    require_live_extra()
+    live.require_live_extra()
     check_output(output)
-    weights = dtype and dtype.value
+    weights, card = dtype and dtype.value, _gpu_of(gpu, gpu_spec)
 
     async def measured() -> tuple[TimingProfile, str]:
-        async with session_of(base_url, parse_headers(header)) as session:
-            served = served_model_name or await served_model(session, base_url)
-            start = derive(model or served, gpu, tp=tp, dtype=weights, engine=engine.value).profile
+        async with profiling.session_of(base_url, parse_headers(header)) as session:
+            served = served_model_name or await profiling.served_model(session, base_url)
+            start = profiling.derive(
+                model or served, card, tp=tp, dtype=weights, engine=engine.value
+            ).profile
             chunk = chunked_prefill_size or start.pool.chunked_prefill_size
-            pool = await pool_tokens(session, base_url)
-            probed = await Server(session, base_url, served).measure(chunk, _say)
-            return fit_probe(probed, start, pool), served
+            pool = await profiling.pool_tokens(session, base_url)
+            probed = await profiling.ProbedServer(session, base_url, served).measure(chunk, _say)
+            return profiling.fit_probe(probed, start, pool), served
 
     found, served = asyncio.run(measured())
-    source = f"probe of {base_url}, model {served}"
-    table = table_of(found, source, {})
-    if as_json:
-        print_json(table)
-    else:
-        typer.echo("\n".join(described(found, source, "", {})))
-    if output is not None:
-        write_profile(output, table)
+    show_profile(found, f"probe of {base_url}, model {served}", output, as_json=as_json)
 
 
 def _say(step: str) -> None:
@@ -176,25 +233,23 @@ def derive_profile(
             "hub (owner/name).",
         ),
     ],
-    gpu: Annotated[str, Option(help="GPU: h100, a100, h200, b200, l40s, l4 or a10g.")],
+    gpu: GPUName = None,
+    gpu_spec: GPUFile = None,
     tp: TensorParallel = 1,
+    interconnect: GPUPath = None,
     dtype: WeightFormat = None,
+    kv_dtype: KVFormat = KVDtype.FP16,
     engine: Annotated[
-        Tables, Option(help="Engine whose kernels the estimate assumes.")
-    ] = Tables.SGLANG,
-    roofline: Annotated[
-        bool,
-        Option(
-            "--roofline",
-            help="Compute times from the data sheet of the GPU instead of the operator tables.",
-        ),
-    ] = False,
+        TableEngine, option_of(ENGINE, "Engine whose kernels the estimate assumes.")
+    ] = TableEngine.SGLANG,
+    roofline: FromDataSheet = False,
     output: Output = None,
     plot: Annotated[
         Path | None,
-        Option(
+        option_of(
+            PICTURE,
+            "File to which a picture of the fit is drawn. Needs the extra `plot`.",
             metavar="FILE",
-            help="File to which a picture of the fit is drawn. Needs the extra `plot`.",
         ),
     ] = None,
     as_json: Annotated[bool, json_option("the profile", panel=None)] = False,
@@ -205,28 +260,67 @@ def derive_profile(
     roofline model; the profile's grade says which. `fairbench run --gpu FILE.toml` simulates with
     the profile.
     """
-    from fairbench.cli.output import print_json
-    from fairbench.figures.profile_fit import draw_profile
-    from fairbench.figures.style import check_plot
-    from fairbench.hardware.profile_file import table_of
-    from fairbench.profiling.derived_profile import derive, described
-
     check_output(output)
     if plot is not None:
-        check_plot(plot)
-    found = derive(
-        model, gpu, tp=tp, dtype=dtype and dtype.value, engine=engine.value, roofline=roofline
-    )
-    table = table_of(found.profile, found.source, found.error_pct)
-    if as_json:
-        print_json(table)
-    else:
-        lines = described(found.profile, found.source, found.note, found.error_pct)
-        typer.echo("\n".join(lines))
-    if output is not None:
-        write_profile(output, table)
+        figures.check_plot(plot)
+    card = _gpu_of(gpu, gpu_spec, interconnect)
+    found = profiling.derive(
+        *(model, card), tp=tp, dtype=dtype and dtype.value, engine=engine.value,
+        roofline=roofline, kv_dtype=kv_dtype.value,
+    )  # fmt: skip
+    show_profile(
+        *(found.profile, found.source, output), as_json=as_json, note=found.note,
+        error_pct=found.error_pct,
+    )  # fmt: skip
     if plot is not None:
-        draw_profile(_points(found), plot, f"{found.profile.profile_id}: iterations held out")
+        figures.draw_profile(
+            _fit_points(found), plot, f"{found.profile.profile_id}: iterations held out"
+        )
+
+
+@profile.command()
+def calibrate(
+    bench: Annotated[
+        Path,
+        typer.Argument(
+            metavar="BENCH.json",
+            help="Output of one benchmark: vLLM's or SGLang's with details, AIPerf's, GuideLLM's, "
+            "or a log of requests, as `score` reads it.",
+        ),
+    ],
+    model: Annotated[
+        str,
+        option_of(
+            RUN["model"].but(default=""), "Model of the server, with the names of `profile MODEL`."
+        ),
+    ],
+    gpu: GPUName = None,
+    gpu_spec: GPUFile = None,
+    tp: TensorParallel = 1,
+    interconnect: GPUPath = None,
+    dtype: WeightFormat = None,
+    kv_dtype: KVFormat = KVDtype.FP16,
+    engine: Annotated[TableEngine, option_of(ENGINE, "Engine of the server.")] = TableEngine.SGLANG,
+    roofline: FromDataSheet = False,
+    output: Output = None,
+    as_json: Annotated[bool, json_option("the profile", panel=None)] = False,
+) -> None:
+    """Calibrate a derived profile with the output of one benchmark.
+
+    The times per token set three numbers: the rate at which memory is read, the cost of another
+    sequence in a step, and the launch cost of a step. The profile's grade states them. The other
+    numbers are those of `profile MODEL --gpu GPU`.
+    """
+    check_output(output)
+    card = _gpu_of(gpu, gpu_spec, interconnect)
+    start = profiling.derive(
+        *(model, card), tp=tp, dtype=dtype and dtype.value, engine=engine.value,
+        roofline=roofline, kv_dtype=kv_dtype.value,
+    )  # fmt: skip
+    measured = profiling.decoded(*scoring.read_answers(bench))
+    found = profiling.calibrated(measured, start.profile, mixed=engine is TableEngine.VLLM)
+    source = f"{start.source}; calibrated with {bench.name}"
+    show_profile(found, source, output, as_json=as_json)
 
 
 @profile.command()
@@ -241,22 +335,18 @@ def fit(
 
     `validate --fit` does the same.
     """
-    from fairbench.studies import study
-
-    study("validation.command", f"profile fit {file}").print_fit(file, as_json=as_json)
+    through(STUDY_GROUP, "validation", f"profile fit {file}").print_fit(file, as_json=as_json)
 
 
-def _points(found: Derived) -> list[Points]:
-    from fairbench.figures.profile_fit import Points
-    from fairbench.profiling.fit import predicted_ms
+def _fit_points(found: Derived) -> list[Points]:
 
-    it, ours = found.held, predicted_ms(found.profile.coefficients_ms, found.held)
+    it, ours = found.held, profiling.predicted_ms(found.profile.coefficients_ms, found.held)
     kinds = {
         "prefill": (it.prefills > 0) & (it.decodes == 0),
         "decode": it.prefills == 0,
         "both": (it.prefills > 0) & (it.decodes > 0),
     }
     return [
-        Points(name, it.tokens[rows], found.times_ms[rows], ours[rows])
+        figures.Points(name, it.tokens[rows], found.times_ms[rows], ours[rows])
         for name, rows in kinds.items()
     ]

@@ -1,4 +1,4 @@
-"""``fairbench report``: a page for a directory of runs, an access log or a leaderboard."""
+"""``fairbench report``: write a page for a directory of runs, a log or a leaderboard."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
+from fairbench import capacity, diagnosis, results
+from fairbench import report as reporting
 from fairbench.cli.flags import log_params, takes
 from fairbench.cli.output import check_report, write_report
-from fairbench.config.flags.trace import LogFlags
+from fairbench.config.flags import LogFlags
 from fairbench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ def report(
         Path,
         typer.Argument(
             metavar="DIR|FILE",
-            help="Directory of a run, a sweep or a plan; an access log that `run --trace` reads; "
+            help="Directory of a run, a sweep or a plan; or an access log in a format that "
+            "`run --trace` reads; "
             "or the runs of a leaderboard, written by `leaderboard --format csv`.",
         ),
     ],
@@ -63,38 +66,25 @@ def _usual(source: Path) -> Path:
 
 
 def _file_page(path: Path, log_flags: LogFlags) -> Page:
-    from fairbench.results.board.stored import holds_lines
 
-    if not log_flags and holds_lines(path):
+    if not log_flags and results.holds_lines(path):
         from fairbench.report.board_page import board_page
-        from fairbench.results.board.board import make_board
-        from fairbench.results.board.stored import read_stored
 
-        return board_page(make_board(read_stored([path]).lines))
-    from fairbench.diagnosis.access_log import read_log
-    from fairbench.diagnosis.page import access_log_page
+        return board_page(results.make_board(results.read_stored([path]).lines))
 
-    return access_log_page(read_log(log_params(str(path), log_flags)))
+    return diagnosis.access_log_page(diagnosis.read_log(log_params(str(path), log_flags)))
 
 
 def _page(directory: Path) -> Page:
     """Return the report page of a directory. Raises DataError for an unknown kind of directory."""
-    from fairbench.capacity.page import is_plan, plan_page
-    from fairbench.report.pages.repeat_page import repeat_page
-    from fairbench.report.pages.run_page import run_page
-    from fairbench.report.pages.sweep_page import sweep_page
-    from fairbench.results.intervals import INTERVALS_FILE
-    from fairbench.results.store import MANIFEST, read_run
-    from fairbench.results.sweep_store import SWEEP_FILE
-
-    if (directory / MANIFEST).exists():
-        return run_page(read_run(directory))
-    if (directory / INTERVALS_FILE).exists():
-        return repeat_page(directory)
-    if is_plan(directory):
-        return plan_page(directory)
-    if (directory / SWEEP_FILE).exists():
-        return sweep_page(directory)
+    if (directory / results.MANIFEST).exists():
+        return reporting.run_page(results.read_run(directory))
+    if (directory / results.INTERVALS_FILE).exists():
+        return reporting.repeat_page(directory)
+    if capacity.is_plan(directory):
+        return capacity.plan_page(directory)
+    if (directory / results.SWEEP_FILE).exists():
+        return reporting.sweep_page(directory)
     raise DataError(
         f"{directory}: must be an access log, or the directory of a run, a sweep or a plan"
     )

@@ -1,4 +1,4 @@
-"""``fairbench run``: one experiment on the simulated cluster, or on real servers."""
+"""``fairbench run``: run one experiment on the simulated cluster, or on real servers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from fairbench.cli.exits import FAILED
+from fairbench import config, execute, metrics, report, results
+from fairbench.cli.exits import FAILED, complain
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     AllowUntested,
@@ -24,16 +25,26 @@ from fairbench.cli.flags import (
     takes,
     with_key,
 )
-from fairbench.cli.output import OnSaved, OutputDetails, OutputFile, run_lines
-from fairbench.config.flags.flag import SERVERS, assigned
-from fairbench.config.flags.run import RAY_ADDRESS, READY_S, SEEDS, RunFlags
+from fairbench.cli.output import (
+    OnSaved,
+    OutputDetails,
+    OutputFile,
+    check_explain,
+    print_json,
+    print_summary,
+    run_lines,
+)
+from fairbench.config.flag import OUTPUT, SERVERS, parse_assignments
+from fairbench.config.flags import HEADER, RAY_ADDRESS, READY_S, SEEDS, RunFlags
 from fairbench.errors import RunFailed
-from fairbench.execute.launchers import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LOCAL, LauncherFlags
+from fairbench.execute.places import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LOCAL, LauncherFlags
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
-    from fairbench.execute.context import RunContext
+    from fairbench.execute.tasks import RunContext
     from fairbench.live.backends.base import LiveOptions
+    from fairbench.metrics.tables import RunResult
+    from fairbench.results.references import Reference
 
 
 @takes(RunFlags)
@@ -48,10 +59,8 @@ def run(
     num_runs: Annotated[int, option_of(SEEDS)] = 1,
     header: Annotated[
         list[str] | None,
-        option(
-            SERVERS,
-            "Header sent with every request to --base-url; never stored; may be repeated.",
-            metavar="NAME=VALUE",
+        option_of(
+            HEADER, "Header sent with every request to --base-url; never stored; may be repeated."
         ),
     ] = None,
     api_key_file: Annotated[
@@ -120,6 +129,19 @@ def run(
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
     explain: Explain = False,
+    reference: Annotated[
+        str | None,
+        option(
+            OUTPUT,
+            "Scheduler that the first line compares with; the same experiment is simulated under "
+            "it, too. [default: fcfs, where its shares are stored]",
+            metavar="SCHEDULER",
+        ),
+    ] = None,
+    no_reference: Annotated[
+        bool,
+        option(OUTPUT, "Compare the first line with no other scheduler.", "--no-reference"),
+    ] = False,
     as_json: Annotated[bool, json_option("the summary")] = False,
     disable_tqdm: NoProgress = False,
     **flags: Unpack[RunFlags],
@@ -129,14 +151,16 @@ def run(
     Runs on the simulated cluster, or on real servers. Every option has a default: `fairbench run`
     works without any.
     """
-    from fairbench.cli.output import check_explain
-    from fairbench.config.resolve import experiment
-    from fairbench.execute.context import run_context
     from fairbench.execute.live_options import NO_FLAGS, LiveFlags, live_options
-    from fairbench.report.progress import shown_progress
 
     check_explain(explain, single=num_runs == 1, as_json=as_json)
-    spec = experiment(flags, assigned(settings), experiment_file)
+    spec = config.experiment(flags, parse_assignments(settings), experiment_file)
+    compared = None
+    if reference is not None:
+        single = num_runs == 1 and not as_json and not no_reference
+        compared = results.reference_spec(
+            spec, reference, parse_assignments(settings), single=single
+        )
     if experiment_file is not None:
         _say_old_defaults(spec, experiment_file)
     live = LiveFlags(
@@ -149,26 +173,35 @@ def run(
         driver_launcher,
     )
     if allow_untested_release:
-        from fairbench.live.backends.registry import try_untested
+        from fairbench.live.backends.workers import try_untested
 
         try_untested(spec)
     simple = spec.backend is None and live == NO_FLAGS
     options = None if simple else live_options(spec, live)
     lined = output_file or output_details
     on_saved = run_lines(output_file, details=output_details) if lined else None
-    with run_context(None if disable_tqdm else shown_progress()) as context:
+    with execute.run_context(None if disable_tqdm else report.shown_progress()) as context:
         if num_runs > 1:
             _repeatedly(spec, num_runs, options, result_dir, on_saved, context, as_json=as_json)
         else:
-            _once(spec, options, result_dir, on_saved, context, as_json=as_json, explain=explain)
+            result, path = _once(spec, options, result_dir, on_saved, context)
+            if as_json:
+                print_json(result.summary, path)
+            else:
+                beside = None if no_reference else _reference(spec, compared, context)
+                print_summary(
+                    result.summary,
+                    path,
+                    complete=result.complete,
+                    explain=explain,
+                    reference=beside,
+                )
+            _require_whole(result, context)
 
 
 def _say_old_defaults(spec: ExperimentSpec, file: Path) -> None:
-    """Print on stderr which values of a stored experiment were defaults and no longer are."""
-    from fairbench.cli.exits import complain
-    from fairbench.results.chosen import old_defaults
-
-    if changed := old_defaults(spec):
+    """Print on stderr which values of a stored experiment are old defaults."""
+    if changed := results.old_defaults(spec):
         complain(
             f"default changed since {file} was stored: {', '.join(changed)}; this run keeps the "
             "stored value, and `fairbench baseline check` judges the new one"
@@ -181,21 +214,26 @@ def _once(
     result_dir: Path,
     on_saved: OnSaved | None,
     context: RunContext,
-    *,
-    as_json: bool,
-    explain: bool,
-) -> None:
-    """Run, save and print. Raises afterwards if the run is incomplete."""
-    from fairbench.cli.output import print_json, print_summary
-    from fairbench.execute.one_run import run_and_save
-
-    result, path = run_and_save(spec, options, result_dir, context)
+) -> tuple[RunResult, Path]:
+    """Run an experiment and save the result; return the result and its directory."""
+    result, path = execute.run_and_save(spec, options, result_dir, context)
     if on_saved:
         on_saved(path, result.summary)
-    if as_json:
-        print_json(result.summary, path)
-    else:
-        print_summary(result.summary, path, complete=result.complete, explain=explain)
+    return result, path
+
+
+def _reference(
+    spec: ExperimentSpec, compared: ExperimentSpec | None, context: RunContext
+) -> Reference | None:
+    """Return the shares of the experiment ``compared``, simulated now, or stored shares."""
+    if compared is None:
+        return results.stored_reference(config.experiment_tables(spec))
+    result = execute.run_unsaved(compared, None, context)
+    return results.reference_of(result.summary) if result.complete else None
+
+
+def _require_whole(result: RunResult, context: RunContext) -> None:
+    """Raise Interrupted or RunFailed if the run is incomplete."""
     if result.complete:
         return
     if context.interrupted():
@@ -214,13 +252,7 @@ def _repeatedly(
     as_json: bool,
 ) -> None:
     """Run several seeds and print their combined summary; exit if they are incomplete."""
-    from fairbench.cli.output import print_json
-    from fairbench.execute.repeats import repeat
-    from fairbench.execute.sweeps import remarks_on
-    from fairbench.metrics.shown_percentiles import shown_tail
-    from fairbench.report.interval_lines import repeat_lines
-
-    repeats = repeat(spec, num_runs, result_dir, options, context)
+    repeats = execute.repeat(spec, num_runs, result_dir, options, context)
     if repeats.combined is None:
         raise context.interrupted.ended("interrupted before a run began")
     if on_saved:
@@ -229,10 +261,12 @@ def _repeatedly(
     if as_json:
         print_json(repeats.combined, repeats.path)
     else:
-        tail = shown_tail(run.summary for run in repeats.runs)
-        typer.echo("\n".join([*repeat_lines(repeats.combined, tail), f"files  {repeats.path}"]))
+        tail = metrics.shown_tail(run.summary for run in repeats.runs)
+        typer.echo(
+            "\n".join([*report.repeat_lines(repeats.combined, tail), f"files  {repeats.path}"])
+        )
     for run in repeats.runs:
-        for remark in remarks_on(run.summary):
+        for remark in execute.remarks_on(run.summary):
             typer.echo(f"fairbench: {remark}", err=True)
     if not repeats.combined["complete"]:
         if context.interrupted():

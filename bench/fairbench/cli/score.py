@@ -1,4 +1,4 @@
-"""``fairbench score``: fairbench's metrics from request records of any system."""
+"""``fairbench score``: compute fairbench's metrics from request records of any system."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
+from fairbench import metrics, records, scoring
+from fairbench import report as reporting
 from fairbench.cli.flags import ReportFile, Weights, json_option, option_of
-from fairbench.cli.output import OutputDetails, OutputFile, check_writable, write_report
-from fairbench.config.flags.flag import goodput_flag, parse_weights, split_commas
-from fairbench.config.flags.run import RUN
+from fairbench.cli.output import (
+    OutputDetails,
+    OutputFile,
+    add_bench_line,
+    check_writable,
+    print_json,
+    show,
+    write_report,
+)
+from fairbench.config.flag import goodput_flag, parse_weights, split_commas
+from fairbench.config.flags import RUN
 from fairbench.errors import UsageError
 from fairbench.metrics.shown_percentiles import parse_percentiles
 from fairbench.records.layouts import NAMES
@@ -31,7 +41,7 @@ class Unit(StrEnum):
 
 
 class Latency(StrEnum):
-    """The latency that is reported."""
+    """The latency that `score` reports."""
 
     PROGRAM = "program"
     TTFT = "ttft"
@@ -69,10 +79,14 @@ def score(
         ),
     ] = None,
     time_unit: Annotated[
-        Unit | None, Option(help="Unit of all times in the file. [default: s]")
+        Unit | None,
+        option_of(RUN["time_unit"], "Unit of all times in the file.", default="s", metavar=None),
     ] = None,
     line: Annotated[
-        int | None, Option(min=1, help="Number of the run, from 1, in a file with several.")
+        int | None,
+        option_of(
+            RUN["trace_line"], "Number of the run, from 1, in a file with several.", option="--line"
+        ),
     ] = None,
     clients: Annotated[
         str | None,
@@ -80,7 +94,9 @@ def score(
     ] = None,
     misbehaving: Annotated[
         str | None,
-        Option(metavar="A,B", help="Heavy clients: metrics of the well-behaved clients omit them."),
+        option_of(
+            RUN["misbehaving"], "Heavy clients: metrics of the well-behaved clients omit them."
+        ),
     ] = None,
     weights: Weights = None,
     goodput: Annotated[list[str] | None, option_of(RUN["goodput"])] = None,
@@ -118,14 +134,6 @@ def score(
     Times may start at any zero. A request without an end counts as failed. Several files are read
     as one run; if their layout has no client names (vllm, sglang), each file is a client.
     """
-    from fairbench.cli.output import add_bench_line, print_json, show
-    from fairbench.live.service_rows import service_of
-    from fairbench.records.names import parse_map
-    from fairbench.report.run_table import scored_text
-    from fairbench.scoring.arrays import NEEDED
-    from fairbench.scoring.records import read_scored
-    from fairbench.scoring.summary import score_page, scored_summary, scored_window
-
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
     check_writable(report)
@@ -142,23 +150,22 @@ def score(
                 f"--report {report} cannot be given with the directory of a run; use "
                 f"`fairbench report {files[0]}`"
             )
-        from fairbench.scoring.stored_run import score_run
 
-        summary, requests = score_run(files[0], *window, ranks)
+        summary, requests = scoring.score_run(files[0], *window, ranks)
     else:
-        scored = read_scored(
+        scored = scoring.read_scored(
             files,
             layout=layout,
-            names=parse_map(names or [], NEEDED),
+            names=records.parse_map(names or [], scoring.NEEDED),
             line=line,
             unit_s=None if time_unit is None else UNITS_S[time_unit],
             registered=split_commas("--clients", clients) if clients else [],
         )
         requests = scored.requests
-        found = scored_summary(
+        found = scoring.scored_summary(
             scored,
-            service_of(requests, scored.last_token_s),
-            scored_window(requests, scored.programs, scored.horizon_s, *window),
+            metrics.service_of(requests, scored.last_token_s),
+            scoring.scored_window(requests, scored.programs, scored.horizon_s, *window),
             misbehaving=split_commas("--misbehaving", misbehaving) if misbehaving else [],
             weights=parse_weights(weights),
             goodput=goodput_flag(goodput),
@@ -167,9 +174,9 @@ def score(
         )
         summary = {"records": [str(path) for path in files], **found}
         if report is not None:
-            write_report(score_page(scored, summary, [path.name for path in files]), report)
+            write_report(scoring.score_page(scored, summary, [path.name for path in files]), report)
     add_bench_line(output_file, summary, lambda: requests, details=output_details)
     if as_json:
         print_json(summary)
     else:
-        show(scored_text, summary, ", ".join(map(str, files)))
+        show(reporting.scored_text, summary, ", ".join(map(str, files)))

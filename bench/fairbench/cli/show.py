@@ -1,4 +1,4 @@
-"""``fairbench show`` and ``recover``: print a stored run again, or save a killed run first."""
+"""``fairbench show`` and ``recover``: print a stored run, or save and print a killed run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from typing import Annotated
 
 import typer
 
+from fairbench import capacity, execute, results, sim
 from fairbench.cli.flags import Explain, json_option
-from fairbench.cli.output import OutputDetails, OutputFile
+from fairbench.cli.output import (
+    OutputDetails,
+    OutputFile,
+    add_run_line,
+    check_explain,
+    print_comparison,
+    print_json,
+    print_plan,
+    print_summary,
+)
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile
 from fairbench.results.new_directories import FOLDER
@@ -24,10 +34,6 @@ def show(
     output_details: OutputDetails = False,
 ) -> None:
     """Print a stored run or the comparison of a sweep again."""
-    from fairbench.cli.output import add_run_line, check_explain, print_json, print_summary
-    from fairbench.results.store import SUMMARY, read_run
-    from fairbench.results.summary_schema import check_summary
-
     is_sweep = _is_sweep(run_dir)
     check_explain(explain, single=not is_sweep, as_json=as_json)
     if is_sweep:
@@ -39,69 +45,58 @@ def show(
         _show_sweep(run_dir, as_json=as_json)
         return
     try:
-        stored = read_run(run_dir)
+        stored = results.read_run(run_dir)
     except DataError as error:
         hint = _hint(run_dir) if isinstance(error.__context__, MissingFile) else ""
         if not hint:
             raise
         raise DataError(f"{run_dir}: {hint}") from None
     if not as_json:
-        check_summary(stored.summary, run_dir / SUMMARY)
+        results.check_summary(stored.summary, run_dir / results.SUMMARY)
     add_run_line(output_file, stored.path, stored.summary, details=output_details)
     if as_json:
         print_json(stored.summary)
     else:
         complete = bool(stored.manifest.get("complete"))
-        print_summary(stored.summary, run_dir, complete=complete, explain=explain)
+        beside = results.reference_for(stored)
+        print_summary(stored.summary, run_dir, complete=complete, explain=explain, reference=beside)
 
 
 def _is_sweep(folder: Path) -> bool:
-    """Return whether a folder holds a sweep; False for a name that the system rejects."""
-    from fairbench.results.sweep_store import SWEEP_FILE
-
+    """Return whether a folder holds a sweep; False for a name that the file system rejects."""
     try:
-        return (folder / SWEEP_FILE).is_file()
+        return (folder / results.SWEEP_FILE).is_file()
     except OSError:
         return False
 
 
 def _show_sweep(folder: Path, *, as_json: bool) -> None:
     """Print the answer of a plan, or compare the finished runs of a sweep."""
-    from fairbench.capacity.carry_out import ANSWER
-    from fairbench.cli.output import print_comparison, print_json, print_plan
-    from fairbench.execute.sweeps import cell_json
-    from fairbench.results.comparison import compare_sweep
-    from fairbench.results.store import read_json
-
-    if (folder / ANSWER).is_file():
-        print_plan(read_json(folder / ANSWER), folder, as_json=as_json)
+    if (folder / capacity.ANSWER).is_file():
+        print_plan(results.read_json(folder / capacity.ANSWER), folder, as_json=as_json)
         return
-    cells = compare_sweep(folder)
+    cells = results.compare_sweep(folder)
     if not cells:
         raise DataError(f"{folder}: no run of this sweep is finished")
     if as_json:
-        print_json({"cells": [cell_json(cell) for cell in cells]})
+        print_json({"cells": [execute.cell_json(cell) for cell in cells]})
     else:
         print_comparison(cells, folder)
 
 
 def _hint(folder: Path) -> str:
-    """Explain a directory without a manifest, and what to do; "" for an unknown one."""
-    from fairbench.results.intervals import INTERVALS_FILE
-    from fairbench.results.store import is_run
-    from fairbench.sim.records.spool import FOLDER as SIMULATED
-
-    if (folder / FOLDER).is_dir() or (folder / SIMULATED).is_dir():
+    """Return a hint on what to do with a directory without a manifest; "" if unknown."""
+    if (folder / FOLDER).is_dir() or (folder / sim.FOLDER).is_dir():
         return f"still running, or killed: `fairbench recover {folder}` saves its records"
-    if (folder / INTERVALS_FILE).exists():
+    if (folder / results.INTERVALS_FILE).exists():
         return f"holds several runs; name one of them, or use `fairbench report {folder}`"
-    if inside := [one for one in _folders(folder) if is_run(one) or _is_sweep(one)]:
+    if inside := [one for one in _folders(folder) if results.is_run(one) or _is_sweep(one)]:
         return f"must be the directory of a run or a sweep, such as {inside[0]} inside it"
     return ""
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the subfolders in order of name, or none if the folder is unreadable."""
+    """Return the subfolders by name; an empty list for an unreadable folder."""
     try:
         return sorted(one for one in folder.iterdir() if one.is_dir())
     except OSError:
@@ -116,12 +111,10 @@ def recover(
 ) -> None:
     """Save the finished requests of a run that was killed.
 
-    Prints its summary. The run is marked incomplete. Unfinished requests are left out.
+    The command prints the run's summary. The run is marked incomplete. Unfinished requests are left
+    out.
     """
-    from fairbench.cli.output import print_json, print_summary
-    from fairbench.execute.recovery import recover_run
-
-    result = recover_run(run_dir)
+    result = execute.recover_run(run_dir)
     if as_json:
         print_json(result.summary)
     else:

@@ -1,4 +1,4 @@
-"""``fairbench sweep``: a grid of experiments in parallel, compared by configuration."""
+"""``fairbench sweep``: run a grid of experiments in parallel, and compare the runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 from typer import Option
 
+from fairbench import config, execute, report, results
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     AllowUntested,
@@ -20,18 +21,16 @@ from fairbench.cli.flags import (
     ServerPython,
     json_option,
     only_resumed,
-    option,
     option_of,
     takes,
 )
-from fairbench.config.flags.flag import OUTPUT
-from fairbench.config.flags.grid import SweepFlags
-from fairbench.config.flags.run import READY_S, SEEDS, SETTINGS
-from fairbench.execute.executors import LOCAL, check_executor, executor_named
+from fairbench.cli.output import print_comparison, print_json, print_outcome
+from fairbench.config.flags import READY_S, RESUME, SEEDS, SETTINGS, SweepFlags
+from fairbench.execute.places import LOCAL, check_executor, executor_named
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
-    from fairbench.execute.sweeps import SweepOutcome
+    from fairbench.execute.repeats import SweepOutcome
 
 
 @takes(SweepFlags)
@@ -55,7 +54,7 @@ def sweep(
         option_of(
             SEEDS,
             "Number of seeds of each point; metrics get 95% confidence intervals.",
-            **{"least": None, "most": None},  # the sweep checks them
+            **{"least": None, "most": None},  # the sweep checks these limits itself
         ),
     ] = None,
     quick: Annotated[
@@ -72,7 +71,7 @@ def sweep(
     ] = None,
     result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[
-        Path | None, option(OUTPUT, "Directory of an interrupted sweep to continue.", metavar="DIR")
+        Path | None, option_of(RESUME, "Directory of an interrupted sweep to continue.")
     ] = None,
     reuse: Annotated[
         list[Path] | None,
@@ -96,7 +95,7 @@ def sweep(
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="List the points of the sweep, and run nothing.")
+        bool, Option("--dry-run", help="List the points of the sweep without running them.")
     ] = False,
     as_json: Annotated[bool, json_option("the comparison")] = False,
     disable_tqdm: NoProgress = False,
@@ -108,59 +107,50 @@ def sweep(
     from both: flags override the values of the file.
     """
     from fairbench.config import identity
-    from fairbench.config.sweep import parse_axis, points, sweep_of
-    from fairbench.execute.context import run_context
-    from fairbench.execute.live_options import LiveFlags, options_of_points, try_untested
-    from fairbench.execute.sweeps import run_sweep
-    from fairbench.report.progress import shown_progress
-    from fairbench.results.sweep_store import SweepStore
 
-    axes = dict(parse_axis(text) for text in settings or [])
+    axes = dict(config.parse_axis(text) for text in settings or [])
     if resume is not None:
         if file or flags or axes or num_runs or quick or name or reuse:
             raise only_resumed(resume, "sweep")
-        store = SweepStore(resume)
-        specs = points(store.sweep(), file=str(store.file))
+        store = results.SweepStore(resume)
+        specs = config.points(store.sweep(), file=str(store.file))
         finished = set(store.finished())
     else:
-        swept = sweep_of(file, flags, axes, num_runs=num_runs, name=name, quick=quick)
-        specs = points(swept, file=file)
+        swept = config.sweep_of(file, flags, axes, num_runs=num_runs, name=name, quick=quick)
+        specs = config.points(swept, file=file)
         finished = set()
     check_executor(executor, ray_address)
     if dry_run:
         _list([one for one in specs if identity(one) not in finished], as_json=as_json)
         return
     runs_on = executor_named(executor, ray_address)
-    others = [SweepStore(folder) for folder in reuse or ()]
+    others = [results.SweepStore(folder) for folder in reuse or ()]
     for other in others:
-        other.sweep()  # raises DataError unless the directory holds a sweep
-    live = LiveFlags(server_python, ready_check_timeout_sec)
+        other.sweep()  # this call raises DataError unless the directory holds a sweep
+    live = execute.LiveFlags(server_python, ready_check_timeout_sec)
     if allow_untested_release:
-        try_untested(specs)
-    options = options_of_points(specs, live)
+        execute.try_untested(specs)
+    options = execute.options_of_points(specs, live)
     if resume is None:
-        store = SweepStore.create(result_dir, swept, specs)
+        store = results.SweepStore.create(result_dir, swept, specs)
         for other in others:
             store.take_from(other)
-    with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
-        outcome = run_sweep(store, specs, options, context)
+    with execute.run_context(None if disable_tqdm else report.shown_progress(), runs_on) as context:
+        outcome = execute.run_sweep(store, specs, options, context)
     _print(outcome, as_json=as_json)
     outcome.require_whole()
 
 
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
-    from fairbench.cli.output import print_json
-    from fairbench.execute.simulations import estimate, expected_requests
-    from fairbench.results.grid import point_names
 
-    requests = [round(expected_requests(spec, spec.client_plans())) for spec in specs]
-    named = list(zip(point_names(specs), requests, strict=True))
+    requests = [round(execute.expected_requests(spec, spec.client_plans())) for spec in specs]
+    named = list(zip(results.point_names(specs), requests, strict=True))
     if as_json:
         print_json({"points": [{"name": name, "requests": count} for name, count in named]})
         return
     for name, count in named:
         typer.echo(f"{name}: about {count:,} requests")
-    if (whole := estimate(requests)).large:
+    if (whole := execute.estimate(requests)).large:
         typer.echo(f"fairbench: {whole}; plus the simulations of clients alone", err=True)
     number = "1 point" if len(specs) == 1 else f"{len(specs)} points"
     typer.echo(f"{number}, about {sum(requests):,} requests in all")
@@ -168,8 +158,6 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
 
 def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
     """Print the comparison; failed runs and warnings go to stderr."""
-    from fairbench.cli.output import print_comparison, print_json, print_outcome
-
     path = outcome.store.path
     if as_json:
         print_json(outcome.comparison, path)

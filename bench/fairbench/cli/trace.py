@@ -1,4 +1,4 @@
-"""``fairbench trace``: describes recorded traffic, or writes changed copies of it."""
+"""``fairbench trace``: describe recorded traffic, or write changed copies."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 from typer import Option
 
-from fairbench.cli.flags import json_option, log_params, takes
-from fairbench.config.flags.flag import split_commas
-from fairbench.config.flags.trace import TraceFlags
+from fairbench import figures, report, workloads
+from fairbench.cli.flags import json_option, log_params, option_of, takes
+from fairbench.cli.output import print_json, show
+from fairbench.config.flag import split_commas
+from fairbench.config.flags import PICTURE, TraceFlags
 from fairbench.errors import UsageError
 from fairbench.files.reader import read_key
 
 if TYPE_CHECKING:
-    from fairbench.workloads.traces.table import Table
+    from fairbench.workloads.traces.table import TraceTable
 
 SHORTEST_KEY = 16
 
@@ -53,31 +55,23 @@ Seed = Annotated[
 def inspect(
     file: File,
     end: Annotated[
-        float | None, Option("--to", min=0.0, help="Read only this many seconds of the trace.")
+        float | None,
+        Option(
+            "--to", min=0.0, help="Read only the first seconds of the trace, up to this number."
+        ),
     ] = None,
     seed: Seed = 0,
     plot: Annotated[
         Path | None,
-        Option(
-            metavar="FILE.svg",
-            help="Draw rates and lengths into this file (.svg, .png or .pdf), too.",
-        ),
+        option_of(PICTURE, "Draw rates and lengths into this file (.svg, .png or .pdf), too."),
     ] = None,
     as_json: AsJson = False,
     **flags: Unpack[TraceFlags],
 ) -> None:
     """Describe a trace: clients, rates, burstiness, lengths and shared prefixes."""
-    from fairbench.cli.output import print_json, show
-    from fairbench.figures.trace import draw_trace
-    from fairbench.report.table import printed
-    from fairbench.report.trace_table import inspected, inspected_title
-    from fairbench.workloads.trace_workload import synthetic_parts
-    from fairbench.workloads.traces.facts import facts_of_table
-    from fairbench.workloads.traces.read import read_trace
-
     params = log_params(file, flags)
-    read = read_trace(params)
-    table = _table(file, flags, seed, end)
+    read = workloads.read_trace(params)
+    table = _trace_requests(file, flags, seed, end)
     facts: dict[str, Any] = {
         "file": file,
         "format": read.format,
@@ -85,15 +79,15 @@ def inspect(
         "unit": read.unit,
         "nameless": read.nameless,
         "cached": read.cached,
-        "synthetic": "; ".join(synthetic_parts(params, read.trace)),
-        **facts_of_table(table),
+        "synthetic": "; ".join(workloads.synthetic_parts(params, read.trace)),
+        **workloads.facts_of_table(table),
     }
     if plot is not None:
-        draw_trace(table, plot, inspected_title(facts), read.clock)
+        figures.draw_trace(table, plot, report.inspected_title(facts), read.clock)
     if as_json:
         print_json(facts)
     else:
-        show(printed, inspected(facts))
+        show(report.printed, report.inspected(facts))
 
 
 @trace.command("cut")
@@ -128,11 +122,11 @@ def cut_trace(
     **flags: Unpack[TraceFlags],
 ) -> None:
     """Write a part of a trace: a period, some clients, or the first requests."""
-    from fairbench.workloads.traces.change import cut
-
-    table = _table(file, flags, seed, end)
+    table = _trace_requests(file, flags, seed, end)
     chosen = split_commas("--clients", clients) if clients else []
-    part = cut(table, start_s=start, end_s=end, head=head, clients=chosen, largest=largest)
+    part = workloads.cut_trace(
+        table, start_s=start, end_s=end, head=head, clients=chosen, largest=largest
+    )
     _write(part, output, as_json=as_json)
 
 
@@ -147,9 +141,7 @@ def scale(
     **flags: Unpack[TraceFlags],
 ) -> None:
     """Write a trace at another request rate: all arrival times are divided by a factor."""
-    from fairbench.workloads.traces.change import scaled
-
-    _write(scaled(_table(file, flags, seed), rate), output, as_json=as_json)
+    _write(workloads.scaled(_trace_requests(file, flags, seed), rate), output, as_json=as_json)
 
 
 @trace.command()
@@ -166,9 +158,9 @@ def combine(
     **flags: Unpack[TraceFlags],
 ) -> None:
     """Write a synthetic trace: arrival times and clients of one trace, requests of another."""
-    from fairbench.workloads.traces.change import combined
-
-    made = combined(_table(file, flags, seed), _table(prompts, {}, seed))
+    made = workloads.combined(
+        _trace_requests(file, flags, seed), _trace_requests(prompts, {}, seed)
+    )
     _write(made, output, as_json=as_json)
 
 
@@ -190,40 +182,34 @@ def anonymize(
     **flags: Unpack[TraceFlags],
 ) -> None:
     """Write a trace without names and texts; shared prefixes stay shared."""
-    from fairbench.workloads.traces.change import anonymized
-
     key = token_bytes(32) if key_file is None else _key(key_file)
-    _write(anonymized(_table(file, flags, seed), key), output, as_json=as_json)
+    _write(workloads.anonymized(_trace_requests(file, flags, seed), key), output, as_json=as_json)
 
 
 def _key(file: Path) -> bytes:
-    """Return the secret of ``--key-file``, which must be too long to be guessed."""
+    """Return the secret in ``--key-file``. Raises UsageError for a short secret."""
     key = read_key(file, f"{file}")
     if len(key) < SHORTEST_KEY:
         raise UsageError(f"--key-file {file}: must hold at least {SHORTEST_KEY} characters")
     return key.encode()
 
 
-def _table(file: str, flags: TraceFlags, seed: int, end: float | None = None) -> Table:
-    """Return the requests of a trace, up to the end if given."""
-    from fairbench.workloads.trace_workload import synthetic_parts
-    from fairbench.workloads.traces.change import cut
-    from fairbench.workloads.traces.read import read_trace
-
+def _trace_requests(
+    file: str, flags: TraceFlags, seed: int, end: float | None = None
+) -> TraceTable:
+    """Return the requests of a trace, up to ``end`` (seconds) if given."""
     params = log_params(file, flags)
-    trace = read_trace(params).trace
+    trace = workloads.read_trace(params).trace
     table = trace.table(seed, inf if end is None else end)
-    table = replace(table, synthetic=tuple(synthetic_parts(params, trace)))
-    return table if end is None else cut(table, end_s=end)
+    table = replace(table, synthetic=tuple(workloads.synthetic_parts(params, trace)))
+    return table if end is None else workloads.cut_trace(table, end_s=end)
 
 
-def _write(table: Table, output: Path, *, as_json: bool) -> None:
-    from fairbench.cli.output import print_json
-    from fairbench.workloads.traces.write import write_trace
+def _write(table: TraceTable, output: Path, *, as_json: bool) -> None:
 
     if output.suffix != ".jsonl":
         raise UsageError(f"--output-file {output}: must end in .jsonl")
-    write_trace(table, output)
+    workloads.write_trace(table, output)
     requests, clients = len(table), len(table.clients)
     if as_json:
         span_s = round(table.span_s, 9)

@@ -1,16 +1,20 @@
-"""``fairbench validate``: the simulator compared with runs on real servers."""
+"""``fairbench validate``: compare the simulator with runs on real servers."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fairbench.cli.flags import json_option
+from fairbench import results, sim
+from fairbench import validate as validation
+from fairbench.cli.flags import json_option, option_of
+from fairbench.cli.output import print_json
+from fairbench.config.flags import RUN
+from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError
 from fairbench.results.new_directories import check_writable
-from fairbench.studies import study
 
 
 def validate(
@@ -26,7 +30,8 @@ def validate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="JSON file of published numbers that are compared with the simulator's, too.",
+            help="JSON file of published numbers, which are also compared with the simulator's "
+            "results.",
         ),
     ] = None,
     output_dir: Annotated[
@@ -38,10 +43,14 @@ def validate(
         ),
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option(help="Timing profile with which to simulate a live run.")
+        str | None,
+        option_of(RUN["gpu"], "Timing profile with which to simulate a live run.", default=""),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Model whose timing profile is compared with a live run.")
+        str | None,
+        option_of(
+            RUN["model"], "Model whose timing profile is compared with a live run.", default=""
+        ),
     ] = None,
     profile: Annotated[
         str | None,
@@ -66,6 +75,15 @@ def validate(
             "intervals; measured results are not read.",
         ),
     ] = None,
+    overview: Annotated[
+        bool,
+        typer.Option(
+            "--overview",
+            help="Print a table of all runs of all FILEs (and of the files in directories) by "
+            "engine, GPU, model and kind of prompts; with --output-dir also a picture with a dot "
+            "for each run.",
+        ),
+    ] = False,
     as_json: Annotated[bool, json_option(panel=None)] = False,
 ) -> None:
     """Replay measured runs in the simulator; compare the results.
@@ -73,7 +91,7 @@ def validate(
     Runs of SGLang and vLLM are simulated on an A100 with the same load and lengths, and with the
     engine's own rules. Runs of S-LoRA are simulated on an A10G, with the same arrivals, lengths and
     scheduler. The overhead of the host is fitted to the overload and proportional runs; all other
-    runs are the test. docs/guide/validate.md says where FILE comes from, and its format.
+    runs are the test. docs/reference/validate.md says where FILE comes from, and its format.
 
     Runs of the DLPM authors' judge benchmark are simulated from their command lines. Runs of
     several tenants on a single engine are compared by the latency and service of each tenant. A run
@@ -82,6 +100,11 @@ def validate(
     A fairbench run on real servers is simulated with its own seed, load, schedulers and KV pool.
     """
     file = files[0]
+    if overview:
+        _only_overview(crosschecks=crosschecks, pool=pool, predict=predict, fit=fit or None)
+        others = through(STUDY_GROUP, "validation", f"validate --overview {file}")
+        others.print_overview(files, output_dir, profile, as_json=as_json)
+        return
     if len(files) == 1 and file.is_dir():
         if profile is not None or pool is not None or predict is not None:
             raise UsageError(
@@ -90,7 +113,7 @@ def validate(
             )
         _validate_live(file, gpu, model, output_dir, as_json=as_json)
         return
-    others = study("validation.command", f"validate {file}")
+    others = through(STUDY_GROUP, "validation", f"validate {file}")
     if len(files) > 1:
         if crosschecks is not None or pool is not None or predict is not None or fit:
             raise UsageError("--crosschecks, --pool, --predict and --fit need exactly one FILE")
@@ -108,23 +131,25 @@ def validate(
         others.validate(file, crosschecks, output_dir, profile, pool, as_json=as_json)
 
 
+def _only_overview(**others: Any) -> None:
+    given = [f"--{name}" for name, value in others.items() if value is not None]
+    if given:
+        raise UsageError(f"--overview: {given[0]} cannot be given with it")
+
+
 def _validate_live(
     path: Path, gpu: str | None, model: str | None, output_dir: Path | None, *, as_json: bool
 ) -> None:
-    from fairbench.cli.output import print_json
-    from fairbench.results.store import read_run, write_json
-    from fairbench.sim.run import simulate
-    from fairbench.validate.live_run import compare_live, live_lines, simulated_spec
 
-    run = read_run(path)
-    spec = simulated_spec(run, gpu, model)
+    run = results.read_run(path)
+    spec = validation.simulated_spec(run, gpu, model)
     if output_dir is not None:
         check_writable(output_dir)
-    comparison = compare_live(run, simulate(spec).summary)
+    comparison = validation.compare_live(run, sim.simulate(spec).summary)
     if output_dir is not None:
         output_dir.mkdir(parents=True, exist_ok=True)
-        write_json(output_dir / f"{path.resolve().name}.json", comparison.as_dict())
+        results.write_json(output_dir / f"{path.resolve().name}.json", comparison.as_dict())
     if as_json:
         print_json(comparison.as_dict())
     else:
-        typer.echo("\n".join(live_lines(comparison)))
+        typer.echo("\n".join(validation.live_lines(comparison)))

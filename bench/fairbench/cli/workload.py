@@ -1,4 +1,4 @@
-"""``fairbench workload``: checks a workload file before anything runs."""
+"""``fairbench workload``: check a workload file before a run."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
 
-from fairbench.cli.flags import given, json_option
+from fairbench import execute, report, workloads
+from fairbench.cli.flags import given_options, json_option, option_of
+from fairbench.cli.output import print_json, show
+from fairbench.config.flags import RUN
 
 if TYPE_CHECKING:
     from fairbench.workloads.model import WorkloadSpec
@@ -23,7 +25,7 @@ workload = typer.Typer(
 
 @workload.callback()
 def _commands() -> None:
-    """Make the app a command group although it has a single command; do nothing else."""
+    """Do nothing; this callback makes the app a group although it has a single command."""
 
 
 @workload.command()
@@ -36,23 +38,24 @@ def check(
         ),
     ],
     scenario: Annotated[
-        str | None, Option(help="Scenario of the workload. [default: s1, or the first of the file]")
+        str | None,
+        option_of(
+            RUN["scenario"], "Scenario of the workload.", default="s1, or the first of the file"
+        ),
     ] = None,
-    dp: Annotated[int | None, Option(help="Replicas. [default: 1]")] = None,
-    gpu: Annotated[str | None, Option(help="Option as of `run`.")] = None,
-    model: Annotated[str | None, Option(help="Option as of `run`.")] = None,
-    clients: Annotated[int | None, Option(help="Option as of `run`.")] = None,
-    request_rate: Annotated[float | None, Option(help="Option as of `run`.")] = None,
-    duration: Annotated[float | None, Option(help="Option as of `run`.")] = None,
-    seed: Annotated[int, Option(help="Seed of the programs that are sampled.")] = 0,
+    dp: Annotated[int | None, option_of(RUN["dp"])] = None,
+    gpu: Annotated[str | None, option_of(RUN["gpu"])] = None,
+    model: Annotated[str | None, option_of(RUN["model"])] = None,
+    clients: Annotated[int | None, option_of(RUN["clients"], "Number of clients.")] = None,
+    request_rate: Annotated[float | None, option_of(RUN["request_rate"])] = None,
+    duration: Annotated[float | None, option_of(RUN["duration"])] = None,
+    seed: Annotated[
+        int, option_of(RUN["seed"], "Seed of the programs that are sampled.", default="")
+    ] = 0,
     as_json: Annotated[bool, json_option("the numbers", panel=None)] = False,
 ) -> None:
     """Validate a workload file, and compute the load that it puts on a cluster. Nothing is run."""
-    from fairbench.cli.output import print_json, show
     from fairbench.config.resolve import resolve
-    from fairbench.execute.expected.check import check_facts
-    from fairbench.report.table import printed
-    from fairbench.report.workload_table import checked
 
     chosen = _workload(file)
     flags = {
@@ -65,25 +68,23 @@ def check(
         "request_rate": request_rate,
         "duration_s": duration,
         "seed": seed,
-        "scheduler": "fcfs",  # a check needs some scheduler; any will do
+        "scheduler": "fcfs",  # a check needs a scheduler, whose name has no effect
     }
-    facts = check_facts(resolve(given(flags)))
+    facts = execute.check_facts(resolve(given_options(flags)))
     if as_json:
         print_json(facts)
     else:
-        show(printed, checked(facts))
+        show(report.printed, report.checked(facts))
 
 
 def _workload(file: str) -> WorkloadSpec:
-    """Return the workload of a file; a file that is not TOML is a trace."""
-    from fairbench.workloads.spec import load_workload
+    """Return the workload of a TOML file or of a trace."""
     from fairbench.workloads.trace_workload import trace_workload
-    from fairbench.workloads.traces.read import TraceParams
 
     path = Path(file)
     if path.is_file() and path.suffix != ".toml":
-        return trace_workload(TraceParams(file))
-    return load_workload(file)
+        return trace_workload(workloads.TraceParams(file))
+    return workloads.load_workload(file)
 
 
 def _first_scenario(chosen: WorkloadSpec) -> str:

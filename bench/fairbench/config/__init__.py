@@ -1,19 +1,33 @@
-"""The configuration: a frozen experiment spec, from flags, ``--set`` and TOML, and back.
+"""The configuration: flags, ``--set`` and TOML files become a frozen experiment spec, and back.
 
-The spec is imported when it is first used: flags and their help need none of it.
+A module is imported when one of its names is used, so that ``--help`` imports no module.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fairbench.named import lazy_names
 
 if TYPE_CHECKING:
-    from fairbench.config.spec import ExperimentSpec, identity, to_toml
+    from fairbench.config.defaults import preset_names as preset_names
+    from fairbench.config.defaults import read_preset as read_preset
+    from fairbench.config.resolve import experiment as experiment
+    from fairbench.config.settings import MACHINE as MACHINE
+    from fairbench.config.spec import MAX_REPLICAS as MAX_REPLICAS
+    from fairbench.config.spec import ExperimentSpec as ExperimentSpec
+    from fairbench.config.spec import experiment_tables as experiment_tables
+    from fairbench.config.spec import identity as identity
+    from fairbench.config.spec import to_toml as to_toml
+    from fairbench.config.sweep import parse_axis as parse_axis
+    from fairbench.config.sweep import points as points
+    from fairbench.config.sweep import sweep_of as sweep_of
 
-__all__ = ["ExperimentSpec", "identity", "to_toml"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fairbench.config import spec
-
-    return getattr(spec, name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "defaults": "preset_names read_preset",
+        "resolve": "experiment",
+        "settings": "MACHINE",
+        "spec": "ExperimentSpec MAX_REPLICAS experiment_tables identity to_toml",
+        "sweep": "parse_axis points sweep_of",
+    },
+)

@@ -1,36 +1,176 @@
-"""Backends: the simulator, or real processes, which serve an experiment.
+"""Backends of an experiment: real servers, emulated servers and endpoints; and command lines.
 
-Everything here decides what is measured, so it is part of a spec's identity. SGLang's path, the
-time to wait for it and an endpoint's secrets are given to each run and are not part of it.
+All values of this module decide what is measured, and are part of a spec's identity. The path of
+SGLang, the time to wait for servers and an endpoint's secrets are given to each run, and are not
+part of a spec.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fairbench.config.server_args import check_router_command, check_server_args
 from fairbench.config.settings import ENGINE, MACHINE
-from fairbench.errors import DataError
-from fairbench.files.json_text import parsed
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.files.formats import parsed
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.params import param_names
 
-NO_PROFILE = "none"  # the ``gpu`` of a spec whose hardware is real
+PORT, WORKER_URLS, WORKER_URL_LIST = "port", "worker_urls", "worker_url_list"
+PLACEHOLDERS: Mapping[str, str] = {
+    PORT: "the port on which the router listens",
+    "port2": "another free port, for the router's metrics",
+    "host": "the address on which the router listens",
+    WORKER_URLS: "the URL of a worker; the word that contains it is repeated for each worker",
+    WORKER_URL_LIST: "the URLs of all workers, separated by commas",
+    "model": "the model's name",
+}
+PORTS = 2  # number of placeholders of a port
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+def check_router_command(words: Sequence[str]) -> None:
+    """Raise ValueError unless the command has all required placeholders and no unknown ones."""
+    if not words:
+        raise ValueError("must not be empty: write the command that starts the router")
+    used = {name for word in words for name in _PLACEHOLDER.findall(word)}
+    for name in sorted(used):
+        if name not in PLACEHOLDERS:
+            raise ValueError(str(unknown_name("placeholder", name, PLACEHOLDERS)))
+    if PORT not in used:
+        raise ValueError(f"must contain {{{PORT}}}, the port on which the router is to listen")
+    if used.isdisjoint({WORKER_URLS, WORKER_URL_LIST}):
+        raise ValueError(
+            f"must contain {{{WORKER_URLS}}} or {{{WORKER_URL_LIST}}}, the URLs of the workers"
+        )
+
+
+def fill_command(
+    words: Sequence[str], *, host: str, ports: Sequence[int], workers: Sequence[str], model: str
+) -> list[str]:
+    """Return the command with its placeholders filled in."""
+    values = {
+        PORT: str(ports[0]),
+        "port2": str(ports[1]),
+        "host": host,
+        WORKER_URL_LIST: ",".join(workers),
+        "model": model,
+        WORKER_URLS: f"{{{WORKER_URLS}}}",
+    }
+    return [
+        one
+        for word in words
+        for one in _repeated(_PLACEHOLDER.sub(lambda found: values[found[1]], word), workers)
+    ]
+
+
+def _repeated(word: str, workers: Sequence[str]) -> list[str]:
+    mark = f"{{{WORKER_URLS}}}"
+    return [word.replace(mark, url) for url in workers] if mark in word else [word]
+
+
+# Flags that the launcher passes to every server.
+MANAGED_ARGS = frozenset(
+    {"--host", "--port", "--model-path", "--model", "--tp-size", "--tp", "--load-format"}
+    | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
+    | {"--scheduler-cls", "--tensor-parallel-size", "--enable-prompt-tokens-details"}
+)
+# Prefixes of the flags for data parallelism inside a server (SGLang, vLLM).
+RANK_ARGS = ("--dp", "--data-parallel", "--enable-dp")
+
+
+def check_server_args(args: Sequence[str]) -> None:
+    """Raise ValueError for a flag that fairbench sets itself or does not support."""
+    for arg in args:
+        flag = arg.partition("=")[0]
+        if flag.startswith("--") and len(words := flag.split()) > 1:
+            raise ValueError(
+                f"server_args: {flag!r} has {len(words)} words, and each item must be one word"
+            )
+        if flag in MANAGED_ARGS:
+            raise ValueError(f"server_args: {flag} is set by fairbench itself; leave it out")
+        if flag.startswith(RANK_ARGS):
+            raise ValueError(
+                f"server_args: {flag} is not supported: each rank has its own queue and "
+                "cache, and a run counts a server as one worker; start more servers with dp "
+                "instead"
+            )
+
+
+REDACTED = "***"
+ARGS = "server_args"
+COMMAND = "router_command"
+_SECRET = frozenset({"key", "secret", "password", "passwd", "credential", "credentials"})
+
+
+def is_secret(flag: str) -> bool:
+    """Return whether a flag's value is secret, such as the value of ``--api-key``."""
+    words = flag.lstrip("-").replace("_", "-").lower().split("-")
+    return flag.startswith("--") and (not _SECRET.isdisjoint(words) or words[-1] == "token")
+
+
+def without_secrets(args: Sequence[str]) -> list[str]:
+    """Return the words of a command line, with ``***`` in place of each secret."""
+    kept: list[str] = []
+    hides_next = False
+    for word in args:
+        flag, equals, _ = word.partition("=")
+        if hides_next and not word.startswith("--"):
+            kept.append(REDACTED)
+        elif equals and is_secret(flag):
+            kept.append(f"{flag}={REDACTED}")
+        else:
+            kept.append(word)
+        hides_next = not equals and is_secret(word)
+    return kept
+
+
+def storable(content: Any) -> Any:
+    """Return a file's content with the secrets of ``server_args`` and ``router_command`` removed.
+
+    Secrets in nested tables are removed, too.
+    """
+    if isinstance(content, Mapping):
+        return {
+            key: _args(value) if str(key).rpartition(".")[2] in (ARGS, COMMAND) else storable(value)
+            for key, value in content.items()
+        }
+    return [storable(one) for one in content] if isinstance(content, list) else content
+
+
+def _args(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    if all(isinstance(word, str) for word in value):
+        return without_secrets(value)
+    return [_args(one) for one in value]  # a list of argument lists: one per point of a sweep
+
+
+def check_given(args: Sequence[str], what: str = ARGS) -> None:
+    """Raise UsageError if a server needs a secret that was not stored."""
+    for word, following in zip(args, [*args, ""][1:], strict=True):
+        flag, equals, value = word.partition("=")
+        if is_secret(flag) and REDACTED in (value if equals else following,):
+            raise UsageError(f"{what}: {flag} is secret and was not stored; give it again")
+
+
+NO_PROFILE = "none"  # the ``gpu`` of a spec for real hardware
 EXTERNAL = "external"  # the router of a spec with a third-party router command
-AS_SERVED = "as served"  # scheduler, router, local and model of an endpoint: unknown
+# scheduler, router, local scheduler and model of an endpoint, which are unknown
+AS_SERVED = "as served"
 
 Api = Literal["generate", "completions", "chat"]
 
-# Fields that the driver sets in every body.
+# Fields that the driver sets in every request's body.
 MANAGED_FIELDS = frozenset(
     {"messages", "prompt", "input_ids", "stream", "max_tokens", "max_completion_tokens"}
 )
 
-# Engine settings that SGLang has no flag for.
+# Engine settings for which SGLang has no flag.
 ENGINE_ONLY = (
     "full_reservation",
     "step_by_step",
@@ -45,7 +185,7 @@ ENGINE_ONLY = (
 # Eviction policies that no server can run, because requests do not state their session.
 NEED_SESSIONS = frozenset({"retention"})
 
-# vLLM's flags for the engine settings that it has too.
+# vLLM's flags for engine settings, by setting.
 VLLM_FLAGS = {
     "max_running_requests": "--max-num-seqs",
     "mem_fraction_static": "--gpu-memory-utilization",
@@ -60,23 +200,23 @@ Count = Annotated[int, Field(ge=1)]
 class BackendConfig(BaseModel):
     """The fields and properties common to all kinds of backend.
 
-    ``max_concurrency`` is the highest number of requests that the driver keeps in flight. To
-    add a kind, write its class, name it in ``Backend``, and write ``live/backends/KIND.py``.
+    ``max_concurrency`` limits the requests that the driver keeps in flight. To add a kind of
+    backend, write a class, add the class to ``Backend``, and write ``live/backends/KIND.py``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    if TYPE_CHECKING:  # each kind has its own name field
+    if TYPE_CHECKING:  # each kind declares the field ``kind`` with its own name
         kind: str
     max_concurrency: Count | None = None
 
     has_profile: ClassVar[bool] = False
-    """Whether a timing profile decides its speed; otherwise it has a model of its own."""
+    """Whether a timing profile decides the servers' speed; if not, the spec names a model."""
     is_managed: ClassVar[bool] = True
-    """Whether fairbench starts its servers and chooses router and scheduler."""
+    """Whether fairbench starts the servers and chooses router and scheduler."""
     disobeyed: ClassVar[frozenset[str]] = frozenset()
-    """The engine settings that this kind of backend ignores."""
+    """The engine settings that this kind of backend does not support."""
     evictions: ClassVar[frozenset[str]] = frozenset()
-    """The eviction policies that its servers can run."""
+    """The eviction policies that this kind's servers support."""
     run_options: ClassVar[frozenset[str]] = frozenset()
     """The options of runs that only this kind of backend supports (``LiveOptions``)."""
 
@@ -92,7 +232,7 @@ class BackendConfig(BaseModel):
 
 
 class _Servers(BackendConfig):
-    """Servers that fairbench starts, each with the flags ``server_args``."""
+    """Servers that fairbench starts with the flags ``server_args``."""
 
     api: Api = "generate"
     server_args: list[str] = []
@@ -105,9 +245,9 @@ class _Servers(BackendConfig):
 
 
 class RealServers(_Servers):
-    """Real servers with ``tp`` GPUs each; ``share_gpus`` lets several share GPUs.
+    """Real servers with ``tp`` GPUs each; ``share_gpus`` lets several servers share GPUs.
 
-    ``schedule_policy`` is the engine's own policy, instead of our scheduler of that name.
+    ``schedule_policy`` is the engine's own policy, which replaces fairbench's scheduler.
     """
 
     tp: Count = 1
@@ -121,11 +261,16 @@ class RealServers(_Servers):
         return self.schedule_policy
 
 
+SGLangPolicy: TypeAlias = Literal[
+    "fcfs", "lpm", "dfs-weight", "lof", "random", "routing-key", "hrrn", "shortest-prefill-first"
+]
+
+
 class SGLang(RealServers):
     """Real SGLang servers."""
 
     kind: Literal["sglang"] = "sglang"
-    schedule_policy: Literal["fcfs", "lpm"] | None = None
+    schedule_policy: SGLangPolicy | None = None
     evictions: ClassVar[frozenset[str]] = frozenset(EVICTIONS) - NEED_SESSIONS
     disobeyed: ClassVar[frozenset[str]] = frozenset(ENGINE_ONLY)
 
@@ -150,11 +295,11 @@ class VLLM(RealServers):
 
 
 class Emulator(_Servers):
-    """``fairbench emulate``: the simulated engine behind real HTTP.
+    """Emulated servers (``fairbench emulate``): the simulated engine behind real HTTP.
 
     ``time_scale`` emulated seconds pass in a real second. ``router_command`` starts a third-party
-    router before the workers, see ``config/server_args.py``; the router is called by OpenAI's API
-    unless ``api`` says otherwise.
+    router in front of the workers; requests to this router use OpenAI's API unless ``api`` names
+    another API.
     """
 
     kind: Literal["emulator"] = "emulator"
@@ -182,14 +327,14 @@ class Emulator(_Servers):
 
 
 class Endpoint(BackendConfig):
-    """A running OpenAI-compatible server, benchmarked as it is.
+    """A running OpenAI-compatible server that fairbench did not start.
 
     If ``output_lengths`` is exact, requests contain ``min_tokens``, which not every server
     supports; if it is free, answers may be shorter than in the workload. ``extra_body`` is a JSON
-    object of more fields for every request, in which null removes a field; ``max_tokens_field`` is
-    the name of the field with an answer's maximum length. ``rate_limited`` decides about a request
-    after a 429: it fails, or is sent again after the time in Retry-After, for ``longest_wait_s`` in
-    total.
+    object with further fields for every request; null removes a field. ``max_tokens_field`` is the
+    name of the field for an answer's maximum length. ``rate_limited`` says whether a request that
+    is answered with status 429 fails, or is sent again after the time in Retry-After, for at most
+    ``longest_wait_s`` in total.
     """
 
     kind: Literal["endpoint"] = "endpoint"
@@ -232,7 +377,10 @@ class Endpoint(BackendConfig):
 
 
 def _extra_fields(text: str | None) -> dict[str, Any]:
-    """Return the fields of a JSON object; none for no text. Raises ValueError for others."""
+    """Return the fields of a JSON object; {} for an empty text.
+
+    Raises ValueError for a text that is not a JSON object.
+    """
     if not text:
         return {}
     try:

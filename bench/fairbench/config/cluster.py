@@ -1,28 +1,56 @@
-"""Settings of a simulated cluster: disaggregation, eviction, and several routers."""
+"""Options of a cluster: prefill and decode replicas, eviction, several routers, gateway.
+
+Also runs whose replicas are an installed engine's own code (``engine_code``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from fairbench.config.backend import BackendConfig
-from fairbench.config.spec import MAX_REPLICAS, Draft
+from fairbench.config.spec import MAX_REPLICAS, Draft, ExperimentSpec
+from fairbench.doors import CODE_GROUP, registered
 from fairbench.errors import UsageError, about
-from fairbench.hardware.cluster_params import DISAGGREGATION
-from fairbench.hardware.engines import DEFAULT_ENGINE
-from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, EVICTIONS, eviction_class
-from fairbench.schedulers.params import make_params, own_settings
-from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
+from fairbench.hardware.catalogue import resolve_profile
+from fairbench.hardware.engines import DEFAULT_ENGINE, DISAGGREGATION
+from fairbench.hardware.engines import ENGINES as ENGINE_KINDS
+from fairbench.hardware.timing import TimingProfile
+from fairbench.named import imported
+from fairbench.schedulers.eviction.policy import ClientEviction
+from fairbench.schedulers.eviction.registry import (
+    DEFAULT_EVICTION,
+    EVICTIONS,
+    MEMORY,
+    MemoryParams,
+    eviction_class,
+)
+from fairbench.schedulers.gateway.registry import (
+    ADMISSION,
+    DEFAULT_DETECTOR,
+    GATEWAY,
+    NO_GATEWAY,
+    OFF,
+    UNKNOWN_COSTS,
+    AdmissionParams,
+    GatewayParams,
+    default_detector,
+    detector_class,
+    policy_class,
+)
+from fairbench.schedulers.load_cap import AUTO
+from fairbench.schedulers.params import as_settings, make_params, own_settings
+from fairbench.schedulers.peers import ROUTERS, RoutersParams
 
 SIDES = ("prefill", "decode")
-# engines that have workers of both kinds, and evict by our policies
+# engines with prefill and decode workers, and with fairbench's eviction policies
 ENGINES = (DEFAULT_ENGINE, "vllm")
 KEYS = frozenset({*SIDES, "routers", "eviction", "memory_records"})
-APART = ("routers", "eviction", "memory_records")  # keys that describe colocated replicas
+APART = ("routers", "eviction", "memory_records")  # keys that apply only to colocated replicas
 
 
 def check_sides(flags: Mapping[str, Any]) -> None:
-    """Raise UsageError for a number of replicas in addition to those of the two sides."""
+    """Raise UsageError if ``dp`` is given beside ``prefill`` and ``decode``."""
     given = [key for key in SIDES if flags.get(key) is not None]
     if given and flags.get("dp") is not None:
         raise UsageError(
@@ -32,10 +60,10 @@ def check_sides(flags: Mapping[str, Any]) -> None:
 
 
 def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Set ``dp``, the number of all replicas, if the draft names both sides.
+    """Set ``dp`` to the number of all replicas if the draft has ``prefill`` and ``decode``.
 
-    Flags for the sides override a file's ``dp``. Raises UsageError for one side alone, for
-    another ``dp``, and for parts that a disaggregated cluster lacks.
+    Flags for ``prefill`` and ``decode`` override a file's ``dp``. Raises UsageError for one of
+    both alone, for a different ``dp``, and for parts that a disaggregated cluster lacks.
     """
     sides = {key: draft[key] for key in SIDES if draft.get(key) is not None}
     if not sides:
@@ -73,7 +101,7 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
 
 
 def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check a draft's routers, evictions and sides. Raises UsageError."""
+    """Check a draft's number of routers, eviction policy, prefill and decode. Raises UsageError."""
     with about("routers", "backend.kind"):
         _settle_routers(draft, backend)
     with about(EVICTION, MEMORY_RECORDS, "engine", "backend.kind"):
@@ -82,7 +110,7 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
 
 
 def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the parts whose parameters apply to the routers, evictions and sides of a draft."""
+    """Return the parts whose parameters apply: routers, eviction policy, disaggregation."""
     return routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
 
 
@@ -98,17 +126,31 @@ def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None
 
 
 def disaggregation_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the part whose parameters a disaggregated cluster has; empty for any other."""
+    """Return the part with the parameters of disaggregation; empty for a colocated cluster."""
     return (DISAGGREGATION,) if draft.get("prefill") is not None else ()
+
+
+def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
+    """Raise UsageError for a given setting of a cluster part that no experiment has.
+
+    ``given`` are the keys of settings from flags. Settings of schedulers are not checked, because
+    one command line may serve several schedulers.
+    """
+    needs = {policy: f"{EVICTION} = {policy!r}" for policy in EVICTIONS}
+    needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}
+    for key in given:
+        owner = key.split(".", 1)[0]
+        if owner in needs and not any(own_settings(owner, spec.settings) for spec in specs):
+            raise UsageError(f"{key}: has no effect without {needs[owner]}; leave it out").of(key)
 
 
 EVICTION, MEMORY_RECORDS = "eviction", "memory_records"
 
 
 def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Leave memory records out if they are not requested.
+    """Check a draft's eviction policy, and remove memory records that are not requested.
 
-    Raises UsageError for an unknown policy, and for an engine or a backend that evicts by itself.
+    Raises UsageError for an unknown policy, and for an engine or backend with its own eviction.
     """
     if draft.get(MEMORY_RECORDS) is False:
         del draft[MEMORY_RECORDS]
@@ -129,7 +171,7 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
 
 
 def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
-    """Raise UsageError unless servers of the backend evict by this policy of ours."""
+    """Raise UsageError unless the backend's servers support fairbench's policy ``value``."""
     kind = backend.kind
     if key != EVICTION or not backend.evictions:
         raise UsageError(
@@ -149,9 +191,9 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 
 
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the eviction policy as a part with parameters, if the draft names one.
+    """Return the draft's eviction policy as a part with parameters, if any.
 
-    Raises UsageError if unknown.
+    Raises UsageError for an unknown name.
     """
     policy = draft.get(EVICTION)
     if not isinstance(policy, str):
@@ -160,11 +202,37 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     return (policy,)
 
 
+def memory_parts(
+    draft: Mapping[str, object], backend: BackendConfig | None, settings: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Return the part with the parameters of memory shares. Precondition: a setting names it.
+
+    Raises UsageError for real servers, and without an eviction policy that has shares.
+    """
+    key = f"{MEMORY}.share"
+    if make_params(MEMORY, MemoryParams, settings).share:
+        with about(key, EVICTION, "backend.kind"):
+            if backend is not None:
+                raise UsageError(f"{key} = True: only simulated runs support {key}; leave it out")
+            policy = str(draft.get(EVICTION, DEFAULT_EVICTION))
+            if not issubclass(eviction_class(policy), ClientEviction):
+                by_client = [
+                    repr(one)
+                    for one in EVICTIONS
+                    if issubclass(eviction_class(one), ClientEviction)
+                ]
+                raise UsageError(
+                    f"{key} = True: needs an eviction policy with shares: set eviction to "
+                    f"{' or '.join(by_client)}"
+                )
+    return (MEMORY,)
+
+
 SERVED = ("every_s", "ahead_tok_s", "forget_s")  # parameters that real routers support
 
 
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
-    """Leave the key out if there is a single router.
+    """Check a draft's number of routers, and remove the key for a single router.
 
     Raises UsageError for a number of routers before real or emulated servers.
     """
@@ -178,7 +246,7 @@ def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
 
 
 def routers_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the part whose parameters apply to several routers; empty for one router."""
+    """Return the part with the parameters of several routers; empty for one router."""
     return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
 
 
@@ -191,3 +259,215 @@ def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
                 f"--peer` supports {', '.join(SERVED)}"
             )
     return make_params(ROUTERS, RoutersParams, settings)
+
+
+GATEWAY_KEYS = ("gateway", "saturation")
+ADMISSION_MODEL = "llama-3.1-8b"  # the model of a profile that is named by its GPU alone
+SERVED_DETECTOR = "concurrency"  # the saturation detector of `serve`, which works with any engine
+MOST_REQUESTS = (
+    f"{SERVED_DETECTOR}.requests"  # name of the setting that limits the requests at a worker
+)
+HEADROOM = (
+    f"{SERVED_DETECTOR}.headroom"  # name of the setting that limits requests waiting at a worker
+)
+# of every client: in tokens of context, in requests, in tokens of reserved memory
+CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
+CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
+# default of `serve`, with which a client alone gets four fifths of the workers
+DEFAULT_RESERVE = 0.25
+SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # default of `serve`, unless another value is set
+
+
+def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
+    """Return the draft's gateway policy and detector by key; {} without a gateway.
+
+    Raises UsageError for an unknown name, or for a detector without a gateway.
+    """
+    if "saturation" in draft and "gateway" not in draft:
+        raise UsageError(f"saturation = {draft['saturation']!r}: needs a gateway; set gateway, too")
+    if draft.get("gateway", NO_GATEWAY) == NO_GATEWAY:
+        return {}
+    found = {}
+    for key in GATEWAY_KEYS:
+        if not isinstance(name := draft.get(key, ""), str):
+            raise UsageError(f"{key} = {name!r}: must be a text")
+        found[key] = name
+    usual = default_detector(found["gateway"], DEFAULT_DETECTOR)
+    if "saturation" not in draft:
+        found["saturation"] = usual
+    detector_class(found["saturation"])
+    return found
+
+
+def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every admission control parameter in front of real servers as NAME.PARAM.
+
+    The result is empty without admission control. Raises UsageError for a wrong value, and if no
+    timing profile of the workers is set.
+    """
+    if not own_settings(ADMISSION, settings):
+        return {}
+    params = make_params(ADMISSION, AdmissionParams, settings)
+    if params.is_on:
+        admission_profile(params)
+    return as_settings(ADMISSION, params)
+
+
+def admission_profile(params: AdmissionParams) -> TimingProfile:
+    """Return the timing profile of real workers: an id, or a GPU with the default model.
+
+    Raises UsageError for an unknown or missing profile.
+    """
+    gpu, _, rest = params.profile.partition("/")
+    if not gpu:
+        raise UsageError(
+            f"{ADMISSION}.policy = {params.policy!r}: set {ADMISSION}.profile, too: the timing "
+            "profile of the workers, such as a100 (see `list profiles`)"
+        )
+    return resolve_profile(params.profile, rest.split("/")[0] or ADMISSION_MODEL)
+
+
+def settle_gateway(draft: Draft, backend: BackendConfig | None) -> None:
+    """Set the draft's gateway policy and detector, if the draft has a gateway.
+
+    Raises UsageError.
+    """
+    with about(*GATEWAY_KEYS, "admission.policy", "admission.profile", "backend.kind"):
+        gateway = gateway_of(draft)
+        _check_gateway(gateway, draft.settings, backend)
+    for key in GATEWAY_KEYS:
+        draft.pop(key, None)
+    draft.update(gateway)
+
+
+def _check_gateway(
+    gateway: Mapping[str, str], settings: Mapping[str, object], backend: BackendConfig | None
+) -> None:
+    """Raise UsageError if a gateway is set for real or emulated servers.
+
+    The error is also raised for admission control with a third-party router, without known costs of
+    the workers, and with an emulator whose clock differs from the router's clock.
+    """
+    policy = settings.get(f"{ADMISSION}.policy", OFF)
+    if policy != OFF and backend is not None:
+        which = f"{ADMISSION}.policy = {policy!r}"
+        if not backend.is_managed or backend.external_router is not None:
+            raise UsageError(f"{which}: needs fairbench's own router in front of the servers")
+        if (scale := getattr(backend, "time_scale", 1.0)) != 1.0:
+            raise UsageError(
+                f"{which}: time_scale = {scale} is not supported, because admission control "
+                "estimates times on the router's clock; use time_scale = 1"
+            )
+        if not backend.has_profile:
+            admission_profile(make_params(ADMISSION, AdmissionParams, settings))
+    if gateway and backend is not None:
+        raise UsageError(
+            f"gateway = {gateway['gateway']!r}: only simulated runs support a gateway; leave it out"
+        )
+
+
+def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every parameter of a gateway in front of real servers as NAME.PARAM.
+
+    Raises UsageError for an unknown name, a wrong value, or a value that real servers rule out.
+    """
+    owners: dict[str, Any] = {
+        policy: policy_class(policy).Params,
+        saturation: detector_class(saturation).Params,
+        GATEWAY: GatewayParams,
+    }
+    given, resolved = {**SERVED_OUTPUTS, **settings}, dict[str, Any]()
+    for owner, params in owners.items():
+        resolved |= as_settings(owner, make_params(owner, params, given))
+    if resolved[f"{GATEWAY}.order"] == "longest-prefix":
+        raise UsageError(
+            "gateway.order = 'longest-prefix': serve does not support this order, "
+            "because it does not match queued requests with the workers' caches; choose "
+            "from fcfs, edf"
+        )
+    if resolved.get(f"{GATEWAY}.client_limit") == AUTO:
+        raise UsageError(UNKNOWN_COSTS)
+    return resolved
+
+
+ENGINE_CODE = "engine_code"
+DEFAULT_POLICY = "fcfs"
+WITH_SETTINGS = frozenset({"lpm"})  # policies of engines whose parameters fairbench sets
+
+# Keys of parts that fairbench models, and an engine's own code has not, or has in another form.
+MODELLED = ("prefill", "decode", "eviction", "memory_records", "gateway", "saturation")
+# Settings of fairbench's model of an engine, for which the engine's own code has no argument.
+OF_THE_MODEL = (
+    "num_continuous_decode_steps",
+    "in_batch_prefix_caching",
+    "batch_is_full",
+    "swap_space",
+    "prefix_match_us",
+    "load_cap",
+    "release",
+    "async_scheduling",
+)
+
+
+def check_own_code(
+    draft: Draft, backend: BackendConfig | None, engine: str | None, settings: Mapping[str, Any]
+) -> None:
+    """Raise UsageError for parts that cannot be combined with the draft's ``engine_code``."""
+    given = f"{ENGINE_CODE} = {draft[ENGINE_CODE]!r}"
+    if not isinstance(draft[ENGINE_CODE], str):
+        raise UsageError(f"{given}: must be the path of a Python, or installed").of(ENGINE_CODE)
+    if backend is not None:
+        own = f"{given}: only in simulations, and backend {backend.kind} has its own engine"
+        raise UsageError(own).of(ENGINE_CODE, "backend.kind")
+    name = engine or DEFAULT_ENGINE
+    if name not in (known := registered(CODE_GROUP)):
+        choices = " or ".join(known)
+        raise UsageError(f"{given}: engine {name} has none; engine must be {choices}").of(
+            ENGINE_CODE, "engine"
+        )
+    for key in MODELLED:
+        if draft.get(key) is not None:
+            raise UsageError(f"{key} = {draft[key]!r}: not with {ENGINE_CODE}; leave it out").of(
+                key, ENGINE_CODE
+            )
+    if settings.get(policy := f"{ADMISSION}.policy", OFF) != OFF:
+        raise UsageError(f"admission control: not with {ENGINE_CODE}; leave it out").of(
+            policy, ENGINE_CODE
+        )
+    _check_settings(name, settings)
+
+
+def _check_settings(engine: str, settings: Mapping[str, Any]) -> None:
+    kind = ENGINE_KINDS[engine]
+    usual = imported(kind.params)()
+    for name in OF_THE_MODEL:
+        key = f"{kind.part}.{name}"
+        value = settings.get(key)
+        if value is not None and value != getattr(usual, name, None):
+            raise UsageError(
+                f"{key} = {value!r}: not with {ENGINE_CODE}, because the engine's own code "
+                "decides this; leave it out"
+            ).of(key, ENGINE_CODE)
+
+
+def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterable[str]) -> str:
+    """Return the engine's own policy: the local scheduler as given, else the pair's, else FCFS.
+
+    Args:
+        draft: The draft, which has ``engine_code``.
+        of_pair: Local scheduler of the draft's pair.
+        known: Names of fairbench's local schedulers that are policies of engines, too.
+
+    Raises UsageError if the user has named a pair whose local scheduler no engine has.
+    """
+    if "local" in draft:
+        return str(draft["local"])
+    if of_pair in known or "+" in str(draft.get("scheduler")):
+        return of_pair
+    if isinstance(draft, Draft) and draft.is_said("scheduler") and "router" not in draft:
+        raise UsageError(
+            f"scheduler = {draft['scheduler']!r}: its local scheduler {of_pair} is no policy of "
+            "an engine; with engine_code, give the engine's policy by --schedule-policy, and the "
+            "router by --router"
+        ).of("scheduler", ENGINE_CODE)
+    return DEFAULT_POLICY

@@ -1,4 +1,4 @@
-"""Resolution of user input to a full spec: defaults, then the file, then flags and settings."""
+"""Resolution of user input to a full spec: flags override a file, which overrides defaults."""
 
 from __future__ import annotations
 
@@ -11,21 +11,30 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from fairbench.config.backend_checks import (
-    check_behaviours,
-    check_machine,
-    check_no_engine,
-    resolve_backend,
+from fairbench import metrics, records, workloads
+from fairbench.config.cluster import (
+    ENGINE_CODE,
+    EVICTION,
+    GATEWAY_KEYS,
+    check_disaggregated,
+    check_own_code,
+    check_sides,
+    check_used,
+    memory_parts,
+    settle_cluster,
+    settle_gateway,
 )
-from fairbench.config.cluster import EVICTION, check_disaggregated, check_sides, settle_cluster
 from fairbench.config.cluster import KEYS as CLUSTER_KEYS
 from fairbench.config.defaults import (
     DEFAULTS,
-    chosen_part,
+    Preset,
+    at_rate_of,
+    check_preset,
     engine_of,
-    given_values,
+    has_own_code,
     machine_of_workload,
     moved_weights,
+    preset_for,
     read_workload,
     resolve_weights,
     table_of,
@@ -34,29 +43,40 @@ from fairbench.config.defaults import (
     usual_scenario,
     workload_defaults,
 )
-from fairbench.config.flags.flag import Placed, check_names, placed
-from fairbench.config.flags.run import RUN
-from fairbench.config.gateway import GATEWAY_KEYS, settle_gateway
-from fairbench.config.preset import Preset, at_rate_of, check_preset, preset_for
-from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
+from fairbench.config.flag import PlacedFlags, check_names, place_flags
+from fairbench.config.flags import RUN
+from fairbench.config.origins import chosen_part, given_values, with_given
+from fairbench.config.serving import (
+    Chosen,
+    check_behaviours,
+    check_machine,
+    check_no_engine,
+    check_order,
+    check_scheduling,
+    defaults_of,
+    resolve_backend,
+    resolve_served,
+    without_unsupported,
+)
 from fairbench.config.settings import check_engine_settings, flat_settings, resolve_settings
 from fairbench.config.spec import GIVEN, Draft, ExperimentSpec, Origin, without_given
 from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name
-from fairbench.files.json_text import INTEGERS
-from fairbench.files.toml_text import read_toml
+from fairbench.files.formats import INTEGERS, read_toml
 from fairbench.hardware.engines import DEFAULT_ENGINE
-from fairbench.schedulers.gateway.registry import ADMISSION
+from fairbench.schedulers.eviction.registry import MEMORY
+from fairbench.schedulers.gateway.registry import ADMISSION, needs_sessions
 from fairbench.schedulers.params import own_settings
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import expected_programs
+from fairbench.workloads.programs import program_class
 
 if TYPE_CHECKING:
     from fairbench.workloads.traces.read import TraceParams
 
-# limit for a run; beyond it the records no longer fit in a computer's memory
+# limit on the programs of a run, so that the records fit into memory
 MAX_PROGRAMS = 2_000_000
 
-# Keys on which the defaults of other keys depend.
+# Keys of which other keys' defaults depend.
 RULING = frozenset(
     {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
     | {
@@ -64,6 +84,7 @@ RULING = frozenset(
         "num_programs",
         "clients",
         "engine",
+        ENGINE_CODE,
         "routers",
         "preset",
         EVICTION,
@@ -71,12 +92,12 @@ RULING = frozenset(
     }
 )
 
-# Keys that decide what clients send.
+# Keys that decide which programs clients send.
 SENT = ("workload", "scenario", "clients", "num_programs", "request_rate", "duration_s", "dp")
 
 
 def read_experiment(path: Path) -> dict[str, Any]:
-    """Read an experiment file's keys. Raises DataError naming the file and the key or line."""
+    """Read an experiment file. Raises DataError that names the file and the key or line."""
     if path.name.removesuffix(".gz").endswith((".csv", ".jsonl")):
         raise DataError(f"{path}: must be an experiment in TOML; for a trace, write --trace {path}")
     data = read_toml(path, str(path))
@@ -90,14 +111,14 @@ def read_experiment(path: Path) -> dict[str, Any]:
 
 
 def read_spec(path: Path) -> ExperimentSpec:
-    """Return the full spec of an experiment file. Raises DataError naming the file."""
+    """Return the full spec of an experiment file. Raises DataError that names the file."""
     return resolve({}, {}, read_experiment(path), path=path)
 
 
 def with_new_defaults(file: Mapping[str, Any], path: Path) -> ExperimentSpec:
-    """Return the spec of a stored experiment in which only chosen values are kept.
+    """Return the spec of a stored experiment with present defaults for unchosen values.
 
-    All other values are today's defaults. Raises DataError naming the file.
+    Raises DataError that names the file.
     """
     return resolve({}, {}, file, path=path, new_defaults=True)
 
@@ -110,12 +131,12 @@ def resolve(
     path: Path | None = None,
     new_defaults: bool = False,
 ) -> ExperimentSpec:
-    """Return the full spec. ``flags`` override keys of ``file``, ``assignments`` its settings.
+    """Return the full spec of an experiment from flags, settings and a file.
 
-    All three hold only explicit values; of a stored ``file``, which spells out defaults, too,
-    ``new_defaults`` keeps only the values that somebody chose. ``path`` is the location of
-    ``file``. Raises UsageError with one line that names the field, its value and what is allowed.
-    If the file itself is wrong, raises DataError, which also names the file.
+    ``flags`` override keys of ``file``, and ``assignments`` override its settings. With
+    ``new_defaults``, only the chosen values of a stored ``file`` are kept. ``path`` is the location
+    of ``file``. Raises UsageError with one line that names the field, the value and the allowed
+    values. Raises DataError, which also names the file, if a value of the file is wrong.
     """
     draft = Draft(flags, assignments or {})
     try:
@@ -129,7 +150,7 @@ def resolve(
 
 
 def _of_preset(ref: str, error: UsageError) -> DataError:
-    """Return the error about values of a preset; a user cannot leave these out, but override."""
+    """Return an error about values of a preset, which tells the user to override these values."""
     text = str(error)
     for key in error.keys & DEFAULTS.keys():
         other = f"give {key} = {DEFAULTS[key]}, or leave the preset out"
@@ -138,13 +159,13 @@ def _of_preset(ref: str, error: UsageError) -> DataError:
 
 
 def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> ExperimentSpec:
-    """Return the spec of a draft that flags have begun, over a file."""
+    """Return the spec of a draft with flags, completed by the values of a file and by defaults."""
     backend = None
     if "backend" in draft or "backend" in file:
         backend = resolve_backend(draft.get("backend"), file.get("backend"))
     given = None
     if file:
-        file = fitting(file, backend)
+        file = without_unsupported(with_given(file), backend)
     with suppress(UsageError):  # what is wrong is reported below
         given = given_values(draft.of_flags(), draft.settings.of_flags(), file)
     if file and (new_defaults or not RULING.isdisjoint(draft)):
@@ -153,17 +174,18 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
     draft.fill(file, Origin.FILE)
     draft.settings.fill(flat_settings(table_of(draft, "settings")), Origin.FILE)
     preset = _fill_usual(draft, backend)
-    draft |= served(backend, draft)
+    draft |= resolve_served(backend, draft)
     settings = dict(draft.settings)
     admission = (ADMISSION,) if own_settings(ADMISSION, settings) else ()
     if admission or not draft.keys().isdisjoint(GATEWAY_KEYS):
         settle_gateway(draft, backend)
     if not CLUSTER_KEYS.isdisjoint(draft):
         settle_cluster(draft, backend, engine_of(draft))
+    memory = memory_parts(draft, backend, settings) if own_settings(MEMORY, settings) else ()
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]),
         text_of(draft, "scenario"),
-        used_parts(draft) + admission,
+        used_parts(draft) + admission + memory,
         settings,
     )
     if preset is not None:
@@ -183,13 +205,14 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
             raise UsageError(f"{key} = {value}: must fit 64 bits").of(key)
     with about(*SENT):
         check_size(spec)
+        check_sessions(spec)
         if backend is not None:
             check_behaviours(spec, backend)
     return spec
 
 
 def _fill_usual(draft: Draft, backend: Chosen) -> Preset | None:
-    """Add what the preset, the workload's machine and the defaults imply. Return the preset."""
+    """Add the values of the preset, the workload's machine and the defaults. Return the preset."""
     workload, preset = read_workload(draft.get("workload", DEFAULTS["workload"])), None
     machine = {} if backend is not None else machine_of_workload(workload)
     if (ref := draft.get("preset")) is not None:
@@ -205,7 +228,7 @@ def _fill_usual(draft: Draft, backend: Chosen) -> Preset | None:
 def _checked_engine(
     draft: Draft, backend: Chosen, workload: WorkloadSpec, resolved: Mapping[str, Any]
 ) -> str | None:
-    """Return the engine, None for the default. Raises UsageError for settings that it lacks."""
+    """Return the engine, None for the default. Raises UsageError for settings of other engines."""
     engine, settings = engine_of(draft), dict(draft.settings)
     if backend is not None:
         own = workload.scheduler_settings(text_of(draft, "scenario"))
@@ -215,8 +238,11 @@ def _checked_engine(
     if "prefill" in draft:
         check_disaggregated(engine, {**settings, **resolved})
     check_scheduling(backend, draft.settings.of_flags())
+    check_order(backend, engine, draft, settings)
+    if has_own_code(draft):
+        check_own_code(draft, backend, engine, {**settings, **resolved})
     if backend is None and engine is None and "engine" in machine_of_workload(workload):
-        # named, because stored values would otherwise be read as the workload's
+        # the scenario is named, because stored values would otherwise be taken for workload values
         return DEFAULT_ENGINE
     return engine
 
@@ -224,7 +250,7 @@ def _checked_engine(
 def _tables(
     draft: Draft, file: Mapping[str, Any], workload: WorkloadSpec, resolved: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return settings, goodput and weights, of which flags override single entries."""
+    """Return the tables settings, goodput and weights; flags override single entries of each."""
     flags = draft.of_flags()
     assigned = draft.settings.of_flags()
     settings, weights = moved_weights(resolved, table_of(file, "weights"), assigned)
@@ -252,60 +278,91 @@ def check_size(spec: ExperimentSpec) -> None:
     )
 
 
+def check_sessions(spec: ExperimentSpec) -> None:
+    """Raise UsageError for a gateway that decides by session and a workload without sessions."""
+    if not needs_sessions(spec.gateway):
+        return
+    plans = spec.client_plans()
+    if not any(program_class(plan.kind).has_turns(plan.params) for plan in plans):
+        raise UsageError(
+            f"gateway = {spec.gateway!r}: decides by session, and every program of the workload "
+            f"{spec.workload.name} is one request; choose a workload with sessions, such as "
+            "sessions, agent or tool-use, or a trace that names sessions"
+        )
+
+
 def experiment(
     flags: Mapping[str, Any], settings: Mapping[str, Any], file: Path | None = None
 ) -> ExperimentSpec:
-    """Build an experiment from a file, overridden by named flags; None means not given.
+    """Build an experiment from a file and from flags, which override the file; None is not given.
 
-    ``settings`` are by ``NAME.PARAM`` and override the engine's flags. Raises UsageError in one
-    line that names what is wrong, DataError if the file is wrong.
+    ``settings`` (by ``NAME.PARAM``) override the flags of the engine. Raises UsageError, one line
+    that names the wrong value, and DataError for a wrong file.
     """
     check_names(flags, RUN)
     if not CLUSTER_KEYS.isdisjoint(flags):
         check_sides(flags)
-    given = placed({name: one for name, one in flags.items() if one is not False}, RUN)
+    given = place_flags({name: one for name, one in flags.items() if one is not False}, RUN)
     if given.trace:
-        given = traced(given)
-    keys = given.keys | ({"backend": given.backend} if given.backend else {})
+        given = with_trace(given)
     read = read_experiment(file) if file else None
-    return resolve(keys, given.settings | dict(settings), read, path=file)
+    if has_own_code({**(read or {}), **given.keys}):
+        given = with_own_policy(given)
+    keys = given.keys | ({"backend": given.backend} if given.backend else {})
+    spec = resolve(keys, given.settings | dict(settings), read, path=file)
+    if settings:
+        check_used(settings, [spec])
+    return spec
 
 
-MOST_SOUGHT = 20  # floods of a trace, of which the earliest ends the warm-up
+def with_own_policy(given: PlacedFlags) -> PlacedFlags:
+    """Return the given flags, in which ``schedule_policy`` is the policy of ``engine_code``."""
+    backend = dict(given.backend)
+    if "kind" in backend or (policy := backend.pop("schedule_policy", None)) is None:
+        return given
+    if given.keys.get("local", policy) != policy:
+        raise UsageError(
+            f"local = {given.keys['local']!r}: cannot be combined with schedule_policy = "
+            f"{policy!r}; give only one of them"
+        )
+    return given._replace(keys={**given.keys, "local": policy}, backend=backend)
+
+
+# limit on the floods that are searched for the earliest one, which ends the warm-up
+MOST_SOUGHT = 20
 
 
 @lru_cache(maxsize=4)
 def _first_flood_s(params: TraceParams) -> float:
-    """Return when the earliest flood of a trace begins in its replay; infinite without a flood.
+    """Return the start of a replayed trace's earliest flood (seconds); infinite without a flood.
 
-    A trace that is drawn from rates has no recorded flood, and may have millions of requests.
+    A trace that is drawn from rates has no recorded flood and is not searched, because such a trace
+    may have millions of requests.
     """
-    from fairbench.metrics.floods import floods
-    from fairbench.metrics.traffic import Traffic
-    from fairbench.workloads.traces.read import read_trace
+    from fairbench.metrics.traffic import floods, weighted_tokens
 
-    trace = read_trace(params).trace
+    trace = workloads.read_trace(params).trace
     if trace.drawn:
         return inf
     table = trace.table(0, inf)
-    tokens = (table.input_tokens + 2 * table.output_tokens).astype(float)
-    traffic = Traffic(table.clients, table.client, table.arrival_s, tokens, table.end_s)
+    tokens = weighted_tokens(table.input_tokens, table.output_tokens)
+    traffic = metrics.Traffic(table.clients, table.client, table.arrival_s, tokens, table.end_s)
     starts_s = [one.start_s for one in floods(traffic, MOST_SOUGHT)]
     return min(starts_s, default=inf) / params.time_scale
 
 
-# Facts that a trace states itself.
+# Flags that cannot be combined with a trace, which determines these values.
 SAID = {
     **{"workload": "", "request_rate": ": give --time-scale", "dataset_path": ""},
     **{"dataset_map": "", "tokenizer": ""},
 }
 
 
-def traced(given: Placed) -> Placed:
-    """Return the given flags, in which the trace's workload replaces the flags of a trace.
+def with_trace(given: PlacedFlags) -> PlacedFlags:
+    """Return the given flags, with the trace's workload in place of the flags of the trace.
 
-    ``clients`` are then synthetic, and ``time_scale`` applies to the trace. Raises UsageError for
-    conflicting flags, DataError for a file that is not a trace.
+    With a trace, ``clients`` makes synthetic clients, and ``time_scale`` applies to the trace.
+    Raises UsageError for conflicting flags, and DataError for a file that is not a trace.
     """
     from fairbench.workloads.trace_workload import (
         SCENARIO,
@@ -328,7 +385,7 @@ def traced(given: Placed) -> Placed:
         raise UsageError(f"clients = {keys['clients']}: must be above 0")
     params = trace_params(given)
     workload = with_heavy(trace_workload(params), trace.get("misbehaving", ()))
-    known = params_of(workload) or params  # with the file's digest
+    known = params_of(workload) or params  # parameters with the digest of the trace file
     warmup_s = min(workload.warmup_s, _first_flood_s(known))
     workload = workload.model_copy(update={"warmup_s": warmup_s})
     rest = {key: value for key, value in keys.items() if key != "clients"}
@@ -339,21 +396,18 @@ def traced(given: Placed) -> Placed:
     )
 
 
-def trace_params(given: Placed) -> TraceParams:
-    """Return how flags say to read their trace. Raises UsageError for unknown fields."""
-    from fairbench.records.names import mapped
-    from fairbench.workloads.traces.read import TraceParams, joined_columns
-
+def trace_params(given: PlacedFlags) -> TraceParams:
+    """Return the parameters with which the trace is read. Raises UsageError for unknown fields."""
     trace = given.trace
     columns = dict(trace.get("columns", {}))
     if "client" in trace:
         columns["client"] = trace["client"]
-    mapped(columns)
-    return TraceParams(
+    records.mapped(columns)
+    return workloads.TraceParams(
         file=str(trace["file"]),
         format=trace.get("format", "auto"),
         time_scale=given.backend.get("time_scale", 1.0),
-        columns=joined_columns(columns),
+        columns=workloads.joined_columns(columns),
         clients=given.keys.get("clients", 0),
         spread=trace.get("spread", False),
         line=trace.get("line", 0),

@@ -1,16 +1,157 @@
-"""Serving: the choices that a backend leaves, such as profile, model and scheduler."""
+"""The backend of an experiment: profile, model, scheduler and settings that the backend needs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from fairbench.config.backend import AS_SERVED, EXTERNAL, NO_PROFILE, BackendConfig
-from fairbench.config.backend_checks import resolve_backend
-from fairbench.config.defaults import DEFAULTS, parts_of, text_of
-from fairbench.errors import UsageError, about
+from pydantic import ValidationError
+
+from fairbench.config.backend import AS_SERVED, EXTERNAL, KINDS, NO_PROFILE, BackendConfig
+from fairbench.config.defaults import DEFAULTS, has_own_code, parts_of, text_of
+from fairbench.config.flag import SIM
+from fairbench.config.settings import ENGINE, MACHINE
+from fairbench.config.spec import ExperimentSpec
+from fairbench.errors import UsageError, about, explain, keys_of, unknown_name
 from fairbench.hardware.catalogue import canonical_model, is_profile_file, resolve_profile
-from fairbench.schedulers.registry import pair_name, params_classes
+from fairbench.hardware.engine_params import releases_from
+from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.schedulers.params import own_settings
+from fairbench.schedulers.registry import local_class, pair_name, params_classes
+
+
+def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
+    """Merge the backend of the flags with the backend of a file; None means the simulator.
+
+    If the kinds differ, the file's backend is ignored. Raises UsageError that names the key.
+    """
+    given, stored = _backend_table(given), _backend_table(stored)
+    kind = given.get("kind", "endpoint" if "base_url" in given else stored.get("kind", SIM))
+    if kind != SIM and kind not in KINDS:
+        raise unknown_name("backend", str(kind), (SIM, *KINDS)).of("backend.kind")
+    merged = {**(stored if stored.get("kind") == kind else {}), **given, "kind": kind}
+    known = KINDS[kind].model_fields if kind in KINDS else {"kind"}
+    for key, value in merged.items():
+        if key not in known:
+            raise _misplaced(key, value, kind).of(f"backend.{key}", "backend.kind")
+    if kind == SIM:
+        return None
+    try:
+        return KINDS[kind].model_validate(merged)
+    except ValidationError as error:
+        raise UsageError(explain(error, "backend")).of(*keys_of(error, "backend")) from None
+
+
+def _backend_table(value: Any) -> Mapping[str, Any]:
+    """Return a backend as a table; ``backend = "sglang"`` means a table with only ``kind``."""
+    if isinstance(value, str):
+        return {"kind": value}
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    raise UsageError(f"backend = {value!r}: must be a name or a table")
+
+
+def _misplaced(key: str, value: Any, kind: str) -> UsageError:
+    owners = [name for name, cls in KINDS.items() if key in cls.model_fields]
+    if owners:
+        other = "; or give --trace" if key == "time_scale" else ""
+        where = f"only for backend {' or '.join(owners)}, not {kind}{other}"
+        return UsageError(f"{key} = {value!r}: {where}")
+    return unknown_name(f"key of backend {kind}", key, KINDS[kind].model_fields)
+
+
+def check_no_engine(backend: BackendConfig, engine: str | None) -> None:
+    """Raise UsageError for a simulated engine together with real servers."""
+    if engine is not None:
+        own = f"engine = {engine!r}: backend {backend.kind} has its own engine; leave engine out"
+        raise UsageError(own).of("engine", "backend.kind")
+
+
+def check_machine(
+    backend: BackendConfig, settings: Mapping[str, Any], usual: Mapping[str, Any]
+) -> None:
+    """Raise UsageError for a changed machine setting that the backend does not support.
+
+    Values that are ``usual`` for the workload also count as unchanged.
+    """
+    for part, params in MACHINE.items():
+        default = params()
+        for name, value in own_settings(part, settings).items():
+            obeyed = part == ENGINE and name not in backend.disobeyed
+            unchanged = value in (getattr(default, name), usual.get(f"{part}.{name}"))
+            if not unchanged and not obeyed:
+                raise UsageError(
+                    f"{part}.{name} = {value!r}: backend {backend.kind} has no such "
+                    "setting; leave it out"
+                ).of(f"{part}.{name}", "backend.kind")
+
+
+def check_behaviours(spec: ExperimentSpec, backend: BackendConfig) -> None:
+    """Raise UsageError for behaviour of clients that only simulations support.
+
+    Clients with such behaviour react to the cluster's state, or repeat the beginning of an answer.
+    """
+    plans = spec.client_plans()
+    found = {
+        "reaction": any(plan.reaction for plan in plans),
+        "output_multiple": any(
+            plan.disguise is not None and plan.disguise.output_multiple > 1 for plan in plans
+        ),
+    }
+    for key, there in found.items():
+        if there:
+            raise UsageError(
+                f"misbehaving.{key}: not supported by backend {backend.kind}; only simulated "
+                "clients support it"
+            )
+
+
+def check_run_options(
+    spec: ExperimentSpec,
+    *,
+    headers: bool,
+    server_python: bool,
+    launcher: bool,
+    driver_launcher: bool,
+    drivers: int,
+) -> None:
+    """Raise UsageError for a given option that the experiment's backend does not support."""
+    if headers and not obeys(spec.backend, "headers"):
+        raise UsageError("--header and --api-key-file need --base-url")
+    if server_python and not obeys(spec.backend, "server_python"):
+        raise python_misplaced()
+    if launcher and not obeys(spec.backend, "launcher"):
+        raise UsageError(f"--launcher needs --backend {kinds_with('launcher')}")
+    flag = "--driver-launcher" if driver_launcher else f"--drivers {drivers}"
+    if (driver_launcher or drivers > 1) and spec.backend is None:
+        raise UsageError(
+            f"{flag} needs real servers, because a simulation has no drivers; give --backend or "
+            "--base-url"
+        )
+    if drivers == 1 or spec.backend is None:
+        return
+    if drivers > (clients := len(spec.client_plans())):
+        raise UsageError(f"--drivers {drivers}: must be at most the number of clients, {clients}")
+    if spec.backend.max_concurrency is not None:
+        raise UsageError(
+            "--max-concurrency cannot be combined with --drivers, which do not share a count"
+        )
+
+
+def obeys(backend: BackendConfig | None, option: str) -> bool:
+    """Return whether the backend (None: the simulator) supports an option of ``LiveOptions``."""
+    return backend is not None and option in backend.run_options
+
+
+def python_misplaced() -> UsageError:
+    """Return the error for ``--server-python`` in an experiment that starts no server."""
+    return UsageError(f"--server-python needs --backend {kinds_with('server_python')}")
+
+
+def kinds_with(option: str) -> str:
+    """Return the backends that support an option of ``LiveOptions``, in words."""
+    return " or ".join(kind for kind, cls in KINDS.items() if option in cls.run_options)
+
 
 Chosen = BackendConfig | None
 
@@ -29,8 +170,8 @@ def defaults_of(backend: Chosen) -> dict[str, Any]:
     return defaults
 
 
-def fitting(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
-    """Return the file without its backend and the values that only that backend supports."""
+def without_unsupported(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
+    """Return the file without its backend and without the values that only the backend supports."""
     was = resolve_backend(None, file.get("backend"))
     dropped = {"backend"}
     if type(was) is not type(backend) and not (_has_profile(was) and _has_profile(backend)):
@@ -42,8 +183,8 @@ def fitting(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
     return {key: value for key, value in file.items() if key not in dropped}
 
 
-def served(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
-    """Resolve the draft's GPU, model and scheduler. Raises UsageError naming what is wrong."""
+def resolve_served(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
+    """Resolve the draft's GPU, model and scheduler. Raises UsageError for a wrong value."""
     with about("gpu", "model", "backend.kind"):
         hardware = _hardware(backend, draft)
     with about(*SCHEDULING, "backend.kind", "backend.schedule_policy", "backend.router_command"):
@@ -58,6 +199,31 @@ def check_scheduling(backend: Chosen, assignments: Mapping[str, Any]) -> None:
     for key, value in assignments.items():
         if key.partition(".")[0] in known:
             raise _as_it_is(key, value).of(key)
+
+
+def check_order(
+    backend: Chosen, engine: str | None, draft: Mapping[str, object], settings: Mapping[str, Any]
+) -> None:
+    """Raise UsageError for an order of SGLang that the engine or its release does not have."""
+    if not _is_managed(backend) or (backend is not None and backend.own_policy is not None):
+        return
+    if has_own_code(draft):
+        return
+    local = text_of(draft, "local")
+    if (since := local_class(local).sglang_since) is None:
+        return
+    if not _has_profile(backend):
+        own = f"a policy of SGLang itself: use backend sglang, with --schedule-policy {local}"
+        raise UsageError(f"local = {local!r}: {own}").of("local", "scheduler", "backend.kind")
+    if (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
+        own = f"engine {engine} has no such order; leave engine out, which means {DEFAULT_ENGINE}"
+        raise UsageError(f"local = {local!r}: {own}").of("local", "scheduler", "engine")
+    having, release = releases_from(since), settings.get("engine.release")
+    if release is not None and release not in having:
+        raise UsageError(
+            f"local = {local!r}: SGLang {release} has no such order; engine.release must be "
+            f"{' or '.join(having)}"
+        ).of("engine.release", "local", "scheduler")
 
 
 def _as_it_is(key: str, value: Any) -> UsageError:
@@ -97,7 +263,7 @@ def _hardware(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
 
 
 def _profile(gpu: str, model: str) -> dict[str, str]:
-    """Return the profile's id and model; the model of a profile file wins over the default."""
+    """Return the profile's id and model; a profile file's model overrides the default model."""
     profile_id = resolve_profile(gpu, model).profile_id
     found = profile_id.split("/")[1]
     if not is_profile_file(gpu):
@@ -112,7 +278,12 @@ def _scheduling(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
         router, local = parts_of(draft)
         _check_router(backend, router)
         if backend is not None and backend.own_policy is not None:
-            local = _stock(backend.own_policy, draft)
+            if draft.get("local", backend.own_policy) != backend.own_policy:
+                raise UsageError(
+                    f"local = {draft['local']!r}: cannot be combined with schedule_policy = "
+                    f"{backend.own_policy!r}, the server's own scheduling; give only one of them"
+                )
+            local = backend.own_policy
         return {"scheduler": pair_name(router, local), "router": router, "local": local}
     for key in SCHEDULING:
         if draft[key] != AS_SERVED:
@@ -130,13 +301,3 @@ def _check_router(backend: Chosen, router: str) -> None:
         raise UsageError(
             f"router = {router!r}: needs router_command, the command that starts this router"
         )
-
-
-def _stock(policy: str, draft: Mapping[str, object]) -> str:
-    """Return the server's own policy as the local scheduler. Raises UsageError for others."""
-    if draft.get("local", policy) != policy:
-        raise UsageError(
-            f"local = {draft['local']!r}: cannot be combined with schedule_policy = "
-            f"{policy!r}, the server's own scheduling; give only one of them"
-        )
-    return policy

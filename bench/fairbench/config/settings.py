@@ -1,4 +1,4 @@
-"""``NAME.PARAM=VALUE``: every parameter of schedulers, machine and workload, and its key."""
+"""Settings ``NAME.PARAM=VALUE``: the parameters of schedulers, machine and workload."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fairbench.errors import UsageError, about, unknown_name
-from fairbench.files.toml_text import toml_value
-from fairbench.hardware.cluster_params import DISAGGREGATION, ClusterParams, DisaggregationParams
+from fairbench.files.formats import toml_value
 from fairbench.hardware.engine_params import EngineParams
-from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
+from fairbench.hardware.engines import (
+    DEFAULT_ENGINE,
+    DISAGGREGATION,
+    ENGINES,
+    ClusterParams,
+    DisaggregationParams,
+)
 from fairbench.hardware.timing import TimingParams
 from fairbench.named import by_path, imported, named
-from fairbench.schedulers.eviction.registry import EVICTIONS, eviction_class
+from fairbench.schedulers.eviction.registry import EVICTIONS, MEMORY, MemoryParams, eviction_class
 from fairbench.schedulers.gateway.registry import GATEWAY_PARAMS
 from fairbench.schedulers.params import (
     PartParams,
@@ -22,7 +27,7 @@ from fairbench.schedulers.params import (
     own_settings,
     params_of,
 )
-from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
+from fairbench.schedulers.peers import ROUTERS, RoutersParams
 from fairbench.schedulers.registry import PAIRS, params_classes
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload, with_settings, workload_names
@@ -31,47 +36,47 @@ STORED_AS: Mapping[str, str] = {
     "cluster.eviction_delay_s": "engine.eviction_delay_s",
     "timing.error_pct": "engine.timing_error_pct",
 }
-"""Settings whose key in a stored file differs; a user may write either key.
+"""Settings whose key in a stored file is different; users may write both keys.
 
-These settings used to belong to the engine. Stored files use the former key, so that every
-experiment keeps its identity.
+These settings belonged to the engine in older versions. Stored files use the old key, so that
+every experiment keeps its identity.
 """
 
 _CURRENT = {stored: key for key, stored in STORED_AS.items()}
 
 
 def current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings under current keys; of two synonyms the later entry wins."""
+    """Return the settings under current keys; of two synonyms, the later entry is kept."""
     return {_CURRENT.get(key, key): value for key, value in settings.items()}
 
 
 def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``NAME.PARAM -> value`` from the tables ``[settings.NAME]`` of a file."""
-    flat: dict[str, Any] = {}
+    """Return values by ``NAME.PARAM`` from the tables ``[settings.NAME]`` of a file."""
+    flat_values: dict[str, Any] = {}
     for key, value in settings.items():
         if "." not in key and isinstance(value, Mapping):
-            flat.update({f"{key}.{param}": inner for param, inner in value.items()})
+            flat_values.update({f"{key}.{param}": inner for param, inner in value.items()})
         else:
-            flat[key] = value
-    return current_keys(flat)
+            flat_values[key] = value
+    return current_keys(flat_values)
 
 
-def flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat_values(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every value in nested tables with its key, such as ``workload.name``."""
     for key, value in tables.items():
         if isinstance(value, Mapping):
-            yield from flat(value, "" if prefix + key == "settings" else f"{prefix}{key}.")
+            yield from flat_values(value, "" if prefix + key == "settings" else f"{prefix}{key}.")
         elif value is not None:
             yield prefix + key, value
 
 
 def as_toml(tables: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of tables, as TOML by flat key."""
-    return {key: toml_value(value) for key, value in flat(tables)}
+    return {key: toml_value(value) for key, value in flat_values(tables)}
 
 
 def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the tables for an experiment file; this is the inverse of ``flat_settings``."""
+    """Return settings as tables for an experiment file; the inverse of ``flat_settings``."""
     tables: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
         name, _, param = STORED_AS.get(key, key).partition(".")
@@ -82,7 +87,7 @@ def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 ENGINE, CLUSTER, TIMING = "engine", "cluster", "timing"
 
 MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIMING: TimingParams}
-"""The parts that schedulers run on, in the order in which an experiment spells them out."""
+"""The parts of the machine below the schedulers, in the order of an experiment file."""
 
 
 def machine_of(engine: str | None) -> tuple[str, ...]:
@@ -90,10 +95,10 @@ def machine_of(engine: str | None) -> tuple[str, ...]:
     return (ENGINES[engine or DEFAULT_ENGINE].part, CLUSTER, TIMING)
 
 
-def parts() -> PartParams:
+def params_by_part() -> PartParams:
     """Return the ``Params`` of every part except workloads, by the part's name."""
     engines = by_path({kind.part: kind.params for kind in ENGINES.values()})
-    several = {ROUTERS: RoutersParams, DISAGGREGATION: DisaggregationParams}
+    several = {ROUTERS: RoutersParams, DISAGGREGATION: DisaggregationParams, MEMORY: MemoryParams}
     machine = {**several, **MACHINE}
     policies = params_classes() | GATEWAY_PARAMS | params_of(EVICTIONS, eviction_class)
     return policies | named(machine, machine.__getitem__) | engines
@@ -102,12 +107,13 @@ def parts() -> PartParams:
 def resolve_settings(
     workload: WorkloadSpec, scenario: str, used: Iterable[str], given: Mapping[str, Any]
 ) -> tuple[WorkloadSpec, dict[str, Any]]:
-    """Return the workload with its settings, and every setting of the parts ``used``.
+    """Return the workload with its parameters, and every setting of the ``used`` parts.
 
-    A parameter is its class's default, overridden by the workload's value, overridden by ``given``.
-    All of ``given`` is checked, used or not. Raises UsageError naming the key and what is allowed.
+    ``given`` values override values of the workload, which override defaults of parameter classes.
+    All ``given`` values are checked, also those of unused parts. Raises UsageError that names the
+    key and the allowed values.
     """
-    known = parts()
+    known = params_by_part()
     if workload.name in known:
         taken = (
             f"workload {workload.name!r}: this is the name of a scheduler; give the workload "
@@ -134,7 +140,7 @@ def resolve_settings(
 
 
 def check_engine_settings(engine: str | None, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for a setting of another engine than the chosen one (None: the default)."""
+    """Raise UsageError for settings of engines other than ``engine`` (None: the default engine)."""
     chosen = engine or DEFAULT_ENGINE
     for other, kind in ENGINES.items():
         given = own_settings(kind.part, settings) if other != chosen else {}
@@ -150,9 +156,9 @@ def _owners(settings: Mapping[str, Any]) -> list[str]:
     """Return the distinct names before the dots. Raises UsageError for a key without a dot."""
     for key, value in settings.items():
         if "." not in key:
-            if key in {*parts(), *workload_names()}:
+            if key in {*params_by_part(), *workload_names()}:
                 raise UsageError(f"settings.{key} = {value!r}: must be a table").of(key)
-            known = {f"{name}.{key}": name for name in parts()}
+            known = {f"{name}.{key}": name for name in params_by_part()}
             raise unknown_name("setting", key, known).of(key)
     return list(dict.fromkeys(key.split(".", 1)[0] for key in settings))
 

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fairbench.config.backend import NO_PROFILE, Backend
-from fairbench.config.server_args import storable
+from fairbench import workloads
+from fairbench.config.backend import NO_PROFILE, Backend, storable
 from fairbench.config.settings import current_keys, flat_settings, stored_tables
 from fairbench.errors import Conflict, UsageError, unknown_name
-from fairbench.files.toml_text import dumps
+from fairbench.files.formats import dumps
 from fairbench.metrics.shown_percentiles import ALLOWED, parse_percentiles, written_percentiles
 from fairbench.schedulers.gateway.registry import ADMISSION, OFF, AdmissionParams
 from fairbench.schedulers.params import make_params
 from fairbench.tenants import tenants_of, with_tenants
 from fairbench.workloads.clients import client_targets, plan_clients
-from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.model import MAX_NAME, Weight, WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
-from fairbench.workloads.shape import MAX_NAME, Weight
 
 if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
-GIVEN = "given"  # the key of the values that somebody chose, in specs and stored experiments
-AS_GIVEN = ("gpu", "weights", "workload")  # of which an experiment holds more than was given
-DIGEST = "digest"  # inside ``given``: tells a file that was edited by hand
+GIVEN = "given"  # the key of the chosen values, in specs and stored experiments
+# keys for which an experiment holds more than the user gave
+AS_GIVEN = ("gpu", "weights", "workload")
+DIGEST = "digest"  # key inside ``given`` by which edits by hand are noticed
 
 MAX_REPLICAS = 4096
 MAX_CLIENTS = 10_000
@@ -39,40 +39,52 @@ MAX_ROUTERS = 64
 
 Count = Annotated[int, Field(ge=1)]
 Replicas = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
-Rate = Annotated[float, Field(gt=0)]  # may be infinite: all programs arrive at once
-Shape = Annotated[float, Field(ge=0.001)]  # may be infinite: even gaps
+Rate = Annotated[float, Field(gt=0)]  # infinity means that all programs arrive at time 0
+Shape = Annotated[float, Field(ge=0.001)]  # infinity means equal gaps
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ExperimentSpec(BaseModel):
-    """A fully resolved experiment, saved with every result, from which a run is repeated.
+    """A fully resolved experiment, which is saved with every result and determines the records.
 
-    ``scheduler`` is a pair's name or ``router+local``. ``dp`` is the number of replicas; with
-    ``prefill`` this number of them only compute prompts, and ``decode`` only generate. ``gpu`` is a
-    full timing profile id. ``request_rate`` is programs/s of each well-behaved client over the
-    whole cluster; None is the workload's own rate times ``dp``. ``duration_s`` is how long programs
-    arrive; None is until every client has sent its ``num_programs`` (per well-behaved client).
-    ``window`` is the measured part: while programs arrive, after the warm-up (None as well), or the
-    whole run. ``settings`` holds every parameter of the router, the local scheduler and the
-    ``MACHINE``, ``NAME.PARAM -> value``. ``weights`` are the clients' entitlements by name; a
-    client without one has 1, and None means that all have 1. A tenant's name ends in /. ``goodput``
-    are latency targets that override the workload's, by LATENCY or NAME.LATENCY. ``percentiles``
-    are the latency percentiles that summaries show, separated by commas; None means the default
-    ones. ``gateway`` is the policy of a queue before the router, None if there is none, and
-    ``saturation`` its detector. ``routers`` is how many routers share the fleet, None for one.
-    ``engine`` is the engine of simulated workers, None for the default. ``eviction`` is the
-    eviction policy of their KV memory, None for the engine's own LRU; ``memory_records`` True
-    records the holders of that memory under LRU, too. ``preset`` says where defaults came from, and
-    decides nothing. ``backend`` None is the simulator; a real server's ``gpu`` is ``NO_PROFILE``,
-    its ``model`` a path or name, and an endpoint's scheduler is ``AS_SERVED``. ``given`` are the
-    values that somebody chose (``config.defaults``), None if unknown; these decide nothing either.
+    Values of None have the meanings in brackets.
+
+    - ``scheduler``: a scheduler's name, or ``router+local``.
+    - ``dp``: number of replicas; ``prefill`` of them only compute prompts, and ``decode`` of them
+      only generate tokens [all replicas do both].
+    - ``gpu``: id of a timing profile, or ``NO_PROFILE`` for real servers.
+    - ``model``: model of the profile; for real servers, a path or a name on a hub.
+    - ``request_rate``: programs/s of each well-behaved client over the whole cluster [the
+      workload's rate times ``dp``].
+    - ``duration_s``: seconds during which programs arrive [until every well-behaved client has
+      sent ``num_programs``].
+    - ``window``: the measured period: ``arrivals`` (after the warm-up, while programs arrive) or
+      ``whole`` (the whole run) [arrivals].
+    - ``settings``: every parameter ``NAME.PARAM`` of router, local scheduler and ``MACHINE``.
+    - ``weights``: entitlements by client or tenant, whose name ends in / [1 for all]; clients
+      that are not named have weight 1.
+    - ``goodput``: latency targets by LATENCY or NAME.LATENCY, which override the workload's.
+    - ``percentiles``: latency percentiles of summaries, separated by commas [the default ones].
+    - ``gateway``: policy of the queue in front of the router [no queue]; ``saturation``: its
+      saturation detector.
+    - ``routers``: number of routers that share the workers [one].
+    - ``engine``: engine of simulated workers [the default engine].
+    - ``engine_code``: Python whose installed engine decides, with its own policy ``local``
+      [fairbench's model of the engine].
+    - ``eviction``: eviction policy of KV memory [the engine's LRU]; ``memory_records``: whether
+      the holders of KV memory are recorded under LRU, too.
+    - ``preset``: the preset that provided defaults; has no effect on records.
+    - ``backend``: servers of the experiment [the simulator]; the scheduler of an endpoint is
+      ``AS_SERVED``.
+    - ``given``: the values that the user chose (``config.origins``) [unknown]; has no effect on
+      records.
     """
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         strict=True,
-        ser_json_inf_nan="constants",  # a setting may be inf
+        ser_json_inf_nan="constants",  # a setting may be infinite
     )
 
     scheduler: str
@@ -106,6 +118,7 @@ class ExperimentSpec(BaseModel):
     saturation: str | None = None
     routers: Annotated[int, Field(ge=2, le=MAX_ROUTERS)] | None = None
     engine: str | None = None
+    engine_code: str | None = None
     eviction: str | None = None
     memory_records: bool | None = None
     backend: Backend | None = None
@@ -113,7 +126,7 @@ class ExperimentSpec(BaseModel):
     workload: WorkloadSpec
 
     def __eq__(self, other: object) -> bool:
-        """Return whether two specs run the same experiment, whatever was chosen or a default."""
+        """Return whether two specs describe the same experiment; ``given`` does not matter."""
         if not isinstance(other, ExperimentSpec):
             return NotImplemented
         return bool(super().__eq__(other.model_copy(update={GIVEN: self.given})))
@@ -158,7 +171,7 @@ class ExperimentSpec(BaseModel):
         return self
 
     def _check_targets(self, names: Sequence[str]) -> None:
-        """Raise ValueError for targets that are impossible or cannot be measured here."""
+        """Raise ValueError for targets that are impossible or cannot be measured by the backend."""
         try:
             targets = client_targets(self.workload, self.goodput or {}, names)
         except UsageError as error:
@@ -172,7 +185,7 @@ class ExperimentSpec(BaseModel):
 
     @property
     def routed_workers(self) -> int:
-        """The workers among which the router chooses: all, or those that compute prompts."""
+        """The number of workers among which the router chooses: all, or the prefill workers."""
         return self.prefill or self.dp
 
     @property
@@ -183,7 +196,7 @@ class ExperimentSpec(BaseModel):
 
     @property
     def admission(self) -> AdmissionParams | None:
-        """The admission control; None if it is off."""
+        """The parameters of admission control; None without admission control."""
         params = make_params(ADMISSION, AdmissionParams, self.settings)
         return None if params.policy == OFF else params
 
@@ -191,10 +204,9 @@ class ExperimentSpec(BaseModel):
         """Return the real input of the run, or None."""
         if self.dataset_path is None:
             return None
-        from fairbench.workloads.datasets import load_source
 
         kind = self.workload.program
-        return load_source(kind, self.dataset_path, self.tokenizer, self.dataset_map)
+        return workloads.load_source(kind, self.dataset_path, self.tokenizer, self.dataset_map)
 
     def client_plans(self) -> tuple[ClientPlan, ...]:
         """Return the clients with their programs. Raises UsageError if that is impossible."""
@@ -214,15 +226,15 @@ class ExperimentSpec(BaseModel):
 
 
 class Origin(IntEnum):
-    """The places from which a value can come: a later one overrides an earlier one."""
+    """Origins of a value, from weak to strong: a later origin overrides earlier origins."""
 
     DEFAULT, WORKLOAD, PRESET, FILE, FLAG = range(5)
 
 
 class Layered(UserDict[str, object]):
-    """Values with their origins, filled in from the strongest origin to the weakest.
+    """Values with their origins, filled in from the strongest to the weakest origin.
 
-    A value that is replaced or removed keeps its origin.
+    A value keeps its origin when code replaces or removes the value.
     """
 
     def __init__(self) -> None:
@@ -230,7 +242,7 @@ class Layered(UserDict[str, object]):
         self.origins: dict[str, Origin] = {}
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate from the weakest origin on, so that an error names a weak origin's key first."""
+        """Iterate from the weakest to the strongest origin, so that errors name weak keys first."""
         return iter(sorted(self.data, key=self.origin))
 
     def fill(self, values: Mapping[str, object], origin: Origin) -> None:
@@ -278,7 +290,7 @@ class Draft(Layered):
 
     @property
     def flagged(self) -> set[str]:
-        """The keys and settings that come from flags; a file is not to blame for these."""
+        """The keys and settings that come from flags."""
         return self._keys_of(Origin.FLAG)
 
     @property
@@ -294,7 +306,7 @@ class Draft(Layered):
 def to_toml(spec: ExperimentSpec) -> str:
     """Return a TOML file from which ``fairbench run`` restores the identical spec.
 
-    Secrets among the servers' flags are omitted.
+    Secrets in the servers' flags are omitted.
     """
     data = spec.model_dump(mode="json", exclude_none=True)
     if spec.backend is not None:
@@ -315,7 +327,7 @@ def digest_of(tables: Mapping[str, Any]) -> str:
 
 
 def without_given(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an experiment's tables without ``given``, as they are compared."""
+    """Return an experiment's tables without ``given``, for comparisons."""
     return {key: value for key, value in tables.items() if key != GIVEN}
 
 
@@ -330,6 +342,6 @@ def experiment_tables(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def identity(spec: ExperimentSpec) -> str:
-    """Return a hash that is equal for runs whose specs differ at most in tag, preset and given."""
+    """Return a hash of a spec without tag, preset and ``given``."""
     text = to_toml(spec.model_copy(update={"tag": None, "preset": None, GIVEN: None}))
     return hashlib.sha256(text.encode()).hexdigest()

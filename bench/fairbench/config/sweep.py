@@ -11,27 +11,27 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
-from fairbench.config.cluster import check_sides
+from fairbench.config.backend import storable
+from fairbench.config.cluster import check_sides, check_used
 from fairbench.config.defaults import DEFAULTS
-from fairbench.config.flags.flag import check_names, parse_assignment, placed
-from fairbench.config.flags.grid import SWEEP
+from fairbench.config.flag import check_names, parse_assignment, place_flags
+from fairbench.config.flags import SWEEP
 from fairbench.config.resolve import resolve
-from fairbench.config.server_args import storable
 from fairbench.config.settings import current_keys, flat_settings
 from fairbench.config.spec import GIVEN, Draft, ExperimentSpec, experiment_tables, identity
 from fairbench.errors import DataError, UsageError, explain, unknown_name
-from fairbench.files.toml_text import bundled_names, dumps, file_of, read_toml
-from fairbench.workloads.shape import MAX_NAME
+from fairbench.files.formats import bundled_names, dumps, file_of, read_toml
+from fairbench.workloads.model import MAX_NAME
 
 MAX_POINTS = 10_000
 QUICK_RUNS = 3
 KEYS = frozenset(ExperimentSpec.model_fields) - {"settings", GIVEN}
-# values that ``quick`` sets unless flags set them
+# values that ``quick`` sets unless a flag sets the key
 SIZES = frozenset({"num_programs", "duration_s"})
 
 
 def _flat(table: Any) -> Any:
-    """Flatten nested settings to ``"NAME.PARAM"``, because TOML nests unquoted dotted keys."""
+    """Flatten nested settings to ``"NAME.PARAM"``: TOML reads an unquoted dotted key as a table."""
     if not isinstance(table, Mapping):
         return table
     flat: dict[str, Any] = {}
@@ -50,7 +50,7 @@ Tables = Annotated[list[Table], BeforeValidator(_as_list)]
 
 
 class Sweep(BaseModel):
-    """The combinations of values in each ``grid`` over ``base``, minus ``exclude``.
+    """A sweep: the combinations of values in each ``grid`` over ``base``, without ``exclude``.
 
     The keys of all three tables are those of an experiment file; settings are written as
     ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an array of several.
@@ -62,7 +62,7 @@ class Sweep(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
-        ser_json_inf_nan="constants",  # a rate or a setting may be inf
+        ser_json_inf_nan="constants",  # a rate or a setting may be infinite
     )
 
     name: Annotated[str, Field(max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -94,7 +94,7 @@ def read_sweep(ref: str) -> Sweep:
 
 
 def make_sweep(data: Mapping[str, Any]) -> Sweep:
-    """Build a sweep from its file's tables. Raises UsageError naming the key."""
+    """Build a sweep from a file's tables. Raises UsageError that names the key."""
     try:
         sweep = Sweep.model_validate(dict(data))
     except ValidationError as error:
@@ -113,29 +113,29 @@ def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
     return {key: [value] for key, value in flat.items() if key != "tag"}
 
 
-def to_toml(sweep: Sweep) -> str:
+def sweep_toml(sweep: Sweep) -> str:
     """Return a TOML file that yields the same points, without secrets of servers."""
     return dumps(storable(sweep.model_dump(mode="json")))
 
 
 def parse_axis(text: str) -> tuple[str, list[Any]]:
-    """Parse ``NAME.PARAM=V,W`` into a key and its values. Raises UsageError for others.
+    """Parse ``NAME.PARAM=V,W`` into a key and values. Raises UsageError for invalid text.
 
-    Each value is a TOML value, or else the text itself.
+    A value is read as TOML, or taken as a text if it is not valid TOML.
     """
     name, equals, values = text.partition("=")
     single = [parse_assignment(f"{name}{equals}{value}") for value in values.split(",")]
-    # Tables and arrays contain commas.
+    # TOML tables and arrays contain commas, too.
     key, listed = parse_assignment(f"{name}=[{values}]")
     if isinstance(listed, list) and listed:
         return key, listed
     return key, [value for _, value in single]
 
 
-def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
+def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
     """Return the sweep with ``axes`` replacing those keys in every grid.
 
-    Axes that set the amount of work turn ``quick`` off. Raises UsageError as ``make_sweep`` does.
+    Axes that set the amount of work turn ``quick`` off. Raises the errors of ``make_sweep``.
     """
     flags = current_keys(axes)
     grid = [{**one, **flags} for one in sweep.grid]
@@ -145,7 +145,7 @@ def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
     return made
 
 
-def quickened(sweep: Sweep) -> Sweep:
+def quick_form(sweep: Sweep) -> Sweep:
     """Return the quick form of a sweep: few programs per point, at least ``QUICK_RUNS`` seeds."""
     num_runs = max(sweep.num_runs, QUICK_RUNS)
     return sweep.model_copy(update={"quick": True, "num_runs": num_runs})
@@ -167,35 +167,35 @@ def sweep_of(
     """
     check_names(flags, SWEEP)
     check_sides(flags)
-    axes = {**placed(flags, SWEEP).keys, **settings}
+    axes = {**place_flags(flags, SWEEP).keys, **settings}
     if not ref and not axes:
         names = ", ".join(sweep_names())
         raise UsageError(f"sweep: missing; give a FILE.toml, one of {names}, or --schedulers A,B")
     swept = read_sweep(ref) if ref else make_sweep({"name": "sweep", "grid": {}})
     fields = {"num_runs": num_runs, "name": name}
     fields = {key: value for key, value in fields.items() if value is not None}
-    return overridden(quickened(swept) if quick else swept, axes, **fields)
+    return with_axes(quick_form(swept) if quick else swept, axes, **fields)
 
 
-QUICK_PROGRAMS = 40  # limit for the well-behaved clients of a point together
+QUICK_PROGRAMS = 40  # limit on the programs of all well-behaved clients of a point together
 
 
 def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
     """Return every distinct experiment of a sweep, over all seeds, in order of the grids.
 
-    ``file`` is the sweep's source. Raises UsageError if there is no point, if there are too many,
-    or if a point is impossible. If what is wrong is the file's, raises DataError, which names the
-    file.
+    ``file`` is the sweep's source. Raises UsageError for a sweep without points or with too many
+    points, and for an impossible point. Raises DataError, which names the file, if a value of the
+    file causes the error.
     """
     try:
-        return _points(sweep)
+        return _grid_points(sweep)
     except UsageError as error:
         if file is not None and error.is_of_file(sweep._flagged):
             raise DataError(f"{file}: {error}") from None
         raise
 
 
-def _points(sweep: Sweep) -> list[ExperimentSpec]:
+def _grid_points(sweep: Sweep) -> list[ExperimentSpec]:
     count = sum(prod(len(_values(values)) for values in grid.values()) for grid in sweep.grid)
     if count * sweep.num_runs > MAX_POINTS:
         raise UsageError(
@@ -209,6 +209,7 @@ def _points(sweep: Sweep) -> list[ExperimentSpec]:
             found.setdefault(identity(spec), spec)
     if not found:
         raise UsageError("grid: all points are excluded; leave at least one")
+    check_used(sorted(sweep._flagged), found.values())
     return list(found.values())
 
 

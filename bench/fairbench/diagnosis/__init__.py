@@ -1,7 +1,32 @@
-"""The diagnosis of an access log: heavy clients, their victims, and a remedy."""
+"""The diagnosis of an access log: clients that flood, clients that wait, and a remedy."""
 
-# The defaults: the present scheduler, the fair ones that it is compared with, and the target.
+from typing import TYPE_CHECKING
+
+from fairbench.named import lazy_names
+
+if TYPE_CHECKING:
+    from fairbench.diagnosis.access_log import read_log as read_log
+    from fairbench.diagnosis.diagnosis import DiagnosisInput as DiagnosisInput
+    from fairbench.diagnosis.diagnosis import diagnose as diagnose
+    from fairbench.diagnosis.diagnosis import recorded_waits as recorded_waits
+    from fairbench.diagnosis.page import access_log_page as access_log_page
+    from fairbench.diagnosis.page import diagnosis_page as diagnosis_page
+    from fairbench.diagnosis.text import diagnosis_json as diagnosis_json
+    from fairbench.diagnosis.text import diagnosis_text as diagnosis_text
+
+# The default schedulers: the present scheduler, and the fair schedulers for a comparison.
 FCFS = "fcfs"
 FAIR = ("vtc", "d2lpm", "fair-finish")
-USUAL_SLO = "victim_p95_s<2s"  # metrics of time to first token; in a log with sessions:
+# The default target, which is a time to first token in a log without and with sessions.
+USUAL_SLO = "victim_p95_s<2s"
 SESSION_SLO = "victim_ttft_p95_s<2s"
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "access_log": "read_log",
+        "diagnosis": "DiagnosisInput diagnose recorded_waits",
+        "page": "access_log_page diagnosis_page",
+        "text": "diagnosis_json diagnosis_text",
+    },
+)

@@ -1,33 +1,41 @@
-"""An access log: its requests with recorded waits, and the part to replay."""
+"""An access log: its requests with recorded waits, and the part that is replayed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fairbench.metrics.floods import Flood
-from fairbench.metrics.records import Floats
-from fairbench.metrics.traffic import Traffic, traffic_of
-from fairbench.records.requests import Requests
+from fairbench.metrics.reasons import NO_GAPS
+from fairbench.metrics.records import Client, Facts, Floats, Measurements, Service, Window
+from fairbench.metrics.summary import stall_summary
+from fairbench.metrics.tables import FiledService, Tables
+from fairbench.metrics.traffic import Flood, Traffic, traffic_of, weighted_tokens
+from fairbench.records.requests import FileRequests
 from fairbench.scoring.arrays import FIELDS, has_waits
 from fairbench.scoring.records import Scored, scored_of
 from fairbench.scoring.states import SIGNS
 from fairbench.workloads.trace_workload import synthetic_parts
-from fairbench.workloads.traces.change import cut
+from fairbench.workloads.traces.change import cut_trace
 from fairbench.workloads.traces.read import (
     MAX_CLIENTS,
     TraceParams,
     check_params,
     read_with_requests,
 )
-from fairbench.workloads.traces.table import Table
+from fairbench.workloads.traces.table import TraceTable
 
-MOST_REPLAYED = 12_000  # limit on requests: a longer replay takes too long
-AROUND = 0.5  # part of a flood's length that is replayed before and after it
+MOST_REPLAYED = 12_000  # the largest number of replayed requests: more would take too long
+AROUND = 0.5  # the time replayed before and after a flood, as a fraction of the flood's length
+
+UNKNOWN_STALLS: Mapping[str, Any] = {"clients": [], "notes": {"stalls": NO_GAPS}}
+NO_ROWS = Service.from_columns(dict.fromkeys(FiledService.column_types(), ()))
+
+# The quantities that the waits of a log may measure.
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
 
@@ -35,18 +43,22 @@ NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 class AccessLog:
     """The requests of a file, as a ``table`` to replay and as ``traffic``.
 
-    ``measured`` describes its waits, NO_WAITS if the file has none. ``offset_s`` is the time of the
-    table's first request, by the clock of the traffic. ``nameless`` is true if no column has
-    clients; ``cached`` names the column of cached tokens that are not replayed. ``counted`` is
-    false for a log without token counts, whose requests count alike and cannot be replayed.
-    ``remarks`` name records that were changed.
+    - ``format`` and ``sha256`` describe the file; ``synthetic`` names parts that were made up.
+    - ``measured`` tells what the waits measure; NO_WAITS if the file has no waits.
+    - ``offset_s`` is the arrival of the table's first request on the clock of the traffic.
+    - ``nameless`` is a message if no column names clients, else "".
+    - ``cached`` names the column of cached tokens that are not replayed, else "".
+    - ``counted`` is false for a log without token counts, whose requests have equal sizes and
+      cannot be replayed.
+    - ``remarks`` describe records that were changed.
+    - ``stalls`` is the part of a score's summary on stalls (``stall_summary``).
     """
 
     file: str
     format: str
     sha256: str
     synthetic: str
-    table: Table
+    table: TraceTable
     traffic: Traffic
     measured: str
     offset_s: float
@@ -54,15 +66,16 @@ class AccessLog:
     cached: str
     counted: bool
     remarks: tuple[str, ...] = ()
+    stalls: Mapping[str, Any] = field(default_factory=lambda: UNKNOWN_STALLS)
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on the requests whose records were changed."""
+        """Sentences about the requests whose records were changed."""
         return [f"The log holds {one}." for one in self.remarks if one[:1].isdigit()]
 
 
 def read_log(params: TraceParams) -> AccessLog:
-    """Read a file as ``run --trace`` does, with waits as ``score`` finds them.
+    """Read a file as ``run --trace`` does, with the waits that ``score`` would find.
 
     Raises DataError or UsageError for a file that is no trace.
     """
@@ -84,17 +97,31 @@ def read_log(params: TraceParams) -> AccessLog:
     return AccessLog(
         *(params.file, read.format, read.sha256, synthetic, table, traffic, measured, offset_s),
         *(read.nameless, read.cached, read.counted, () if scored is None else scored.remarks),
+        stalls=UNKNOWN_STALLS if scored is None else _stalls_in(scored),
     )
 
 
-def traffic_of_table(table: Table, wait_s: Floats) -> Traffic:
-    """Return the requests of a trace as traffic."""
-    tokens = (table.input_tokens + 2 * table.output_tokens).astype(np.float64)
+def _stalls_in(scored: Scored) -> dict[str, Any]:
+    """Return the stalls of answers in a log; without gaps between tokens, why they are unknown."""
+    facts = Facts(
+        tuple(Client(name, misbehaving=False) for name in scored.clients),
+        Window(0.0, scored.horizon_s),
+        *(scored.horizon_s, 1, 0),
+    )
+    tables = Tables(list(scored.clients), scored.requests, scored.programs, NO_ROWS)
+    clock = {} if scored.clock is None else {"began": scored.clock.iso}
+    found = stall_summary(tables, facts, Measurements(token_gaps=scored.token_gaps))
+    return {"duration": scored.horizon_s, **clock, **found}
+
+
+def traffic_of_table(table: TraceTable, wait_s: Floats) -> Traffic:
+    """Return the requests of a trace as traffic, with the wait of each request in seconds."""
+    tokens = weighted_tokens(table.input_tokens, table.output_tokens)
     return Traffic(table.clients, table.client, table.arrival_s, tokens, wait_s)
 
 
-def _scored(params: TraceParams, requests: Requests, counted: bool) -> Scored | None:
-    """Return the file as records with first tokens; None if it has no such columns.
+def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Scored | None:
+    """Return the file as scored records, or None if no column tells when first tokens came.
 
     Raises DataError for a record with an impossible value.
     """
@@ -103,12 +130,12 @@ def _scored(params: TraceParams, requests: Requests, counted: bool) -> Scored | 
     return scored_of([requests], [Path(params.file)])
 
 
-def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[Table, float]:
-    """Return the requests to replay, and their start on the traffic's clock.
+def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable, float]:
+    """Return the requests to replay, and their first arrival on the traffic's clock, in seconds.
 
-    The part is the whole log if it has at most ``MOST_REPLAYED`` requests; else the first flood
-    with some time around it, or the busiest time. Above ``MAX_CLIENTS`` clients, those with the
-    most requests are kept.
+    A log of at most ``MOST_REPLAYED`` requests is replayed completely. Of a longer log, the part is
+    the first flood with some time around the flood, or the busiest time. If the part has more than
+    ``MAX_CLIENTS`` clients, the clients with the most requests are kept.
     """
     table = log.table
     start_s, end_s = 0.0, None
@@ -120,14 +147,14 @@ def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[Table, floa
             end_s = floods[0].end_s - log.offset_s + around_s
     kept = table.arrival_s >= start_s
     first_s = float(table.arrival_s[kept][0])
-    part = cut(table, start_s=start_s, end_s=end_s, head=MOST_REPLAYED)
+    part = cut_trace(table, start_s=start_s, end_s=end_s, head=MOST_REPLAYED)
     if len(part.clients) > MAX_CLIENTS:
-        part = cut(part, largest=MAX_CLIENTS)
+        part = cut_trace(part, largest=MAX_CLIENTS)
     return part, first_s + log.offset_s
 
 
 def _busiest(arrival_s: Floats) -> tuple[float, float | None]:
-    """Return the shortest time that contains as many requests as are replayed."""
+    """Return start and end (s) of the shortest time that contains ``MOST_REPLAYED`` requests."""
     spans = arrival_s[MOST_REPLAYED - 1 :] - arrival_s[: len(arrival_s) - MOST_REPLAYED + 1]
     first = int(np.argmin(spans))
     return float(arrival_s[first]), float(np.nextafter(arrival_s[first] + spans[first], inf))

@@ -1,4 +1,4 @@
-"""The diagnosis: floods, harm, the result of each scheduler, and replicas for a target."""
+"""The diagnosis of a log: floods, their harm, replays under several schedulers, and replicas."""
 
 from __future__ import annotations
 
@@ -10,31 +10,49 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairbench.capacity.carry_out import begin, carry_out
-from fairbench.capacity.question import Clusters, Question
+from fairbench.capacity.carry_out import begin_plan, carry_out
+from fairbench.capacity.question import Clusters, PlanQuestion
 from fairbench.config.defaults import DEFAULTS
+from fairbench.config.flag import place_flags
+from fairbench.config.flags import RUN
+from fairbench.config.resolve import trace_params
 from fairbench.diagnosis import FAIR, FCFS, SESSION_SLO, USUAL_SLO
-from fairbench.diagnosis.access_log import FIRST_TOKEN, AccessLog, part_to_replay, traffic_of_table
-from fairbench.diagnosis.replay import Replay, Replayed, prepared, replayed, usual_replicas
-from fairbench.errors import DataError
-from fairbench.execute.context import RunContext
-from fairbench.execute.interruption import Interrupted
-from fairbench.metrics.floods import Flood, Harm, floods, harm_of, requests_of, windows
+from fairbench.diagnosis.access_log import (
+    FIRST_TOKEN,
+    AccessLog,
+    part_to_replay,
+    read_log,
+    traffic_of_table,
+)
+from fairbench.diagnosis.replay import LogReplay, ReplayedRun, prepared, replayed, usual_replicas
+from fairbench.errors import DataError, Interrupted, UsageError
+from fairbench.execute.tasks import RunContext
 from fairbench.metrics.records import Flags
-from fairbench.metrics.traffic import Traffic
+from fairbench.metrics.traffic import (
+    Flood,
+    Harm,
+    Traffic,
+    flood_windows,
+    floods,
+    harm_of,
+    requests_of,
+)
 
-# highest number of replicas that a plan tries, unless the next constant gives a higher one
-LEAST_HIGH = 8
-TIMES_USUAL = 4  # multiple of the replayed number that a plan tries
-AGREES = 2.0  # highest ratio of a replayed and a recorded P95 that agree
-NOTICED_S = 0.5  # highest difference of a replayed and a recorded P95 that agree
+# A plan tries up to LEAST_HIGH replicas, and up to TIMES_USUAL times the replayed replicas.
+LEAST_HIGH, TIMES_USUAL = 8, 4
+# A replayed P95 agrees with a recorded P95 up to this ratio, or up to this difference in seconds.
+AGREES, NOTICED_S = 2.0, 0.5
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The input of a diagnosis: flags of ``run``, replicas (None: default), and targets.
+class DiagnosisInput:
+    """The input of a diagnosis.
 
-    Without ``slos``, the target is the time to first token of the well-behaved clients.
+    - ``flags`` are flags of ``run`` for the replays.
+    - ``dp`` is the number of replicas, None for the fewest that serve the load without floods.
+    - ``schedulers`` are replayed; the first is the present scheduler of the log.
+    - ``slos`` are the targets of the plan, by default the time to first token of the well-behaved
+      clients. ``plan`` tells whether replicas are planned.
     """
 
     flags: Mapping[str, Any]
@@ -46,19 +64,23 @@ class Asked:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The findings of a diagnosis; ``waits`` are the recorded ones, or those of the first replay.
+    """The findings of a diagnosis.
 
-    ``harm`` is computed from these waits. The replayed requests came from ``part_s[0]`` to
-    ``part_s[1]``; ``dp_given`` means that the user named the replicas. ``plan`` is the answer of a
-    capacity plan. ``present`` is the scheduler to compare with. ``missing`` names what an
-    interruption prevented, such as the replays that are not in ``replays``.
+    - ``waits`` is the traffic with the recorded waits, or with the waits of the first replay if the
+      log has no waits. ``harm`` is computed from these waits.
+    - ``replays`` are the finished replays; the replayed requests arrived from ``part_s[0]`` to
+      ``part_s[1]``, in seconds.
+    - ``dp`` is the number of replicas, and ``dp_given`` tells whether the user chose the number.
+    - ``plan`` is the answer of a capacity plan.
+    - ``present`` is the scheduler that the other schedulers are compared with.
+    - ``missing`` names the parts that an interruption prevented, such as replays.
     """
 
     log: AccessLog
     floods: tuple[Flood, ...]
     waits: Traffic
     harm: Harm | None
-    replays: tuple[Replayed, ...]
+    replays: tuple[ReplayedRun, ...]
     part_s: tuple[float, float]
     dp: int
     dp_given: bool
@@ -67,8 +89,8 @@ class Diagnosis:
     missing: tuple[str, ...]
 
     @property
-    def first(self) -> Replayed | None:
-        """The replay under the present scheduler; None if it was interrupted."""
+    def first(self) -> ReplayedRun | None:
+        """The replay under the present scheduler, or None if it was interrupted."""
         return next((one for one in self.replays if one.scheduler == self.present), None)
 
     @property
@@ -78,26 +100,29 @@ class Diagnosis:
 
     @property
     def judged_s(self) -> list[tuple[float, float]]:
-        """The times over which schedulers are compared: the replayed floods, or else all."""
+        """Start and end (s) of the times in which schedulers are compared.
+
+        These are the replayed floods, or the whole replayed time without floods.
+        """
         start_s, end_s = self.part_s
         replayed = [
             (max(one[0], start_s), min(one[1], end_s))
-            for one in windows(self.floods)
+            for one in flood_windows(self.floods)
             if one[0] <= end_s and one[1] >= start_s
         ]
         return replayed or [self.part_s]
 
 
 def heavy_of(traffic: Traffic, found: Sequence[Flood]) -> tuple[str, ...]:
-    """Return the heavy clients by name, each once."""
+    """Return the names of the clients that flood, without repetitions."""
     return tuple(dict.fromkeys(traffic.clients[one.client] for one in found))
 
 
-def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
+def diagnose(log: AccessLog, asked: DiagnosisInput, context: RunContext) -> Diagnosis:
     """Find floods, replay the log under each scheduler, and plan replicas.
 
-    After a signal the diagnosis has the finished parts, and names the missing ones. Raises
-    UsageError for flags that do not fit, DataError for a log without clients.
+    After a signal, the diagnosis has the finished parts and names the missing parts. Raises
+    UsageError for flags that do not fit together, and DataError for a log without clients.
     """
     if log.nameless:
         raise DataError(f"{log.file}: {log.nameless}")
@@ -109,11 +134,11 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
         folder = Path(name)
         heavy, clock = heavy_of(log.traffic, found), log.traffic.clock
         replay = prepared(folder, part, start_s, heavy, asked.flags, clock, log.file)
-        if asked.slos:  # impossible targets are refused before anything is replayed
+        if asked.slos:  # an impossible target is refused before the first replay
             Clusters(_question(replay, asked.slos, asked.schedulers[:1], 1))
         again = traffic_of_table(part, part.end_s)
         again = again._replace(arrival_s=again.arrival_s + start_s)
-        usual = np.flatnonzero(~_of_floods(again, renamed(found, log.traffic, again)))
+        usual = np.flatnonzero(~_in_floods(again, renamed(found, log.traffic, again)))
         dp = asked.dp or usual_replicas(replay, part, usual)
         order = {scheduler: number for number, scheduler in enumerate(asked.schedulers)}
         runs = list(replayed(replay, asked.schedulers, dp, context))
@@ -135,43 +160,45 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
     return replace(made, plan=plan, missing=missing)
 
 
-def _unreplayed(log: AccessLog, found: tuple[Flood, ...], asked: Asked) -> Diagnosis:
-    """Return what a log without token counts shows, since it cannot be replayed."""
+def _unreplayed(log: AccessLog, found: tuple[Flood, ...], asked: DiagnosisInput) -> Diagnosis:
+    """Return the diagnosis of a log without token counts, which cannot be replayed."""
     traffic = log.traffic
     harm = harm_of(traffic, list(found)) if traffic.knows_waits else None
     part_s = (float(traffic.arrival_s[0]), float(traffic.arrival_s[-1]))
-    made = Diagnosis(
+    return Diagnosis(
         *(log, found, traffic, harm, (), part_s, asked.dp or 1, asked.dp is not None, None),
         present=asked.schedulers[0],
         missing=(),
     )
-    return made
 
 
 def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
     """Return percentiles of the waits in a log or a replay, within the judged times.
 
-    ``others_p50_s`` and ``others_p95_s`` cover all requests of the other clients together,
-    ``heavy_p50_s`` those of the heavy clients; a value is None without requests.
+    ``others_p50_s`` and ``others_p95_s`` are over all requests of clients that do not flood,
+    ``heavy_p50_s`` is over all requests of the heavy clients. A value without requests is None.
     """
     inside = np.zeros(len(traffic.client), dtype=np.bool_)
     for start_s, end_s in found.judged_s:
         inside |= (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
     heavy = np.isin(traffic.client, [traffic.clients.index(name) for name in found.heavy])
 
-    def rank(rows: Flags, percent: int) -> float | None:
+    def wait_s(rows: Flags, percent: int) -> float | None:
         waits_s = traffic.wait_s[rows & ~np.isnan(traffic.wait_s)]
         return float(np.percentile(waits_s, percent)) if len(waits_s) else None
 
     return {
-        "others_p50_s": rank(inside & ~heavy, 50),
-        "others_p95_s": rank(inside & ~heavy, 95),
-        "heavy_p50_s": rank(inside & heavy, 50),
+        "others_p50_s": wait_s(inside & ~heavy, 50),
+        "others_p95_s": wait_s(inside & ~heavy, 95),
+        "heavy_p50_s": wait_s(inside & heavy, 50),
     }
 
 
-def recorded_waits(found: Diagnosis) -> dict[str, float | None] | None:
-    """Return ``others_waits`` of the log's answered requests; None without times to first token."""
+def logged_waits(found: Diagnosis) -> dict[str, float | None] | None:
+    """Return ``others_waits`` of the answered requests in the log.
+
+    The result is None if the log has no times to first token.
+    """
     if found.log.measured != FIRST_TOKEN:
         return None
     waits_s = found.waits.wait_s
@@ -179,40 +206,43 @@ def recorded_waits(found: Diagnosis) -> dict[str, float | None] | None:
     return others_waits(found.waits._replace(wait_s=answered), found)
 
 
-class Waits(NamedTuple):
-    """TTFT P95 of the other clients (s) in a log and in its replay."""
+class WaitComparison(NamedTuple):
+    """The TTFT P95 (s) of the clients that do not flood, in a log and in its first replay."""
 
     logged_s: float
     replayed_s: float
 
 
-def unlike_replay(found: Diagnosis) -> Waits | None:
-    """Return both waits if the log's and the first replay's differ too much, else None."""
+def unlike_replay(found: Diagnosis) -> WaitComparison | None:
+    """Return the waits in the log and in the first replay if they do not agree, else None."""
     waits = compared_waits(found)
     return None if waits is None or is_alike(waits) else waits
 
 
-def is_alike(waits: Waits) -> bool:
-    """Return whether a replay agrees with the log."""
+def is_alike(waits: WaitComparison) -> bool:
+    """Return whether the waits in the log and in its first replay agree."""
     if abs(waits.logged_s - waits.replayed_s) <= NOTICED_S:
         return True
     return max(waits) <= AGREES * min(waits)
 
 
-def compared_waits(found: Diagnosis) -> Waits | None:
-    """Return the waits in the log and in the first replay; None without recorded first tokens."""
-    first, recorded = found.first, recorded_waits(found)
+def compared_waits(found: Diagnosis) -> WaitComparison | None:
+    """Return the waits in the log and in its first replay, or None if either has no waits."""
+    first, recorded = found.first, logged_waits(found)
     if first is None or recorded is None:
         return None
     logged_s = recorded["others_p95_s"]
     replayed_s = others_waits(first.traffic, found)["others_p95_s"]
     if logged_s is None or replayed_s is None:
         return None
-    return Waits(logged_s, replayed_s)
+    return WaitComparison(logged_s, replayed_s)
 
 
-def best_fair(found: Diagnosis) -> Replayed | None:
-    """Return the fair replay with the lowest P95 of the other clients, or None."""
+def best_fair(found: Diagnosis) -> ReplayedRun | None:
+    """Return the replay under a fair scheduler with the lowest TTFT P95, or None without such one.
+
+    The P95 is that of the clients that do not flood.
+    """
     fair = [one for one in found.replays if one.scheduler != FCFS]
     return min(
         fair, key=lambda one: others_waits(one.traffic, found)["others_p95_s"] or 0.0, default=None
@@ -220,9 +250,9 @@ def best_fair(found: Diagnosis) -> Replayed | None:
 
 
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
-    """Return the floods with client numbers of another table.
+    """Return the floods of the traffic ``of``, with the indices of clients in the traffic ``to``.
 
-    Floods of clients that are not in ``to`` are left out.
+    Floods of clients that ``to`` does not have are left out.
     """
     number = {name: place for place, name in enumerate(to.clients)}
     names = [of.clients[one.client] for one in found]
@@ -233,7 +263,8 @@ def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
     ]
 
 
-def _of_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
+def _in_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
+    """Return a flag for each request: whether the request belongs to a flood."""
     inside: Flags = np.zeros(len(traffic.client), dtype=np.bool_)
     for one in found:
         inside |= requests_of(traffic, one)
@@ -241,19 +272,21 @@ def _of_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
 
 
 def _question(
-    replay: Replay, slos: Sequence[str], schedulers: Sequence[str], high: int
-) -> Question:
+    replay: LogReplay, slos: Sequence[str], schedulers: Sequence[str], high: int
+) -> PlanQuestion:
     """Return the question of how many replicas, up to ``high``, meet the targets."""
     flags = {key: value for key, value in replay.all_flags().items() if value is not None}
     gpu = flags.pop("gpu", DEFAULTS["gpu"])
-    # a replay contains no randomness: all seeds give the same result
-    return Question(slos, schedulers, 1, high, flags, {}, gpus=(gpu,), num_runs=1, sharing=False)
+    # Replays are not random, so a plan needs a single seed.
+    return PlanQuestion(
+        slos, schedulers, 1, high, flags, {}, gpus=(gpu,), num_runs=1, sharing=False
+    )
 
 
 def _plan(
-    replay: Replay, asked: Asked, found: Diagnosis, folder: Path, context: RunContext
+    replay: LogReplay, asked: DiagnosisInput, found: Diagnosis, folder: Path, context: RunContext
 ) -> Mapping[str, Any] | None:
-    """Return the smallest sufficient clusters of the best fair scheduler and of FCFS.
+    """Return the plan of replicas for the best fair scheduler and for the present scheduler.
 
     The result is None after a signal.
     """
@@ -263,6 +296,52 @@ def _plan(
     high = max(LEAST_HIGH, TIMES_USUAL * found.dp)
     question = _question(replay, asked.slos or (usual,), tuple(schedulers), high)
     try:
-        return carry_out(begin(question, folder / "plan"), context)
+        return carry_out(begin_plan(question, folder / "plan"), context)
     except Interrupted:
+        return None
+
+
+# The flags of a plan, in addition to the GPU, that describe the cluster.
+MACHINE = ("model", "engine")
+
+
+def recorded_waits(question: PlanQuestion, context: RunContext) -> dict[str, Any] | None:
+    """Return the recorded and the replayed waits of a plan's trace, for ``answer.json``.
+
+    The trace is replayed under FCFS on the first GPU, with the fewest replicas that serve the load
+    without floods. The result is None if the trace has no times to first token.
+    """
+    log = _log_of(question)
+    if log is None or log.measured != FIRST_TOKEN:
+        return None
+    known = {key: one for key in MACHINE if (one := question.flags.get(key)) is not None}
+    asked = DiagnosisInput({"gpu": question.gpus[0], **known}, schedulers=(FCFS,), plan=False)
+    try:
+        found = diagnose(log, asked, context)
+    except UsageError:  # a trace that cannot be diagnosed, such as one without clients
+        return None
+    waits = compared_waits(found)
+    if found.first is None or waits is None:
+        return None
+    return {
+        "logged_ttft_p95_s": waits.logged_s,
+        "replayed_ttft_p95_s": waits.replayed_s,
+        "alike": is_alike(waits),
+        "scheduler": FCFS,
+        "replicas": found.dp,
+        "timing_profile": found.first.summary["timing_profile"],
+        "of": "the other clients" if found.floods else "all clients",
+    }
+
+
+def _log_of(question: PlanQuestion) -> AccessLog | None:
+    """Return the trace of a plan as a log, or None for a plan without a readable trace."""
+    if not question.flags.get("trace"):
+        return None
+    flags = {
+        key: one for key, one in question.flags.items() if one is not None and one is not False
+    }
+    try:
+        return read_log(replace(trace_params(place_flags(flags, RUN)), time_scale=1.0))
+    except UsageError:  # the plan reports the error
         return None

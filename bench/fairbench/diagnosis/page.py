@@ -1,4 +1,4 @@
-"""Pages of a diagnosis and of a log: answers, then pictures, then tables."""
+"""HTML pages of a diagnosis and of a log: answers, charts, and tables."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ from pathlib import Path
 
 from fairbench.diagnosis.access_log import FIRST_TOKEN, AccessLog
 from fairbench.diagnosis.diagnosis import Diagnosis, best_fair, others_waits, renamed, unlike_replay
-from fairbench.diagnosis.sentences import answer_lines, basis_lines, log_line, missing_lines, title
-from fairbench.diagnosis.text import headings, rows
+from fairbench.diagnosis.text import (
+    answer_lines,
+    basis_lines,
+    diagnosis_title,
+    headings,
+    log_line,
+    missing_lines,
+    replay_rows,
+)
 from fairbench.report.numbers import number
 from fairbench.report.pages.log_page import log_page
 from fairbench.report.pages.page import (
@@ -29,19 +36,20 @@ from fairbench.report.pages.traffic_figures import (
     waiting_clients,
     waits_figure,
 )
-from fairbench.report.traffic_lines import Judged, judged
+from fairbench.report.traffic_lines import JudgedTraffic, judged
 
 MEANING = (
-    "Waits are times to first token of the requests that arrived{when}. Minimum share: "
-    "the lowest fraction of its max-min fair share that a client received in any 60 s."
+    "Waits are times to first token of the requests that arrived{when}. Share in the worst "
+    "60 s: the lowest fraction of its max-min fair share that a client received in any 60 s."
 )
 
 
 def diagnosis_page(found: Diagnosis) -> Page:
-    """Return the contents of the HTML page of a diagnosis."""
+    """Return the page of a diagnosis."""
     played, figures = bool(found.replays), list(_figures(found))
+    when = f" during the flood{'s' if len(found.judged_s) > 1 else ''}" if found.floods else ""
     return Page(
-        title=title(found),
+        title=diagnosis_title(found),
         provenance=f"{log_line(found)}. SHA-256 {found.log.sha256[:12]}.",
         headlines=list(_headlines(found)),
         warnings=[
@@ -51,16 +59,16 @@ def diagnosis_page(found: Diagnosis) -> Page:
         sections=[
             Section("Diagnosis", [Bullets(answer_lines(found))]),
             *([Section("Load", figures[:1])] if figures else []),
-            *([Section("Waits", figures[1:])] if figures[1:] else []),  # shown side by side
+            *([Section("Waits", figures[1:])] if figures[1:] else []),
             *(
                 [
                     Section(
                         "Under each scheduler",
                         [
-                            _meaning(found),
+                            Paragraph(MEANING.format(when=when)),
                             Grid(
                                 headings(found, whole=True),
-                                [[Cell(text) for text in row] for row in rows(found)],
+                                [[Cell(text) for text in row] for row in replay_rows(found)],
                             ),
                         ],
                     )
@@ -97,15 +105,15 @@ def _headlines(found: Diagnosis) -> Iterator[Headline]:
         )
 
 
-def _judged(found: Diagnosis) -> Judged:
+def _judged(found: Diagnosis) -> JudgedTraffic:
     floods = renamed(found.floods, found.log.traffic, found.waits)
-    return Judged(found.waits, tuple(floods), found.harm, found.heavy)
+    return JudgedTraffic(found.waits, tuple(floods), found.harm, found.heavy)
 
 
 def _figures(found: Diagnosis) -> Iterator[Figure]:
     measured, basis = found.log.measured or FIRST_TOKEN, found.present
     figures = traffic_figures(_judged(found), measured)
-    # the load over time; a log whose requests all came at once has no pictures
+    # The first figure is the load over time; a log with all requests at one instant has no figure.
     yield from islice(figures, 1)
     shown = "As recorded" if found.log.measured else f"Replayed under {basis}"
     yield from (Figure(one.svg, f"{shown}. {one.caption}") for one in figures)
@@ -119,13 +127,8 @@ def _figures(found: Diagnosis) -> Iterator[Figure]:
         yield Figure(figure.svg, f"Replayed under {best.scheduler}. {figure.caption}")
 
 
-def _meaning(found: Diagnosis) -> Paragraph:
-    when = f" during the flood{'s' if len(found.judged_s) > 1 else ''}" if found.floods else ""
-    return Paragraph(MEANING.format(when=when))
-
-
 def access_log_page(log: AccessLog) -> Page:
-    """Return the page of a log: its load over time, its floods, and recorded waits."""
+    """Return the page of a log: the load over time, floods, and recorded waits."""
     warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
     warnings += [f"All requests count as one client: {log.nameless}."] if log.nameless else []
     if not log.counted:

@@ -1,4 +1,4 @@
-"""The log replayed in the simulator under several schedulers."""
+"""Replays of a log in the simulator, under several schedulers."""
 
 from __future__ import annotations
 
@@ -14,50 +14,51 @@ import numpy as np
 from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import experiment
 from fairbench.diagnosis import FCFS
-from fairbench.execute.context import RunContext
-from fairbench.execute.executor import Failure
-from fairbench.execute.expected.check import machine_of
-from fairbench.execute.expected.load import Call, gpu_s
-from fairbench.execute.interruption import Interruption
-from fairbench.files.times import Clock
+from fairbench.execute.expected import MeanCall, gpu_s, machine_of
+from fairbench.execute.tasks import Failure, Interruption, RunContext
+from fairbench.files.times import ClockTime
 from fairbench.metrics.records import Floats, Ints
-from fairbench.metrics.traffic import Traffic
+from fairbench.metrics.traffic import Traffic, weighted_tokens
 from fairbench.sim.run import simulate
 from fairbench.workloads.trace_workload import plain_names
-from fairbench.workloads.traces.facts import shared
-from fairbench.workloads.traces.table import Table
-from fairbench.workloads.traces.write import write_trace
+from fairbench.workloads.traces.change import write_trace
+from fairbench.workloads.traces.facts import shared_prefixes
+from fairbench.workloads.traces.table import TraceTable
 
-USUAL_LOAD = 0.7  # part of the replicas' capacity, without the floods
-SAMPLE = 3_000  # requests of which the GPU time is computed
+USUAL_LOAD = 0.7  # the highest load without the floods, as a fraction of the replicas' capacity
+SAMPLE = 3_000  # the largest number of requests whose GPU time is computed
 
 
 @dataclass(frozen=True)
-class Replay:
-    """The common parts of all replays: the trace file, its flags, and heavy clients.
+class LogReplay:
+    """The common parts of all replays.
 
-    ``flags`` are those of ``run``. ``start_s`` is the start of the replayed requests in the log's
-    times, whose dates are those of ``clock``; ``names`` maps client names of the replay to names of
-    the log.
+    - ``file`` is the trace to replay, and ``flags`` are flags of ``run``.
+    - ``start_s`` is the first arrival of a replayed request, in seconds of the log.
+    - ``names`` maps the names of clients in the replay to their names in the log.
+    - ``clock`` converts the log's times to timestamps, None if the log has no timestamps.
     """
 
     file: Path
     flags: Mapping[str, Any]
     start_s: float
     names: Mapping[str, str]
-    clock: Clock | None
+    clock: ClockTime | None
 
     def spec(self, scheduler: str, dp: int) -> ExperimentSpec:
-        """Return the experiment of a scheduler on ``dp`` replicas. Raises UsageError."""
+        """Return the experiment of a scheduler on ``dp`` replicas.
+
+        Raises UsageError for flags that do not fit together.
+        """
         return experiment(self.all_flags(scheduler=scheduler, dp=dp), {})
 
     def all_flags(self, **more: Any) -> dict[str, Any]:
-        """Return the flags of an experiment that replays the file."""
+        """Return the flags of an experiment that replays the file, and ``more`` flags."""
         return {"trace": str(self.file), **self.flags, **more}
 
 
-class Replayed(NamedTuple):
-    """A replay under one scheduler: its traffic, with waits, on the log's clock."""
+class ReplayedRun(NamedTuple):
+    """A replay under one scheduler: its summary, and its traffic with waits in the log's time."""
 
     scheduler: str
     traffic: Traffic
@@ -66,40 +67,50 @@ class Replayed(NamedTuple):
 
 def prepared(
     folder: Path,
-    part: Table,
+    part: TraceTable,
     start_s: float,
     heavy: Sequence[str],
     flags: Mapping[str, Any],
-    clock: Clock | None,
+    clock: ClockTime | None,
     name: str,
-) -> Replay:
-    """Write the requests to replay into a folder; return the common parts."""
+) -> LogReplay:
+    """Write the requests to replay into a folder; return the common parts of the replays.
+
+    Args:
+        folder: The folder of the trace file.
+        part: The requests to replay.
+        start_s: The first arrival of these requests, in seconds of the log.
+        heavy: The names of the heavy clients in the log.
+        flags: Flags of ``run``.
+        clock: The clock of the log.
+        name: The name of the log's file.
+    """
     file = folder / f"{Path(name).name.partition('.')[0] or 'access'}.jsonl"
     write_trace(part, file)
     plain = plain_names(part.clients)
     names = dict(zip(plain, part.clients, strict=True))
     own = [name for name, original in names.items() if original in heavy]
-    return Replay(file, {**flags, "misbehaving": own or None}, start_s, names, clock)
+    return LogReplay(file, {**flags, "misbehaving": own or None}, start_s, names, clock)
 
 
-def usual_replicas(replay: Replay, part: Table, usual: Ints) -> int:
-    """Return the fewest replicas that serve these rows at ``USUAL_LOAD``.
+def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
+    """Return the fewest replicas whose load by the usual requests is at most ``USUAL_LOAD``.
 
-    The estimate uses the GPU time of a sample of the rows, with the hits of a cache that never
-    evicts.
+    The estimate uses the GPU time of a sample of the requests, with the hit rate of a cache without
+    evictions.
 
     Args:
-        replay: Common parts of the replays.
-        part: Requests to replay.
-        usual: Row numbers in ``part`` of requests outside the floods, shape (n_usual,).
+        replay: The common parts of the replays.
+        part: The requests to replay.
+        usual: The rows in ``part`` of the requests outside the floods, shape (n_usual,).
     """
     if not len(usual) or part.span_s <= 0:
         return 1
     machine = machine_of(replay.spec(FCFS, 1))
-    hit_rate = shared(part)["infinite_hit_rate"]
+    hit_rate = shared_prefixes(part)["infinite_hit_rate"]
     rows = usual[:: ceil(len(usual) / SAMPLE)]
     calls = [
-        Call(size, int(hit_rate * size), output, output)
+        MeanCall(size, int(hit_rate * size), output, output)
         for size, output in zip(
             part.input_tokens[rows].tolist(), part.output_tokens[rows].tolist(), strict=True
         )
@@ -109,12 +120,12 @@ def usual_replicas(replay: Replay, part: Table, usual: Ints) -> int:
 
 
 def replayed(
-    replay: Replay, schedulers: Sequence[str], dp: int, context: RunContext
-) -> Iterator[Replayed]:
-    """Simulate the log under each scheduler in parallel; yield the finished results.
+    replay: LogReplay, schedulers: Sequence[str], dp: int, context: RunContext
+) -> Iterator[ReplayedRun]:
+    """Simulate the log under each scheduler in parallel; yield the finished replays.
 
-    After a signal no more replays begin, and unfinished ones are left out. Raises UsageError for
-    parts that cannot be simulated.
+    After a signal, no further replay begins, and unfinished replays are left out. Raises UsageError
+    for a part of the log that cannot be simulated.
     """
     specs = [replay.spec(scheduler, dp) for scheduler in schedulers]
     tasks = [partial(_simulated, spec) for spec in specs]
@@ -129,7 +140,7 @@ def replayed(
 
 
 class _Simulated(NamedTuple):
-    """The columns of a run that a diagnosis reads, small enough to be sent between processes."""
+    """The columns of a simulated run that a diagnosis reads, small enough to send to a process."""
 
     clients: list[str]
     client: Ints
@@ -140,7 +151,7 @@ class _Simulated(NamedTuple):
 
 
 def _simulated(spec: ExperimentSpec, interrupted: Interruption) -> _Simulated:
-    """Run one simulation in its own process, and keep only the waits."""
+    """Simulate an experiment; return only the columns that a diagnosis reads."""
     result = simulate(spec, interrupted=interrupted)
     columns, clients = result.requests, result.requests["client"]
     arrival_s, first_s = columns["arrival_s"], columns["first_token_s"]
@@ -149,17 +160,18 @@ def _simulated(spec: ExperimentSpec, interrupted: Interruption) -> _Simulated:
         clients.dictionary.to_pylist(),
         clients.indices.to_numpy(zero_copy_only=False).astype(np.int64),
         arrival_s,
-        (columns["input_tokens"] + 2 * columns["max_new_tokens"]).astype(np.float64),
+        weighted_tokens(columns["input_tokens"], columns["max_new_tokens"]),
         np.where(np.isnan(first_s), end_s, first_s) - arrival_s,
         result.summary,
     )
 
 
-def _by_log(replay: Replay, scheduler: str, run: _Simulated) -> Replayed:
+def _by_log(replay: LogReplay, scheduler: str, run: _Simulated) -> ReplayedRun:
+    """Return a replay with the names and times of the log."""
     order = np.argsort(run.arrival_s, kind="stable")
     names = tuple(replay.names[name] for name in run.clients)
     arrival_s = run.arrival_s[order] + replay.start_s
     traffic = Traffic(
         *(names, run.client[order], arrival_s, run.tokens[order], run.wait_s[order]), replay.clock
     )
-    return Replayed(scheduler, traffic, run.summary)
+    return ReplayedRun(scheduler, traffic, run.summary)

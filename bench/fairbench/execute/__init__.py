@@ -1,1 +1,38 @@
-"""Execution of experiments. Nothing in this package prints or exits."""
+"""Execution of experiments. No module of this package prints or exits."""
+
+from typing import TYPE_CHECKING
+
+from fairbench.named import lazy_names
+
+if TYPE_CHECKING:
+    from fairbench.execute.comparison import compare_experiments as compare_experiments
+    from fairbench.execute.expected import check_facts as check_facts
+    from fairbench.execute.live_options import LiveFlags as LiveFlags
+    from fairbench.execute.live_options import options_of_points as options_of_points
+    from fairbench.execute.live_options import try_untested as try_untested
+    from fairbench.execute.one_run import recover_run as recover_run
+    from fairbench.execute.one_run import run_and_save as run_and_save
+    from fairbench.execute.one_run import run_unsaved as run_unsaved
+    from fairbench.execute.repeats import cell_json as cell_json
+    from fairbench.execute.repeats import remarks_on as remarks_on
+    from fairbench.execute.repeats import repeat as repeat
+    from fairbench.execute.repeats import run_sweep as run_sweep
+    from fairbench.execute.repeats import simulate_each as simulate_each
+    from fairbench.execute.simulations import estimate as estimate
+    from fairbench.execute.simulations import expected_requests as expected_requests
+    from fairbench.execute.tasks import Failure as Failure
+    from fairbench.execute.tasks import interruptible as interruptible
+    from fairbench.execute.tasks import run_context as run_context
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "comparison": "compare_experiments",
+        "expected": "check_facts",
+        "live_options": "LiveFlags options_of_points try_untested",
+        "one_run": "recover_run run_and_save run_unsaved",
+        "repeats": "cell_json remarks_on repeat run_sweep simulate_each",
+        "simulations": "estimate expected_requests",
+        "tasks": "Failure interruptible run_context",
+    },
+)

@@ -1,4 +1,4 @@
-"""Comparisons: stored runs are read, missing runs are made, and all are compared."""
+"""Comparisons of experiments: stored runs are read, missing runs are made, all are compared."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flags.experiment import COMPARE
-from fairbench.config.flags.flag import check_names
+from fairbench.config.flag import check_names
+from fairbench.config.flags import COMPARE
 from fairbench.config.resolve import experiment
 from fairbench.config.spec import experiment_tables
-from fairbench.config.sweep import Sweep, grid_of, make_sweep, overridden, points
+from fairbench.config.sweep import Sweep, grid_of, make_sweep, points, with_axes
 from fairbench.errors import DataError, RunFailed, UsageError, choose_from, unknown_name
-from fairbench.execute.context import Progress, RunContext, run_context
 from fairbench.execute.live_options import LiveFlags, options_of_points
-from fairbench.execute.sweeps import SweepOutcome, run_sweep
+from fairbench.execute.repeats import SweepOutcome, run_sweep
+from fairbench.execute.tasks import ProgressReceiver, RunContext, run_context
 from fairbench.metrics.catalogue import key_of as key_of_metric
-from fairbench.results.comparison import SchedulerResults, by_place, whole
-from fairbench.results.expected import check_metrics_of
-from fairbench.results.grid import OF_THE_REPORT, Experiment, key_of, labels
-from fairbench.results.pair_comparison import sides_below, sides_of
-from fairbench.results.store import EXPERIMENT
-from fairbench.results.sweep_store import SweepStore
-from fairbench.results.values import values_of
+from fairbench.results.comparison import (
+    SchedulerResults,
+    by_place,
+    checked_runs,
+    sides_below,
+    sides_of,
+)
+from fairbench.results.experiments import OF_THE_REPORT, Experiment, grid_labels, key_of
+from fairbench.results.run_facts import check_metrics_of
+from fairbench.results.store import EXPERIMENT, SweepStore
+from fairbench.results.summary import values_of
 from fairbench.schedulers.registry import PAIRS, other_kind
-from fairbench.workloads.shape import MAX_NAME
+from fairbench.workloads.model import MAX_NAME
 
 METRIC = "--metric"
 NUM_RUNS = 5  # default number of seeds of new runs
@@ -35,14 +39,14 @@ NUM_RUNS = 5  # default number of seeds of new runs
 
 @dataclass(frozen=True, slots=True)
 class ToRun:
-    """An argument to run: its experiment with the first of the seeds."""
+    """An argument of `compare` whose runs are missing, as an experiment with the first seed."""
 
     name: str
     spec: ExperimentSpec
 
     @property
     def key(self) -> str:
-        """The ``experiment_key`` of the runs."""
+        """The ``experiment_key`` of the argument's runs."""
         return experiment_key(experiment_tables(self.spec))
 
 
@@ -52,25 +56,25 @@ def experiment_key(experiment: Experiment) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The arguments in order, and the seeds of experiments to run."""
+class ComparisonPlan:
+    """The arguments of `compare` in order, and the seeds of experiments to run."""
 
     members: tuple[SchedulerResults | ToRun, ...]
     seeds: tuple[int, ...]
 
     @property
     def to_run(self) -> list[ToRun]:
-        """The members for which runs are still missing."""
+        """The arguments whose runs are missing."""
         return [one for one in self.members if isinstance(one, ToRun)]
 
     @property
     def stored_keys(self) -> set[str]:
-        """The keys of the metrics of stored members."""
+        """The keys of the metrics in the stored runs."""
         stored = [one for one in self.members if not isinstance(one, ToRun)]
         return {key for one in stored for key in values_of(one.first.summary)}
 
     def sweep(self) -> Sweep:
-        """Return the planned runs as a sweep, which can be resumed and reported as usual."""
+        """Return the missing runs as a sweep, which users can resume and report."""
         names = "-".join(one.spec.scheduler for one in self.to_run)
         count = len(self.seeds)
         together = self.seeds == tuple(range(self.seeds[0], self.seeds[0] + count))
@@ -89,35 +93,71 @@ def plan_comparison(
     flags: Mapping[str, Any],
     settings: Mapping[str, Any],
     num_runs: int | None = None,
-) -> Plan:
-    """Read stored experiments, and resolve those to run.
+) -> ComparisonPlan:
+    """Read stored experiments, and resolve the experiments to run.
 
     An argument is the directory of one experiment, over any seeds; an experiment FILE.toml; or a
     scheduler, which runs with the configuration and seeds of the first directory, if any. ``flags``
-    and ``settings`` apply to new runs. Raises UsageError naming what is wrong.
+    and ``settings`` apply to new runs. Raises UsageError for a wrong argument.
     """
     check_names(flags, COMPARE)
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
-    if len(stored) == len(arguments) and (flags or settings or num_runs):
+    if stored and len(stored) == len(arguments) and (flags or settings or num_runs):
         raise _nothing_new([*flags, *settings, *(["num_runs"] if num_runs else [])])
     model = next(iter(stored.values()), None)
-    members: list[SchedulerResults | ToRun] = [
-        stored.get(one) or ToRun(one, _spec(one, flags, settings, model)) for one in arguments
-    ]
+    members: list[SchedulerResults | ToRun] = []
+    for argument in arguments or [""]:
+        if argument in stored:
+            members.append(stored[argument])
+        else:
+            members += _to_run(argument, flags, settings, model)
     new = [one for one in members if isinstance(one, ToRun)]
     for index, one in enumerate(new):
         if one.key in (earlier.key for earlier in new[:index]):
             raise UsageError(f"{one.name}: this experiment is given twice; give different ones")
-    return Plan(tuple(members), _seeds(new, flags, model, num_runs))
+    return ComparisonPlan(tuple(members), _seeds(new, flags, model, num_runs))
+
+
+def codes_of(flags: Mapping[str, Any]) -> list[str]:
+    """Return the Pythons of ``engine_code``, which a comparison may have several of."""
+    codes = flags.get("engine_code") or []
+    return [codes] if isinstance(codes, str) else list(codes)
+
+
+def _to_run(
+    argument: str,
+    flags: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    model: SchedulerResults | None,
+) -> list[ToRun]:
+    """Return the experiments of an argument to run: one for each ``engine_code``."""
+    if not (codes := codes_of(flags)):
+        return [ToRun(argument, _spec(argument, flags, settings, model))]
+    made = [{**flags, "engine_code": code} for code in codes]
+    return [
+        ToRun(f"{argument} {code}".strip(), _spec(argument, one, settings, model))
+        for code, one in zip(codes, made, strict=True)
+    ]
 
 
 def check_usage(
-    arguments: Sequence[str], resume: Path | None, baseline: str | None, *, given: Sequence[str]
+    arguments: Sequence[str],
+    resume: Path | None,
+    baseline: str | None,
+    *,
+    given: Sequence[str],
+    codes: int = 0,
 ) -> None:
-    """Raise UsageError for flags that cannot be combined; ``given`` are all other flags."""
+    """Raise UsageError for flags that exclude each other; ``given`` are the remaining flags.
+
+    ``codes`` is the number of given values of ``engine_code``.
+    """
     if resume is not None:
         if arguments or given or baseline:
             raise UsageError(f"resume {resume}: uses the stored settings; give no others with it")
+    elif codes > 1 and not any(map(is_stored, arguments)):
+        if baseline:
+            raise UsageError(f"baseline {baseline}: the first engine_code is the baseline")
     elif not arguments:
         raise UsageError("nothing to compare: give two schedulers, files or directories")
     elif len(arguments) > 1:
@@ -143,7 +183,7 @@ def _nothing_new(given: Iterable[str]) -> UsageError:
 
 
 def is_stored(argument: str) -> bool:
-    """Return whether an argument is a directory; the name of a scheduler takes precedence."""
+    """Return whether an argument is a directory, and not also the name of a scheduler."""
     return argument not in PAIRS and Path(argument).is_dir()
 
 
@@ -163,6 +203,8 @@ def _spec(
     settings: Mapping[str, Any],
     model: SchedulerResults | None,
 ) -> ExperimentSpec:
+    if not argument:  # the default scheduler, on several codes of an engine
+        return experiment(flags, settings)
     if argument.endswith(".toml"):
         return experiment(flags, settings, Path(argument))
     if argument not in PAIRS and "+" not in argument:
@@ -191,8 +233,8 @@ def _seeds(
 
 
 def called(sides: Sequence[SchedulerResults]) -> list[SchedulerResults]:
-    """Name the sides by their differences: their schedulers, or their present names."""
-    named = labels([side.first.experiment for side in sides])
+    """Name experiments by their schedulers; if two are equal, by the names of their files."""
+    named = grid_labels([side.first.experiment for side in sides])
     schedulers = [label.scheduler for label in named]
     if len(set(schedulers)) < len(schedulers):
         paths = [side.scheduler for side in sides]
@@ -205,8 +247,8 @@ def called(sides: Sequence[SchedulerResults]) -> list[SchedulerResults]:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """The sides in groups, the baseline first, and the outcome of new runs."""
+class ComparedExperiments:
+    """Groups of experiments, each with its baseline first, and the outcome of new runs."""
 
     groups: Sequence[Sequence[SchedulerResults]]
     outcome: SweepOutcome | None = None
@@ -221,23 +263,24 @@ def compare_experiments(
     baseline: str | None,
     resume: Path | None,
     parent: Path,
-    progress: Progress | None,
+    progress: ProgressReceiver | None,
     metrics: Sequence[str] = (),
-) -> Compared:
-    """Return the sides of a comparison, after running the missing ones.
+) -> ComparedExperiments:
+    """Run the missing experiments of a comparison, and return all experiments in groups.
 
     ``arguments`` are as in ``plan_comparison``, or one directory, whose schedulers are compared in
-    each configuration; ``baseline`` is one of them, by default the first. ``resume`` is the
-    directory of a comparison to continue. New runs are saved in a new directory in ``parent``.
-    ``metrics`` are those to compare, if chosen, which are checked before anything runs.
-    Raises UsageError for sides that cannot be compared, and the errors of ``carry_out``.
+    each configuration; ``baseline`` is one of these schedulers, by default the first. ``resume`` is
+    the directory of a comparison to continue. New runs are saved in a new directory in ``parent``.
+    ``metrics``, if given, are the metrics to compare, and are checked before any run. Raises
+    UsageError for experiments that cannot be compared, and the errors of ``carry_out``.
     """
-    alone = resume is None and len(arguments) == 1
+    codes = len(codes_of(flags))
+    alone = resume is None and len(arguments) == 1 and codes < 2
     runs = ["num_runs"] if alone and num_runs else []
-    check_usage(arguments, resume, baseline, given=[*flags, *settings, *runs])
+    check_usage(arguments, resume, baseline, given=[*flags, *settings, *runs], codes=codes)
     if alone:
         folder = Path(arguments[0])
-        return Compared(grouped(folder, sides_below(folder), baseline))
+        return ComparedExperiments(grouped(folder, sides_below(folder), baseline))
     with run_context(progress) as context:
         if resume is not None:
             return go_on(resume, num_runs, context, metrics)
@@ -247,8 +290,8 @@ def compare_experiments(
         return carry_out(plan, parent, context)
 
 
-def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
-    """Run the missing experiments of a plan in a new directory, and read all sides.
+def carry_out(plan: ComparisonPlan, parent: Path, context: RunContext) -> ComparedExperiments:
+    """Run the missing experiments of a plan in a new directory, and read all experiments.
 
     Raises UsageError if a run is impossible here, RunFailed if an argument has no finished run, and
     Interrupted after an interruption.
@@ -262,33 +305,33 @@ def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
         outcome = run_sweep(store, specs, options, context, "compare")
         ran = {experiment_key(side.first.experiment): side for side in _sides(outcome)}
     sides = [_side(one, ran, outcome) for one in plan.members]
-    return Compared([called(sides)], outcome)
+    return ComparedExperiments([called(sides)], outcome)
 
 
 def go_on(
     folder: Path, num_runs: int | None, context: RunContext, metrics: Sequence[str] = ()
-) -> Compared:
-    """Run the missing runs of a stored comparison, with ``num_runs`` seeds if that is more.
+) -> ComparedExperiments:
+    """Run the missing runs of a stored comparison; a larger ``num_runs`` adds seeds.
 
     Raises DataError if the directory holds no sweep, and the errors of ``carry_out``.
     """
     store = SweepStore(folder)
     sweep = store.sweep()
     if num_runs is not None and num_runs > sweep.num_runs:
-        sweep = overridden(sweep, {}, num_runs=num_runs)
+        sweep = with_axes(sweep, {}, num_runs=num_runs)
         store.extend(sweep, points(sweep))
     specs = points(sweep, file=str(store.file))
     check_metrics_of(metrics, specs, METRIC)
     outcome = run_sweep(store, specs, options_of_points(specs, LiveFlags()), context, "compare")
     if not (sides := _sides(outcome)):
         outcome.require_whole()
-    return Compared(grouped(folder, sides), outcome)
+    return ComparedExperiments(grouped(folder, sides), outcome)
 
 
 def grouped(
     folder: Path, sides: Sequence[SchedulerResults], baseline: str | None = None
 ) -> list[list[SchedulerResults]]:
-    """Group the sides by configuration, baseline first; drop configurations with a single side."""
+    """Group schedulers by configuration, baseline first; drop configurations with one scheduler."""
     names = list(dict.fromkeys(side.scheduler for side in sides))
     if baseline is not None and baseline not in names:
         raise unknown_name("baseline", baseline, names)
@@ -303,7 +346,7 @@ def grouped(
 
 
 def _sides(outcome: SweepOutcome) -> list[SchedulerResults]:
-    return sides_of(whole(run for cell in outcome.cells for run in cell.runs))
+    return sides_of(checked_runs(run for cell in outcome.cells for run in cell.runs))
 
 
 def _side(

@@ -1,29 +1,30 @@
-"""Options of live runs, and which points of a sweep on real servers can share servers."""
+"""Options of live runs, and groups of a sweep's runs that can share servers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairbench import live
 from fairbench.config import ExperimentSpec, identity
-from fairbench.config.backend_checks import check_run_options, obeys, python_misplaced
-from fairbench.config.flags.run import READY_S
-from fairbench.execute.launchers import (
+from fairbench.config.flags import READY_S
+from fairbench.config.serving import check_run_options, obeys, python_misplaced
+from fairbench.execute.places import (
     LOCAL,
     LauncherFlags,
     check_launchers,
     driver_launcher_named,
     launcher_named,
 )
-from fairbench.results.grid import point_names
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.experiments import point_names
+from fairbench.results.store import SweepStore
 
 if TYPE_CHECKING:
     from fairbench.live.backends.base import LiveOptions
 
 
 class LiveFlags(NamedTuple):
-    """The user's choice of how servers and drivers start, which changes no record."""
+    """The user's flags on how servers and drivers start; the flags change no record."""
 
     server_python: str | None = None
     ready_timeout_s: float = READY_S
@@ -34,12 +35,13 @@ class LiveFlags(NamedTuple):
     driver_launcher: str = LOCAL
 
     def options(self) -> LiveOptions:
-        """Return the options with the launchers that are named. Raises UsageError."""
-        from fairbench.live.backends.base import LiveOptions
+        """Return the options with the named launchers.
 
+        Raises UsageError for an unknown launcher.
+        """
         far = driver_launcher_named(self.driver_launcher, self.places)
         launcher = launcher_named(self.launcher, self.places, drivers=self.driver_launcher)
-        return LiveOptions(
+        return live.LiveOptions(
             self.server_python, self.ready_timeout_s, self.headers, launcher, self.drivers, far
         )
 
@@ -47,13 +49,11 @@ class LiveFlags(NamedTuple):
 def live_options(spec: ExperimentSpec, flags: LiveFlags) -> LiveOptions | None:
     """Return the options of a live run, or None for a simulation with flags of a live run.
 
-    Raises UsageError if the run is impossible here, or if no part of it uses a flag.
+    Raises UsageError if the run is impossible on this machine, or does not use a given flag.
     """
     if spec.backend is not None:
-        from fairbench.live.backends.registry import check_live
-
         options = flags.options()
-        check_live(spec, options)
+        live.check_live(spec, options)
         return options
     check_launchers(flags.launcher, flags.places, drivers=flags.driver_launcher)
     check_run_options(
@@ -89,11 +89,9 @@ def live_points_left(store: SweepStore, specs: Sequence[ExperimentSpec]) -> list
 
 def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
     """Group the live points so that the same workers can serve all points of a group."""
-    from fairbench.live.backends.registry import same_workers
-
     groups: list[list[LivePoint]] = []
     for point in points:
-        group = next((one for one in groups if same_workers(one[0].spec, point.spec)), None)
+        group = next((one for one in groups if live.same_workers(one[0].spec, point.spec)), None)
         if group is not None:
             group.append(point)
         elif point.spec.backend is not None:
@@ -102,27 +100,28 @@ def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
 
 
 def try_untested(specs: Sequence[ExperimentSpec]) -> None:
-    """Try a release newer than the supported ones. Raises UsageError if no point has an engine."""
-    from fairbench.live.backends import registry
+    """Allow releases newer than the supported releases.
+
+    Raises UsageError if no run has an engine.
+    """
+    from fairbench.live.backends import workers
 
     engines = [spec for spec in specs if obeys(spec.backend, "server_python")]
-    registry.try_untested((engines or list(specs))[0])
+    workers.try_untested((engines or list(specs))[0])
 
 
 def options_of_points(specs: Sequence[ExperimentSpec], flags: LiveFlags) -> LiveOptions | None:
-    """Return the options of a sweep, None if it only simulates.
+    """Return the options of a sweep's live runs, or None for a sweep of simulations.
 
-    Raises UsageError if a point of it is impossible here.
+    Raises UsageError if a run of the sweep is impossible on this machine.
     """
     if flags.server_python and not any(obeys(spec.backend, "server_python") for spec in specs):
         raise python_misplaced()
     if all(spec.backend is None for spec in specs):
         return None
-    from fairbench.live.backends.base import LiveOptions
-    from fairbench.live.backends.registry import check_live
 
     for group in by_workers([LivePoint("", spec) for spec in specs]):
         spec = group[0].spec
         python = flags.server_python if obeys(spec.backend, "server_python") else None
-        check_live(spec, LiveOptions(python))
+        live.check_live(spec, live.LiveOptions(python))
     return flags.options()

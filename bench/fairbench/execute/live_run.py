@@ -1,6 +1,6 @@
-"""Live runs, each in a directory that exists from its start, so that no result is lost.
+"""Live runs. A run's directory exists from the start of the run, so that no result is lost.
 
-Several runs, such as the points of a sweep, share servers. Needs the live extra.
+Several runs, such as the runs of a sweep, share servers. This module needs the extra "live".
 """
 
 from __future__ import annotations
@@ -17,25 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
-from fairbench.errors import FairbenchError
-from fairbench.execute.context import RunContext
-from fairbench.execute.drivers.sharded import drive_sharded
-from fairbench.execute.drivers.start import LocalCrew, RemoteCrew, address_facing
-from fairbench.execute.executor import Failure, attempt
-from fairbench.execute.interruption import Interrupted, Interruption
+from fairbench.errors import FairbenchError, Interrupted
+from fairbench.execute.crews import LocalCrew, RemoteCrew, address_facing
+from fairbench.execute.drivers import drive_sharded
 from fairbench.execute.live_options import LivePoint, by_workers
 from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.simulations import FailedPoint, files_of, keep_all
+from fairbench.execute.tasks import Failure, Interruption, RunContext, attempt
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import Workers, running_workers
-from fairbench.live.launchers.base import Wanted
+from fairbench.live.launchers import Wanted
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.run import Driving, drive_here, run_live
 from fairbench.metrics.tables import RunResult
 from fairbench.results.manifest import Stopwatch, build_manifest
-from fairbench.results.new_directories import FOLDER, created, run_folder
-from fairbench.results.store import begin_run, has_begun, without_logs, write_run
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.new_directories import FOLDER, removing_new_folders, run_folder
+from fairbench.results.store import SweepStore, begin_run, has_begun, without_logs, write_run
 
 NOT_STARTED = "interrupted before the servers were ready"
 
@@ -49,13 +46,13 @@ def run_live_in(
 ) -> tuple[RunResult, Path]:
     """Run in a fresh directory in ``parent``, save, and return the result and the directory.
 
-    Raises Interrupted if interrupted before the servers were ready, and leaves no directory then.
-    After any other failure the directory keeps logs and records for ``execute.recovery``; a
-    directory without records is removed, and its logs are moved. ``cluster`` are workers that run
-    already.
+    Raises Interrupted if interrupted before the servers were ready; no directory remains in that
+    case. After any other failure, the directory keeps logs and records for ``recover_run``; a
+    directory without records is removed, and the logs are moved. ``cluster`` contains workers that
+    already run.
     """
     watch = Stopwatch.start()
-    with created(parent):
+    with removing_new_folders(parent):
         path = begin_run(parent, spec)
         with (
             _removed_unless_begun(path, context),
@@ -104,7 +101,7 @@ def cluster_in(
     *,
     fresh: bool = False,
 ) -> Iterator[Workers | None]:
-    """Start workers for several runs, with logs in ``parent``; yield None for an endpoint.
+    """Start workers for several runs, with logs in ``parent``; yield None for a given endpoint.
 
     Raises KeyboardInterrupt if interrupted before the workers are ready, and then removes a
     ``fresh`` directory.
@@ -124,10 +121,10 @@ def cluster_in(
 
 @contextmanager
 def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
-    """Remove the directory after a KeyboardInterrupt before the run began.
+    """Remove the directory if a KeyboardInterrupt or an error comes before the first record.
 
-    The directory is also removed after an error before the first record, such as a server that does
-    not start. The logs are then moved to a temporary directory, which the message names.
+    After an error, such as a server that does not start, the logs are moved to a temporary
+    directory, which the message names.
     """
     try:
         yield
@@ -135,7 +132,7 @@ def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
         if not has_begun(path) and (kept := without_logs(path)):
             error.args = (str(error).replace(str(path / FOLDER), str(kept)), *error.args[1:])
         raise
-    except Interrupted:  # raised by a run inside, which has cleaned up after itself
+    except Interrupted:  # raised by a run inside the block, which has removed its own files
         raise
     except KeyboardInterrupt:
         shutil.rmtree(path)
@@ -145,9 +142,9 @@ def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
 def run_live_points(
     store: SweepStore, points: Sequence[LivePoint], options: LiveOptions, context: RunContext
 ) -> list[FailedPoint]:
-    """Run all points; return the failures, which are also stored.
+    """Run all points; store and return the failures.
 
-    Servers are started once for all points that they can serve, and again after a failed point.
+    Servers are started once for all points that can share servers, and again after a failed point.
     """
     with context.progress.watching():
         run = _Runs(store, options, context)
@@ -158,18 +155,18 @@ def run_live_points(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs points; results have the form of an ``Executor``'s."""
+    """Runs of a sweep's points; results have the form of ``Executor.run``."""
 
     store: SweepStore
     options: LiveOptions
     context: RunContext
 
     def all(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Yield points that can share servers, each with its result once the point has begun."""
+        """Run points that can share servers; yield each begun point with its result."""
         while left and not self.context.interrupted():
             try:
                 yield from self._until_one_fails(left)
-            except KeyboardInterrupt:  # interrupted while servers were starting
+            except KeyboardInterrupt:  # an interruption while servers were starting
                 return
             except FairbenchError as error:
                 reason = Failure(error, traceback.format_exc())
@@ -177,7 +174,7 @@ class _Runs:
                 return
 
     def _until_one_fails(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Run points on one start of the servers, removing them from ``left`` as they begin."""
+        """Run points on the same servers until a point fails; remove begun points from ``left``."""
         interrupted = self.context.interrupted
         starting = cluster_in(self.store.path, left[0].spec, self.options, self.context)
         with starting as cluster:

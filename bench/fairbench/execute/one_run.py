@@ -1,4 +1,4 @@
-"""A single run, simulated or on real servers, saved to a directory or kept in memory."""
+"""A single run, simulated or on real servers, and the recovery of a killed run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from fairbench import live
 from fairbench.config import ExperimentSpec
-from fairbench.execute.context import RunContext
+from fairbench.config.resolve import read_spec
+from fairbench.errors import UsageError
+from fairbench.execute.tasks import RunContext
 from fairbench.metrics.tables import RunResult
 from fairbench.results.manifest import Stopwatch, build_manifest
-from fairbench.results.new_directories import check_writable, run_folder
-from fairbench.results.store import begun_run, write_run
-from fairbench.sim.records.spool import FOLDER
+from fairbench.results.new_directories import FOLDER, check_writable, run_folder
+from fairbench.results.store import EXPERIMENT, MANIFEST, begun_run, write_run
+from fairbench.sim.records import FOLDER as SIMULATED
+from fairbench.sim.run import recover as recover_simulated
 from fairbench.sim.run import simulate
 
 if TYPE_CHECKING:
@@ -25,9 +29,9 @@ def run_and_save(
 ) -> tuple[RunResult, Path]:
     """Run an experiment in a new directory in ``parent``; return result and directory.
 
-    A simulation needs no options. Once interrupted, the run ends as it stands and is saved. Raises
-    Interrupted, and leaves nothing, if interrupted before servers were ready; UsageError if it is
-    impossible, RunFailed if it could not continue.
+    A simulation needs no options. An interrupted run ends early and is saved. Raises Interrupted if
+    interrupted before servers were ready (no files remain), UsageError if the run is impossible,
+    and RunFailed if the run could not continue.
     """
     check_writable(parent)
     with context.progress.watching():
@@ -42,7 +46,7 @@ def run_and_save(
 def run_unsaved(
     spec: ExperimentSpec, options: LiveOptions | None, context: RunContext
 ) -> RunResult:
-    """Run ``spec`` with ``options`` as ``run_and_save`` does, but leave nothing on disk."""
+    """Run ``spec`` with ``options`` like ``run_and_save``, without leaving files on disk."""
     if spec.backend is not None:
         with TemporaryDirectory(prefix="fairbench-") as temporary:
             return run_and_save(spec, options, Path(temporary), context)[0]
@@ -55,11 +59,11 @@ def run_simulated(
 ) -> tuple[RunResult, Path]:
     """Simulate and save a run; an impossible experiment leaves no directory.
 
-    If the run fails or is killed, the directory keeps the records so far (see
-    ``execute.recovery``).
+    If the run fails or is killed, the directory keeps the records written so far (see
+    ``recover_run``).
     """
     watch = Stopwatch.start()
-    with begun_run(parent, spec) as path, run_folder(path, FOLDER) as folder:
+    with begun_run(parent, spec) as path, run_folder(path, SIMULATED) as folder:
         result = simulate(
             spec, folder=folder, on_progress=context.on_progress, interrupted=context.interrupted
         )
@@ -67,3 +71,35 @@ def run_simulated(
         write_run(path, spec, result.tables(), result.summary, manifest)
         shutil.rmtree(folder)
     return result, path
+
+
+def recover_run(path: Path) -> RunResult:
+    """Save the finished requests of a killed run, marked incomplete.
+
+    Unfinished requests are left out. Raises UsageError if the directory does not belong to a killed
+    run, or if the run is still running.
+    """
+    if (path / MANIFEST).exists():
+        raise UsageError(f"{path}: this run is saved already; print it with `fairbench show`")
+    name = next((name for name in (FOLDER, SIMULATED) if (path / name).is_dir()), None)
+    if name is None:
+        raise UsageError(f"{path}: must be the directory of a run that was killed")
+    spec = read_spec(path / EXPERIMENT)
+    watch = Stopwatch.start()
+    with run_folder(path, name) as folder:
+        result = _recovered(spec, folder)
+        manifest = build_manifest(spec, complete=False, watch=watch) | result.about
+        manifest |= {"recovered": True}
+        write_run(path, spec, result.tables(), result.summary, manifest)
+        if name == SIMULATED:  # the tables contain all records of this file
+            shutil.rmtree(folder)
+    return result
+
+
+def _recovered(spec: ExperimentSpec, folder: Path) -> RunResult:
+    if spec.backend is None:
+        return recover_simulated(spec, folder)
+
+    live.require_live_extra()
+
+    return live.recover(spec, folder)

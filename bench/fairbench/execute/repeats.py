@@ -1,20 +1,28 @@
-"""Repeats: one experiment over several seeds, in parallel or in sequence, combined."""
+"""Execution of several runs: repeats over seeds, and the points of a sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairbench.config import ExperimentSpec
-from fairbench.execute.context import RunContext
-from fairbench.execute.executor import Failure
-from fairbench.execute.simulations import simulation, tell_ended
-from fairbench.results.grid import point_names
-from fairbench.results.intervals import INTERVALS_FILE, combine
-from fairbench.results.new_directories import check_writable, created, fresh_directory
-from fairbench.results.store import StoredRun, run_name, runs_in, write_json
+from fairbench.errors import RunFailed
+from fairbench.execute.live_options import live_points_left
+from fairbench.execute.simulations import FailedPoint, jobs_left, run_jobs, simulation, tell_ended
+from fairbench.execute.tasks import Failure, RunContext
+from fairbench.results.comparison import SchedulerResults, compare_sweep
+from fairbench.results.experiments import point_names
+from fairbench.results.intervals import INTERVALS_FILE, combine_summaries
+from fairbench.results.new_directories import (
+    check_writable,
+    fresh_directory,
+    removing_new_folders,
+    run_folder,
+)
+from fairbench.results.store import StoredRun, Summary, SweepStore, run_name, runs_in, write_json
+from fairbench.results.sweeps import write_metrics
 
 if TYPE_CHECKING:
     from fairbench.live.backends.base import LiveOptions
@@ -22,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Runs in order of their seeds, and their summaries combined (``combine``).
+    """Runs in the order of their seeds, with their combined summary (``combine_summaries``).
 
-    ``combined`` is None if it was interrupted before any run began.
+    ``combined`` is None after an interruption before the first run.
     """
 
     path: Path
@@ -39,16 +47,15 @@ def repeat(
     options: LiveOptions | None,
     context: RunContext,
 ) -> Repeats:
-    """Run the seeds from ``spec.seed`` on, each saved in one new directory.
+    """Run ``num_runs`` seeds from ``spec.seed`` on, and save all runs in one new directory.
 
-    That directory also gets ``intervals.json``. Servers are started once, and their caches are
-    emptied between runs; their logs are in this directory, too. After an interruption, begun runs
-    are kept as they are. Raises Interrupted if interrupted before servers were ready, and the error
-    of a failed run.
+    The directory also holds ``intervals.json`` and the servers' logs. Servers are started once, and
+    the caches of the servers are emptied between runs. After an interruption, begun runs are kept.
+    Raises Interrupted if interrupted before servers were ready, and the error of a failed run.
     """
     check_writable(parent)
     specs = [spec.model_copy(update={"seed": spec.seed + n}) for n in range(num_runs)]
-    with created(parent):
+    with removing_new_folders(parent):
         path = fresh_directory(parent, f"{run_name(spec)}-x{num_runs}")
         if spec.backend is None:
             summaries = simulate_all(specs, path, context)
@@ -57,7 +64,7 @@ def repeat(
             summaries = _one_after_another(specs, path, options, context)
     if not summaries:
         return Repeats(path, (), None)
-    combined = combine(summaries)
+    combined = combine_summaries(summaries)
     write_json(path / INTERVALS_FILE, combined)
     runs = sorted(runs_in(path), key=lambda run: int(run.summary["seed"]))
     return Repeats(path, runs, combined)
@@ -66,9 +73,9 @@ def repeat(
 def simulate_all(
     specs: Sequence[ExperimentSpec], parent: Path, context: RunContext
 ) -> list[dict[str, Any]]:
-    """Simulate and save all; return summaries in order, or fewer after an interruption.
+    """Simulate and save all experiments; return summaries in order, fewer after an interruption.
 
-    Raises the error of a failed run, after all have ended.
+    Raises the error of a failed run after all runs have ended.
     """
     results = simulate_each(specs, parent, context)
     for result in results.values():
@@ -80,7 +87,7 @@ def simulate_all(
 def simulate_each(
     specs: Sequence[ExperimentSpec], parent: Path, context: RunContext
 ) -> dict[int, Any]:
-    """Simulate and save all; return the summary or the Failure of each run that ended, by index."""
+    """Simulate and save all experiments; return each ended run's summary or Failure by index."""
     tasks = [simulation(spec, parent) for spec in specs]
     names = point_names(specs)
     results = {}
@@ -105,3 +112,79 @@ def _one_after_another(
             result, _ = run_live_in(parent, spec, options, context, cluster)
             summaries.append(result.summary)
     return summaries
+
+
+# keys of a summary's notes that concern comparisons
+REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
+
+
+def remarks_on(summary: Summary, place: str = "") -> Iterator[str]:
+    """Yield the notes on a run that limit comparisons, with the run's place and seed."""
+    notes = summary["notes"]
+    for key in REMARKS:
+        if key in notes:
+            yield f"{place}seed {summary['seed']}: {notes[key]}"
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOutcome:
+    """The compared cells and the failures of a sweep, and the content of ``comparison.json``."""
+
+    store: SweepStore
+    cells: Sequence[SchedulerResults]
+    failures: Sequence[FailedPoint]
+    comparison: dict[str, Any]
+
+    def remarks(self) -> Iterator[str]:
+        """Yield the notes on live runs that limit comparisons."""
+        for cell in self.cells:
+            for one in cell.runs:
+                yield from remarks_on(one.summary, f"{cell.place}, {cell.scheduler}, ")
+
+    def require_whole(self) -> None:
+        """Raise RunFailed if a point failed."""
+        if self.failures:
+            raise RunFailed(f"runs failed: {len(self.failures)}; see {self.store.path / 'failed'}")
+
+
+def run_sweep(
+    store: SweepStore,
+    specs: Sequence[ExperimentSpec],
+    options: LiveOptions | None,
+    context: RunContext,
+    command: str = "sweep",
+) -> SweepOutcome:
+    """Run the unfinished points, compare all points, and store the comparison.
+
+    A failed point does not stop the other points. Raises UsageError while another process runs the
+    same sweep, and Interrupted after an interruption. ``command`` is the fairbench command that
+    continues the sweep with ``--resume``.
+    """
+    with run_folder(store.path, "alone"):  # otherwise two processes would do the same work
+        store.discard_partial()
+        failures = run_jobs(store, jobs_left(store, specs), context)
+        if left := live_points_left(store, specs):
+            from fairbench.execute.live_run import run_live_points  # needs the live extra
+
+            assert options is not None, "real servers have options"
+            failures += run_live_points(store, left, options, context)
+        if context.interrupted():
+            raise context.interrupted.ended(
+                f"interrupted; {len(store.finished())} of {len(specs)} points are "
+                f"finished. Continue with: fairbench {command} --resume {store.path}"
+            )
+        cells = compare_sweep(store.path)
+        comparison = {
+            "sweep": store.path.name,
+            "path": str(store.path),
+            "failures": [{"point": name, "error": error} for name, error in failures],
+            "cells": [cell_json(cell) for cell in cells],
+        }
+        write_json(store.path / "comparison.json", comparison)
+        write_metrics(store.path, cells)
+    return SweepOutcome(store, cells, failures, comparison)
+
+
+def cell_json(cell: SchedulerResults) -> dict[str, Any]:
+    """Return a cell as an entry of ``comparison.json``."""
+    return {"place": cell.place, "cell": cell.scheduler, **cell.combined}

@@ -1,4 +1,4 @@
-"""Files that are sent to each node: the user's files and the software versions."""
+"""Files that are sent to each node of a cluster, and the check of software versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from fairbench.errors import UsageError
-from fairbench.execute.executor import Reading, Saving, Task
+from fairbench.execute.tasks import Reading, Saving, Task
 from fairbench.files.reader import VARIABLE as READ_MIB
 from fairbench.files.reader import digest
 from fairbench.results.manifest import environment
@@ -17,17 +17,18 @@ from fairbench.schedulers.registry import VARIABLE as SCHEDULERS
 from fairbench.schedulers.registry import user_files
 from fairbench.workloads.programs import VARIABLE as PROGRAMS
 from fairbench.workloads.programs import program_files
-from fairbench.workloads.traces.read import find
+from fairbench.workloads.traces.read import find_trace_file
 
 
 @dataclass(frozen=True, slots=True)
 class SentFiles:
-    """The content that is sent to each node once.
+    """The files and versions that each node receives once.
 
-    ``files`` are the files that tasks read, by names relative to the working directory of
-    fairbench. ``fixed`` holds the digests of files with absolute names, which every node must have.
-    ``code`` holds the files of ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS``: name and
-    content, by variable.
+    ``files`` holds the content of files that tasks read, by names relative to the working
+    directory. ``fixed`` holds digests of files with absolute names, which every node must have.
+    ``code`` holds names and contents of the files in ``FAIRBENCH_SCHEDULERS`` and
+    ``FAIRBENCH_PROGRAMS``, by
+    variable.
     """
 
     environment: Mapping[str, str]
@@ -38,7 +39,7 @@ class SentFiles:
 
     @classmethod
     def packed(cls, tasks: Iterable[Task]) -> SentFiles:
-        """Pack everything that the tasks need. Raises UsageError for a file that cannot be sent."""
+        """Pack all files that the tasks read. Raises UsageError for a file that cannot be sent."""
         readers = [task for task in tasks if isinstance(task, Reading | Saving)]
         return cls.with_files(name for task in readers for name in task.reads)
 
@@ -67,7 +68,7 @@ class SentFiles:
         return cls(environment(), variables, files, fixed, code)
 
     def check(self, node: str) -> None:
-        """Raise UsageError, naming the node, unless its software fits."""
+        """Raise UsageError that names the node if the node's software or files differ."""
         for key, theirs in environment().items():
             if (ours := self.environment.get(key)) != theirs:
                 raise UsageError(
@@ -83,7 +84,7 @@ class SentFiles:
 
     @contextmanager
     def unpacked(self, folder: Path) -> Iterator[None]:
-        """Unpack the files into the folder, which is the current one within the block."""
+        """Unpack the files into ``folder``, which is the working directory within the block."""
         for name, content in self.files.items():
             write_file(folder / name, content)
         variables = dict(self.variables)
@@ -107,12 +108,12 @@ class SentFiles:
 
 
 def _files(name: str) -> Iterator[tuple[str, Path]]:
-    """Yield a file, or all files in a folder, each with its name.
+    """Yield name and content of a file, or of all files in a folder.
 
     Raises DataError if the name is not found.
     """
     if not Path(name).is_dir():
-        yield name, find(name)
+        yield name, find_trace_file(name)
         return
     for path in sorted(Path(name).rglob("*")):
         if path.is_file():

@@ -1,4 +1,4 @@
-"""Simulations as tasks of an executor: runs, the jobs of a sweep, and how outcomes are kept."""
+"""Simulations as tasks of an executor: single runs, and jobs of a sweep with their outcomes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.spec import experiment_tables
-from fairbench.execute.context import RunContext
-from fairbench.execute.executor import Failure, Saving, Task
-from fairbench.execute.interruption import Interruption
+from fairbench.execute.tasks import Failure, Interruption, RunContext, Saving, Task
 from fairbench.results.comparison import alone_key
-from fairbench.results.grid import point_names
+from fairbench.results.experiments import point_names
 from fairbench.results.manifest import Stopwatch, build_manifest
-from fairbench.results.store import save_run
-from fairbench.results.sweep_store import SweepStore, save_alone
+from fairbench.results.store import SweepStore, save_alone, save_run
 from fairbench.schedulers.params import cost_names
 from fairbench.sim.alone import ROUTERS, simulate_alone
 from fairbench.sim.run import simulate
@@ -29,9 +26,9 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
     """Return the files that an experiment reads: traces, costs, data set and tokenizer.
 
-    The workload itself is part of the spec. Files of ``FAIRBENCH_SCHEDULERS`` and
-    ``FAIRBENCH_PROGRAMS`` belong to every experiment and are left out. A hub name refers to no file
-    of the user's.
+    The workload file is part of the spec. Files of ``FAIRBENCH_SCHEDULERS`` and
+    ``FAIRBENCH_PROGRAMS`` belong to every experiment and are left out. A name on a hub of data sets
+    is not a file.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):
@@ -68,8 +65,8 @@ def _simulate_and_save(
     return result.summary
 
 
-class Job(NamedTuple):
-    """A task of a sweep.
+class SimulationJob(NamedTuple):
+    """A simulation of a sweep, as a task of an executor.
 
     ``key`` names the files of the task; ``requests`` estimates its duration.
     """
@@ -82,31 +79,33 @@ class Job(NamedTuple):
 
 def jobs_left(
     store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: bool = True
-) -> list[Job]:
-    """Return the simulations of ``specs`` that ``store`` lacks, longest first.
+) -> list[SimulationJob]:
+    """Return the jobs for simulations of ``specs`` that ``store`` lacks, longest first.
 
-    Clients are also simulated alone if ``with_alone``.
+    ``with_alone`` adds jobs that simulate clients alone.
     """
     jobs = _jobs(store, specs, with_alone=with_alone)
     return sorted(jobs, key=lambda job: -job.requests)
 
 
-def _jobs(store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: bool) -> Iterator[Job]:
+def _jobs(
+    store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: bool
+) -> Iterator[SimulationJob]:
     finished, alone = store.finished(), set(store.alone())
     for spec, name in zip(specs, point_names(specs), strict=True):
         if spec.backend is not None:
-            continue  # one after another, see ``live_run``
+            continue  # ``live_run`` executes live runs one after another
         key = identity(spec)
         if key not in finished:
             task = simulation(spec, store.runs)
-            yield Job(name, key, expected_requests(spec, spec.client_plans()), task)
+            yield SimulationJob(name, key, expected_requests(spec, spec.client_plans()), task)
         key = alone_key(experiment_tables(spec))
         if with_alone and key not in alone:
             alone.add(key)
             good = [plan for plan in spec.client_plans() if not plan.misbehaving]
             requests = len(ROUTERS) * expected_requests(spec, good)
             task = Saving(partial(_run_alone, spec, key), store.alone_folder, files_of(spec))
-            yield Job(f"clients alone as in {name}", key, requests, task)
+            yield SimulationJob(f"clients alone as in {name}", key, requests, task)
 
 
 def _run_alone(
@@ -118,8 +117,10 @@ def _run_alone(
     return {"complete": not interrupted()}
 
 
-def run_jobs(store: SweepStore, jobs: Sequence[Job], context: RunContext) -> list[FailedPoint]:
-    """Run all jobs; return the failures, which are also stored."""
+def run_jobs(
+    store: SweepStore, jobs: Sequence[SimulationJob], context: RunContext
+) -> list[FailedPoint]:
+    """Run all jobs; store and return the failures."""
     results = context.run([job.task for job in jobs], [job.requests for job in jobs])
     named = (((jobs[index].key, jobs[index].name), result) for index, result in results)
     return keep_all(store, named, len(jobs), context)
@@ -131,7 +132,7 @@ def keep_all(
     count: int,
     context: RunContext,
 ) -> list[FailedPoint]:
-    """Store and report the results of ``count`` tasks as they end, by (key, name of the task)."""
+    """Store and report results as tasks end; ``results`` yields ((key, task name), result)."""
     failures = []
     for number, ((key, name), result) in enumerate(results, start=1):
         if error := keep_outcome(store, key, name, result, context.interrupted):
@@ -141,7 +142,7 @@ def keep_all(
 
 
 def expected_requests(spec: ExperimentSpec, plans: Iterable[ClientPlan]) -> float:
-    """Estimate how many requests clients make, from the first program of each."""
+    """Estimate the number of requests of all clients from each client's first program."""
     return sum(expected_programs(plan) * _requests_of_one(spec, plan) for plan in plans)
 
 
@@ -160,9 +161,9 @@ class FailedPoint(NamedTuple):
 def keep_outcome(
     store: SweepStore, key: str, name: str, result: Any, interrupted: Interruption
 ) -> str:
-    """Store why a task failed, or remove an old failure; return the reason or "".
+    """Store the error of a failed task, or remove the stored error; return the reason or "".
 
-    ``result`` is a summary or a Failure. A task that was interrupted has not failed.
+    ``result`` is a summary or a Failure. An interrupted task does not count as failed.
     """
     if not isinstance(result, Failure) and result["complete"]:
         store.clear_failure(key)
@@ -186,18 +187,19 @@ def _why(result: Any) -> tuple[str, str]:
     return result.get("notes", {}).get("complete", "its process was told to stop"), ""
 
 
-ADDITIONS = 500_000  # a few hundredths of a second
-ADDITIONS_PER_REQUEST = 10_000  # range of six schedulers on bundled workloads: 4,500 to 30,000
-BYTES_PER_REQUEST = 220  # bytes of the stored tables
+# number of additions in the speed test, which takes a few hundredths of a second
+ADDITIONS = 500_000
+ADDITIONS_PER_REQUEST = 10_000  # measured for six schedulers on bundled workloads: 4,500 to 30,000
+BYTES_PER_REQUEST = 220  # bytes of the stored tables per request
 LARGE = 200_000  # number of requests above which the estimate is announced
 
 
-class Estimate(NamedTuple):
+class TimeEstimate(NamedTuple):
     """The estimated cost of several simulations: total requests, seconds and bytes.
 
-    The seconds are for this machine under its present load, and are right within a factor of three.
-    Requests differ in cost, and the machine's load may change. ``load`` is the number of other
-    processes that want a processor.
+    The estimated seconds hold for this machine under its present load, within a factor of three:
+    requests differ in cost, and the machine's load may change. ``load`` is the number of other
+    processes that are running or waiting for a processor.
     """
 
     runs: int
@@ -220,20 +222,21 @@ class Estimate(NamedTuple):
         )
 
 
-def estimate(requests: Iterable[float]) -> Estimate:
+def estimate(requests: Iterable[float]) -> TimeEstimate:
     """Estimate simulations with the given request counts, run in parallel on all processors."""
     counts = list(requests)
-    total, load, processors = sum(counts), _load(), _processors()
-    share = processors / (processors + load)  # part of a processor's time that each simulation gets
+    total, load, processors = sum(counts), _runnable_processes(), _processors()
+    # fraction of a processor's time that each simulation gets
+    share = processors / (processors + load)
     seconds = total * ADDITIONS_PER_REQUEST * _addition_s() / processors / share
-    return Estimate(len(counts), total, seconds, total * BYTES_PER_REQUEST, load)
+    return TimeEstimate(len(counts), total, seconds, total * BYTES_PER_REQUEST, load)
 
 
 def _processors() -> int:
     return os.cpu_count() or 1
 
 
-def _load() -> float:
+def _runnable_processes() -> float:
     """Return the recent number of runnable processes; 0 if the system does not report it."""
     try:
         return os.getloadavg()[0]
@@ -242,7 +245,7 @@ def _load() -> float:
 
 
 def _addition_s() -> float:
-    """Measure a plain addition, to account for the speed of this machine."""
+    """Measure the seconds of an addition on this machine, as a measure of the machine's speed."""
     begun_s, left = process_time(), ADDITIONS
     while left:
         left += -1

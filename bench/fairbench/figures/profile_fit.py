@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Points(NamedTuple):
-    """Iterations of one kind: their sizes, such as tokens, and the given and predicted times."""
+    """Iterations of one kind: sizes (such as tokens), measured times and predicted times."""
 
     label: str
     size: NDArray[np.float64]
@@ -24,7 +24,7 @@ class Points(NamedTuple):
 
 
 def draw_profile(points: list[Points], path: Path, title: str) -> None:
-    """Write the figure. Raises UsageError if it cannot be drawn or written."""
+    """Write the figure of a profile. Raises UsageError if drawing or writing fails."""
     with drawn_to(path, 2, 7.0, 2.8) as (figure, axes):
         _times(axes[0], points)
         _errors(axes[1], points)

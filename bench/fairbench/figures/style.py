@@ -1,4 +1,4 @@
-"""The style of figures: readable in print, in grey, and for the colour-blind."""
+"""The style of figures, readable in print, in grey and for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 FORMATS = ("svg", "png", "pdf")
 DPI = 150
-LETTERS_PER_IN = 15  # letters per inch of the text below figures
-LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18  # for a legend, whose keys are wide
+LETTERS_PER_IN = 15  # average letters per inch of the text below figures
+# measures of a legend, whose keys are wide
+LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18
 
 
 class SeriesStyle(NamedTuple):
-    """The label and appearance of a series; ``line`` is a matplotlib line style."""
+    """The label, colour, mark and dashes of a series; ``line`` is a matplotlib line style."""
 
     label: str
     colour: str
@@ -49,14 +50,14 @@ HATCHES = ("", "///", "...", "xxx")
 
 
 def scheduler_style(name: str) -> SeriesStyle:
-    """Return the style of a scheduler, grey for an unknown name."""
+    """Return the style of a scheduler; an unknown name is grey."""
     if name not in SCHEDULERS:
         return SeriesStyle(name, UNKNOWN, "x", "-")
     return _style(LABELS[name], SCHEDULERS[name])
 
 
 def styles_of(names: Iterable[str]) -> dict[str, SeriesStyle]:
-    """Return the style of each scheduler; schedulers without one take free ones in order."""
+    """Return each scheduler's style; schedulers without a fixed style get unused styles."""
     listed = list(names)
     taken = {SCHEDULERS[name] for name in listed if name in SCHEDULERS}
     free = cycle([swatch for swatch in SERIES if swatch not in taken] or SERIES)
@@ -67,7 +68,7 @@ def styles_of(names: Iterable[str]) -> dict[str, SeriesStyle]:
 
 
 def client_style(number: int) -> SeriesStyle:
-    """Return the style of a run's client, by its number."""
+    """Return the style of the client with the given number."""
     return _style(f"client {number}", SERIES[number % len(SERIES)])
 
 
@@ -96,7 +97,7 @@ def check_plot(path: Path) -> None:
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Draw within the block in the style of a paper, with reproducible bytes."""
+    """Draw the block's figures in the style of a paper; equal figures have equal bytes."""
     import seaborn
     from matplotlib import rc_context
 
@@ -123,8 +124,8 @@ def panels(
 def caption(figure: Figure, title: str, provenance: str, legend: Axes, columns: int = 5) -> None:
     """Write the title and the origin of the numbers above the panels, with the legend of one panel.
 
-    ``provenance`` is written below them, in as many lines as needed: whether the numbers were
-    measured, on which hardware, and which seeds.
+    ``provenance`` (simulated or measured, hardware, seeds) is written below the panels, in as many
+    lines as needed.
     """
     handles, labels = legend.get_legend_handles_labels()
     longest = max(map(len, labels), default=0) + KEY_LETTERS

@@ -9,7 +9,7 @@ import numpy as np
 from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Floats, Ints
 from fairbench.metrics.service import View, cumulative
-from fairbench.results.run_tables import read_service
+from fairbench.results.run_facts import read_service
 from fairbench.results.store import StoredRun
 
 if TYPE_CHECKING:

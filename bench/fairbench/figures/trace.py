@@ -9,9 +9,9 @@ import numpy as np
 
 from fairbench.errors import printable
 from fairbench.figures.style import caption, client_style, drawn_to
-from fairbench.files.times import Clock
-from fairbench.report.pages.clock_axis import time_axis
-from fairbench.workloads.traces.table import Table
+from fairbench.files.times import ClockTime
+from fairbench.report.pages.chart import time_axis
+from fairbench.workloads.traces.table import TraceTable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ SHOWN = 6  # number of clients with the most requests that have their own line; 
 REST = "0.7"  # the colour of the other clients
 
 
-def draw_trace(table: Table, path: Path, title: str, clock: Clock | None = None) -> None:
+def draw_trace(table: TraceTable, path: Path, title: str, clock: ClockTime | None = None) -> None:
     """Write the figure of a trace. Raises UsageError on failure."""
     with drawn_to(path, 2, 7.0, 2.8) as (figure, axes):
         _rates(axes[0], table, clock)
@@ -30,7 +30,7 @@ def draw_trace(table: Table, path: Path, title: str, clock: Clock | None = None)
         caption(figure, "", title, axes[0], columns=4)
 
 
-def rates(table: Table) -> tuple[list[float], dict[str, list[float]]]:
+def rates(table: TraceTable) -> tuple[list[float], dict[str, list[float]]]:
     """Return the ends of equal time bins, in seconds, and each client's requests/s per bin."""
     width_s = max(table.span_s, 1e-9) / BINS
     place = np.minimum((table.arrival_s / width_s).astype(np.int64), BINS - 1)
@@ -47,7 +47,7 @@ def rates(table: Table) -> tuple[list[float], dict[str, list[float]]]:
     return ends, {name: (one / width_s).tolist() for name, one in found.items()}
 
 
-def _rates(panel: Axes, table: Table, clock: Clock | None) -> None:
+def _rates(panel: Axes, table: TraceTable, clock: ClockTime | None) -> None:
     ends, by_client = rates(table)
     styles = [client_style(number) for number in range(min(len(by_client), SHOWN))]
     colours = [style.colour for style in styles] + [REST] * (len(by_client) - len(styles))
@@ -63,7 +63,7 @@ def _rates(panel: Axes, table: Table, clock: Clock | None) -> None:
     panel.set_ylim(bottom=0)
 
 
-def _lengths(panel: Axes, table: Table) -> None:
+def _lengths(panel: Axes, table: TraceTable) -> None:
     parts = np.arange(1, len(table) + 1) / len(table)
     for name, tokens, line in (
         ("input", table.input_tokens, "-"),

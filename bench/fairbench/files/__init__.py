@@ -1,1 +1,10 @@
-"""User files: read only in this package, because their content is untrusted."""
+"""Readers of users' files, whose content is untrusted; no other package reads such files itself."""
+
+from typing import TYPE_CHECKING
+
+from fairbench.named import lazy_names
+
+if TYPE_CHECKING:
+    from fairbench.files.formats import dumps as dumps
+
+__getattr__ = lazy_names(__name__, {"formats": "dumps"})

@@ -1,8 +1,4 @@
-"""Reading of a user's file, plain or ``.gz``, within a memory limit.
-
-A file may be endless, or a few megabytes of gzip that hold gigabytes. The memory of the parsed
-values is therefore estimated before parsing, and counted.
-"""
+"""Readers of files that users name: lines, whole texts, keys, and Python modules with classes."""
 
 from __future__ import annotations
 
@@ -10,48 +6,59 @@ import hashlib
 import io
 import os
 import re
+import sys
 import time
+import traceback
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import is_dataclass
+from hashlib import sha256
 from importlib.resources.abc import Traversable
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import isabstract
+from itertools import dropwhile
 from pathlib import Path
+from re import fullmatch
+from types import ModuleType
 from typing import IO, Any, NamedTuple, cast
 
-from fairbench.errors import DataError, UsageError
+from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
 
 MIB = 2**20
 VARIABLE = "FAIRBENCH_READ_MIB"
-DEFAULT_MIB = 512  # a command then stays below 1 GiB
-LARGEST_PART = 8  # part of the memory that one line may fill, because parsing holds it three times
+DEFAULT_MIB = (
+    512  # default limit in MiB on memory for reading a file; a command then stays below 1 GiB
+)
+LARGEST_PART = 8  # one line may fill this part (1/8) of the limit; parsing holds a line three times
 
-CHUNK = 2**16  # bytes read at a time, if none are kept
-CHECKED = 16 * MIB  # unpacked bytes after which the ratio to the packed size is checked
-MAX_RATIO = 200  # logs are up to a hundred times as long as their packed form
-GZIP = 31  # zlib's sign for the header of gzip
-PIPE_WAIT_S, PIPE_TRIES = 0.5, 10  # how long to wait for the writer of a pipe
+CHUNK = 2**16  # bytes of a compressed file that are read at a time
+CHECKED = 16 * MIB  # unpacked bytes after which the compression ratio is checked
+MAX_RATIO = 200  # largest compression ratio; logs have ratios of up to a hundred
+GZIP = 31  # zlib's code for a gzip header
+PIPE_WAIT_S, PIPE_TRIES = 0.5, 10  # seconds to wait for the writer of a pipe, and number of tries
 
-# Memory of CPython 3.11 per line, and per punctuation mark (an object, a list, an entry and its
-# number, a key, half of a text).
+# Bytes of memory in CPython 3.11 per line, and per punctuation mark: an object, a list, an entry
+# and its number, a key, half of a text.
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
-MOST_PER_BYTE = 500  # more bytes of memory than a byte of any line takes
+MOST_PER_BYTE = 500  # upper limit on the bytes of memory per byte of a line
 _BEYOND_BMP = re.compile(rb"[\xf0-\xff]|\\u[dD]")
 
 
 class MissingFile(DataError):
-    """There is no file with this name."""
+    """An error: no file has this name."""
 
 
-class Line(NamedTuple):
-    """A line with its end, and its number from 1."""
+class TextLine(NamedTuple):
+    """A line with its line end, and its number from 1."""
 
     number: int
     data: bytes
 
 
-class Memory:
-    """The memory limit of one file. ``shown`` is the name of the file in error messages."""
+class ReadMemory:
+    """The memory limit of one file, which error messages call ``shown``."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -63,14 +70,14 @@ class Memory:
         """The largest length of a line, in bytes."""
         return self.limit // LARGEST_PART
 
-    def take(self, size: int) -> None:
-        """Count bytes. Raises DataError if they exceed the file's limit."""
+    def take_bytes(self, size: int) -> None:
+        """Count bytes of memory. Raises DataError if the sum exceeds the file's limit."""
         self._left -= size
         if self._left < 0:
             raise self.too_large()
 
     def too_large(self) -> DataError:
-        """Return the error for a file that is too large, which says how to raise the limit."""
+        """Return the error for a file that is too large, which tells how to raise the limit."""
         return DataError(
             f"{self._shown}: is too large: reading it takes more than {self.limit // MIB} MiB of "
             f"memory (the environment variable {VARIABLE} allows more)"
@@ -78,7 +85,7 @@ class Memory:
 
 
 def limit_bytes() -> int:
-    """Return the memory limit of a file. Raises UsageError for an invalid variable."""
+    """Return the memory limit of a file. Raises UsageError for an invalid environment variable."""
     text = os.environ.get(VARIABLE, "") or str(DEFAULT_MIB)
     if not re.fullmatch(r"[1-9][0-9]{0,6}", text):
         raise UsageError(f"{VARIABLE} = {text}: must be a whole number of MiB, at least 1")
@@ -86,7 +93,7 @@ def limit_bytes() -> int:
 
 
 def files_named(variable: str) -> list[Path]:
-    """Return the files that a variable of the environment names, as absolute paths."""
+    """Return the files that an environment variable names, as absolute paths."""
     return [
         Path(os.path.realpath(text))
         for text in os.environ.get(variable, "").split(os.pathsep)
@@ -96,13 +103,14 @@ def files_named(variable: str) -> list[Path]:
 
 def lines(
     file: Traversable, shown: str, *, blank: bool = False, streamed: bool = False
-) -> Iterator[Line]:
+) -> Iterator[TextLine]:
     """Yield the lines of a file, without a byte order mark; ``blank`` includes blank lines.
 
-    ``streamed`` is for our own runs, and for content that is not kept: only each line is limited in
-    size, not the whole file. Raises DataError if the file is unreadable or too large.
+    ``streamed`` is for fairbench's own runs, and for content that is discarded after use: the size
+    of each line is limited, but not the size of the file. Raises DataError if the file is
+    unreadable or too large.
     """
-    memory = Memory(shown)
+    memory = ReadMemory(shown)
     most, least = memory.largest_line, memory.limit // MOST_PER_BYTE
     number = 0
     with opened(file, shown) as stream:
@@ -111,28 +119,28 @@ def lines(
             if len(data) > most:
                 raise memory.too_large()
             if not streamed:
-                memory.take(memory_of(data))
+                memory.take_bytes(memory_of(data))
             elif len(data) > least and memory_of(data) > memory.limit:
                 raise memory.too_large()
             if number == 1:
                 data = data.removeprefix(b"\xef\xbb\xbf")
             if blank or data.strip():
-                yield Line(number, data)
+                yield TextLine(number, data)
 
 
 def read_whole(file: Traversable, shown: str) -> bytes:
-    """Read a whole file that is to be parsed at once. Raises the errors of ``lines``."""
-    memory = Memory(shown)
+    """Return the content of a file that is parsed at once. Raises DataError as ``lines`` does."""
+    memory = ReadMemory(shown)
     with opened(file, shown) as stream:
         data = stream.read(memory.largest_line + 1)
     if len(data) > memory.largest_line:
         raise memory.too_large()
-    memory.take(memory_of(data))
+    memory.take_bytes(memory_of(data))
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
 def digest(file: Path, shown: str) -> str:
-    """Return the SHA-256 of a file as stored. Raises DataError if it is unreadable."""
+    """Return the SHA-256 of a file as stored. Raises DataError if the file is unreadable."""
     if file.exists() and not file.is_file():
         raise DataError(f"{shown}: cannot be read: not a file")
     try:
@@ -153,7 +161,7 @@ def memory_of(text: bytes) -> int:
 
 
 def decoded(data: bytes, where: str) -> str:
-    """Decode UTF-8 text. Raises DataError naming ``where`` if it is not UTF-8."""
+    """Decode UTF-8 text. Raises DataError naming ``where`` for other text."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -163,7 +171,7 @@ def decoded(data: bytes, where: str) -> str:
 class Unpacked(io.RawIOBase):
     """A gzip file with a limit on its compression ratio, against decompression bombs.
 
-    Members follow each other; zeros between and after them are padding.
+    The file may have several members, with padding of zeros between and after the members.
     """
 
     def __init__(self, packed: IO[bytes], shown: str) -> None:
@@ -172,14 +180,14 @@ class Unpacked(io.RawIOBase):
 
     def _restart(self) -> None:
         self._data, self._ready = b"", b""
-        self._member: Any = None  # what unpacks the current member
+        self._member: Any = None  # decompressor of the current member
         self._read, self._taken, self._next_check = 0, 0, CHECKED
 
     def check_start(self) -> None:
-        """Raise DataError if the beginning looks like a decompression bomb."""
+        """Raise DataError if the beginning of the file looks like a decompression bomb."""
         if not self._packed.seekable():
             return
-        while self._read < CHECKED and self._next(CHUNK):
+        while self._read < CHECKED and self._next_bytes(CHUNK):
             pass
         self._packed.seek(0)
         self._restart()
@@ -189,13 +197,13 @@ class Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._ready = self._ready or self._next(max(len(buffer), CHUNK))
+        self._ready = self._ready or self._next_bytes(max(len(buffer), CHUNK))
         part, self._ready = self._ready[: len(buffer)], self._ready[len(buffer) :]
         buffer[: len(part)] = part
         return len(part)
 
-    def _next(self, size: int) -> bytes:
-        """Return the next unpacked bytes, at most ``size``; none at the end."""
+    def _next_bytes(self, size: int) -> bytes:
+        """Return the next unpacked bytes, at most ``size``, or no bytes at the end."""
         while True:
             if not self._data:
                 self._data = self._packed.read(CHUNK)
@@ -203,7 +211,7 @@ class Unpacked(io.RawIOBase):
             if self._member is None:
                 self._data = self._data.lstrip(b"\0")
                 if not self._data:
-                    if self._ended():
+                    if self._ends_here():
                         return b""
                     continue
                 self._member = zlib.decompressobj(wbits=GZIP)
@@ -214,15 +222,15 @@ class Unpacked(io.RawIOBase):
             if self._member.eof:
                 self._data, self._member = self._member.unused_data, None
             if found:
-                self._count(found)
+                self._check_ratio(found)
                 return found
 
-    def _ended(self) -> bool:
+    def _ends_here(self) -> bool:
         self._data = self._packed.read(CHUNK)
         self._taken += len(self._data)
         return not self._data
 
-    def _count(self, data: bytes) -> None:
+    def _check_ratio(self, data: bytes) -> None:
         self._read += len(data)
         if self._read >= self._next_check:
             self._next_check = self._read + CHECKED
@@ -233,14 +241,14 @@ class Unpacked(io.RawIOBase):
                 )
 
 
-def _opened(file: Traversable, shown: str) -> IO[bytes]:
+def _open_file(file: Traversable, shown: str) -> IO[bytes]:
     """Open a file or a pipe. Raises DataError for a pipe without a writer."""
     if not isinstance(file, Path) or not file.is_fifo():
         return file.open("rb")
     pipe = io.FileIO(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
     for _ in range(PIPE_TRIES):
         start = pipe.read(1)
-        if start != b"":  # None means that the writer has not written yet
+        if start != b"":  # None means that a writer exists but has not written yet
             os.set_blocking(pipe.fileno(), True)
             return io.BufferedReader(_Pipe(pipe, start or b""))
         time.sleep(PIPE_WAIT_S / PIPE_TRIES)
@@ -249,7 +257,7 @@ def _opened(file: Traversable, shown: str) -> IO[bytes]:
 
 
 class _Pipe(io.RawIOBase):
-    """A pipe whose beginning has been read."""
+    """A pipe whose first byte has been read."""
 
     def __init__(self, pipe: io.FileIO, start: bytes) -> None:
         self._pipe, self._start = pipe, start
@@ -271,9 +279,12 @@ class _Pipe(io.RawIOBase):
 
 @contextmanager
 def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
-    """Open a file, decompressed if its name ends in ``.gz``; errors inside become DataError."""
+    """Open a file, and decompress it if its name ends in ``.gz``.
+
+    Errors in the block become DataError.
+    """
     try:
-        with _opened(file, shown) as raw:
+        with _open_file(file, shown) as raw:
             if not file.name.endswith(".gz"):
                 yield raw
                 return
@@ -292,7 +303,7 @@ def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
         raise DataError(f"{shown}: cannot be read: not enough memory") from None
 
 
-MAX_BYTES = 16 * 2**10
+MAX_BYTES = 16 * 2**10  # maximum number of bytes of a file with a key
 
 
 def is_key(text: str) -> bool:
@@ -301,10 +312,91 @@ def is_key(text: str) -> bool:
 
 
 def read_key(file: Traversable, shown: str) -> str:
-    """Read a key: the only line of a file. Raises DataError, which never shows the key."""
+    """Return the key in a file of one line. Raises DataError, which never shows the key."""
     with opened(file, shown) as stream:
         data = stream.read(MAX_BYTES + 1)
     key = data.decode("utf-8", "replace").strip()
     if len(data) > MAX_BYTES or not is_key(key):
         raise DataError(f"{shown}: must hold a key: one line of printable ASCII")
     return key
+
+
+_LOADED: set[str] = set()  # paths of the files that ``module_of`` has loaded
+
+
+def module_of(path: Path, named_by: str) -> ModuleType:
+    """Load a file as a module, once per process; ``import_module`` finds the module, too.
+
+    Raises UsageError, which names the source of the file's name, if the file cannot be run.
+    """
+    digest = sha256(bytes(path)).hexdigest()
+    name = f"{path.stem.replace('.', '_')}_{digest[:12]}"  # unique to the file's path
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UsageError(f"{named_by}: {str(path)!r} is not a Python file")
+    module = sys.modules[name] = module_from_spec(spec)
+    _LOADED.add(str(path))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # the user's code may raise any exception
+        del sys.modules[name]
+        raise UsageError(f"{named_by}: {path}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield the subclasses of ``base`` in a user's file, with their names in the file.
+
+    The attribute ``key`` is the name of a class in fairbench. A class that lacks both ``key`` and a
+    method is skipped as a base of other classes. Raises UsageError if the file cannot be run, or if
+    a class is incomplete.
+    """
+    module = module_of(path, named_by)
+    for name, value in vars(module).items():
+        if not (isinstance(value, type) and issubclass(value, base)):
+            continue
+        is_named = isinstance(getattr(value, key, None), str)
+        if value.__module__ != module.__name__ or (isabstract(value) and not is_named):
+            continue
+        if lacks := _missing_part(value, key):
+            raise UsageError(f"{path}: class {name} needs {lacks}")
+        yield name, value
+
+
+def _missing_part(found: Any, key: str) -> str:
+    """Return the part that a user's class lacks, or "" if the class is complete."""
+    if not fullmatch(r"[\w-]+", str(getattr(found, key, ""))):
+        return f'a {key} of letters, digits and -, such as {key} = "mine"'
+    if isabstract(found):
+        return f"a method {min(found.__abstractmethods__)}"
+    if not is_dataclass(getattr(found, "Params", None)):
+        return "a dataclass Params, empty if it has no parameters"
+    return ""
+
+
+def failure_in_own_file(error: Exception) -> RunFailed | None:
+    """Return a failure that names file and line if a user's file raised the error, else None.
+
+    The failure's note is the traceback from the user's file on. Python turns a StopIteration in a
+    generator into a RuntimeError; such an error is reported where it was raised.
+    """
+    if isinstance(error, FairbenchError | MemoryError):
+        return None
+    raised = error if _own_frames(error) or error.__cause__ is None else error.__cause__
+    if not (frames := _own_frames(raised)):
+        return None
+    frame = next(one for one in reversed(frames) if one.filename in _LOADED)
+    failed = RunFailed(
+        f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}: "
+        f"{': '.join(filter(None, (type(raised).__name__, str(raised))))}"
+    )
+    failed.add_note("".join(traceback.format_list(frames)).rstrip("\n"))
+    return failed
+
+
+def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the frames of the error's traceback from the first frame in a user's file on."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return list(dropwhile(lambda frame: frame.filename not in _LOADED, frames))

@@ -1,4 +1,4 @@
-"""Cells of users' files: missing values, times in some unit or ISO 8601, and a log's clock."""
+"""Cells of users' files: missing values, times with units or in ISO 8601, and a log's clock."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ NIL = frozenset(
         *("[null]", "\\n", "<none>", "00000000-0000-0000-0000-000000000000", "0" * 32),
     }
 )
-"""Texts, in lower case, that programs write where there is no value, and that name nobody."""
+"""Texts, in lower case, that programs write if there is no value, and that name no client."""
 
 NOTHING = NIL | {"none", "nan", "na", "n/a", "#n/a", "<na>"}
-"""Texts, in lower case, that tools write where there is no value."""
+"""Texts, in lower case, that tools write if there is no value."""
 
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _SPACED = re.compile(r"[+-]?\d{1,3}(?:([ '’\u00a0\u202f])\d{3})(?:\1\d{3})*")
@@ -32,31 +32,31 @@ _PARTS_S = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 _PARTS_S |= dict.fromkeys(("h", "hour", "hours"), 3600.0)
 _PARTS_S |= dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0)
 _PARTS_S |= dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0)
-MAX_TIME_S = 1e12  # beyond that, 30,000 years, a time is a mistake, and its square no number
+MAX_TIME_S = 1e12  # longest time in seconds (30,000 years); a longer time must be a mistake
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a cell is empty: null, NaN, blanks, or a word for missing.
+    """Return whether a cell is empty: null, NaN, blanks, or a word that stands for no value.
 
-    A client may be called None or NaN, so a name is only missing if it is ``nameless``.
+    ``nameless`` tests names of clients instead, because clients may be called None or NaN.
     """
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NOTHING)
 
 
 def nameless(value: Any) -> bool:
-    """Return whether a cell names nobody: blank, or the word of a program for no value."""
+    """Return whether a cell names no client: a blank cell, or a program's word for no value."""
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NIL)
 
 
 def is_blank(value: Any) -> bool:
-    """Return whether a cell is completely empty: null, NaN (not as text), or blanks."""
+    """Return whether a cell is completely empty: null, NaN (as a number), or blanks."""
     if isinstance(value, str):
         return not value.strip()
     return value is None or (isinstance(value, float) and isnan(value))
 
 
 def number_of(value: Any) -> int | float | None:
-    """Return a number, or a text that is one (``1,000`` too), as a number; None for the rest."""
+    """Return a number, or a text of a number (also ``1,000``), as a number; else None."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -77,7 +77,7 @@ def number_of(value: Any) -> int | float | None:
 
 
 def is_thousands(text: str) -> bool:
-    """Return whether the commas of a number can separate thousands."""
+    """Return whether the commas in a number may separate thousands."""
     return _THOUSANDS.fullmatch(text) is not None and not text.lstrip("+-").startswith("0")
 
 
@@ -89,10 +89,10 @@ def with_point(value: Any) -> Any:
 
 
 def without_points(values: list[Any]) -> list[Any]:
-    """Return texts of whole numbers without the points that separate thousands (``1.234``).
+    """Return texts of whole numbers without points that separate thousands (``1.234``).
 
-    Points separate thousands if three digits follow each, and either a number would not be whole
-    otherwise or other numbers have no point.
+    Points separate thousands if three digits follow each point, and if some number would otherwise
+    not be whole or some number has no point.
     """
     pointed = [one for one in values if isinstance(one, str) and "." in one]
     if not pointed or not all(_POINTED.fullmatch(one) for one in pointed):
@@ -104,7 +104,7 @@ def without_points(values: list[Any]) -> list[Any]:
 
 
 def duration_s(value: Any) -> float | None:
-    """Return a text with its own units (``1m2.5s``, ``350ms``, ``0:00:02.5``) in seconds."""
+    """Convert a text with units (``1m2.5s``, ``350ms``, ``0:00:02.5``) to seconds; else None."""
     if not isinstance(value, str) or len(value) > 40:
         return None
     text = value.strip().removeprefix("PT").lower()
@@ -120,17 +120,17 @@ def duration_s(value: Any) -> float | None:
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
 """Nanoseconds of each unit."""
 
-# A time since 1970 is larger than this in its own unit, and smaller in the next coarser unit.
+# The least number that is taken for a time since 1970 in each unit.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
-_LARGEST = 2**62  # limit, so that the time between any two times fits 64 bits
+_LARGEST = 2**62  # limit on times in ns; the difference of any two times then fits 64 bits
 
 
 class Nanoseconds(int):
-    """A time in nanoseconds, regardless of its size."""
+    """A time in nanoseconds, even if its size suggests another unit."""
 
 
 def unit_of(value: Any) -> str:
-    """Return a number's time unit by its size: since 1970 if plausible, else seconds."""
+    """Return a number's unit by its size: the unit of a plausible time since 1970, or seconds."""
     if isinstance(value, Nanoseconds):
         return "ns"
     number = number_of(value)
@@ -141,8 +141,8 @@ def unit_of(value: Any) -> str:
 def nanoseconds(value: Any, unit: str) -> int:
     """Return a time or duration in nanoseconds.
 
-    ``unit`` applies to numbers; ISO 8601 without a zone is UTC. Raises ValueError for anything
-    else, or for 146 years or more from 1970.
+    ``unit`` applies to numbers; ISO 8601 without a zone is in UTC. Raises ValueError for other
+    values, and for times 146 years or more from 1970.
     """
     number = number_of(value)
     if number is None:
@@ -171,7 +171,7 @@ def is_moment(value: Any) -> bool:
 
 
 def is_calendar(value: Any) -> bool:
-    """Return whether a value is not a number, so that it must be ISO 8601."""
+    """Return whether a value is no number, so a time must be in ISO 8601."""
     return not is_number(value)
 
 
@@ -181,13 +181,16 @@ def is_number(value: Any) -> bool:
 
 
 def moment_of(value: Any) -> datetime:
-    """Return an ISO 8601 time in UTC; without a zone it is UTC. Raises ValueError."""
+    """Return an ISO 8601 time in UTC, which is also the default zone. Raises ValueError."""
     moment = zoned_moment_of(value)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def zoned_moment_of(value: Any) -> datetime:
-    """Return an ISO 8601 time, or one of a web server, in its own zone. Raises ValueError."""
+    """Return an ISO 8601 time, or a time of a web server's log, in its own zone.
+
+    Raises ValueError for other values.
+    """
     if not isinstance(value, str) or len(value) > 40:
         raise ValueError(f"{value!r} is not a time")
     text = value.strip().removesuffix(" UTC").removesuffix(" Z")
@@ -201,15 +204,14 @@ def zoned_moment_of(value: Any) -> datetime:
 
 UTC_ZONE = "UTC"
 ACCESS_LOG_TIME = "%d/%b/%Y:%H:%M:%S %z"
-FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9
-"""Unix times from 1973 to 2115; earlier numbers have another start, later ones are mistakes."""
+FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9  # range of Unix times (1973 to 2115) that are dates
 
 
-class Clock(NamedTuple):
+class ClockTime(NamedTuple):
     """The date of a log's time 0 and the UTC offset of its texts.
 
-    ``zone`` is the offset as times are printed: UTC, +02:00, or empty if the log has none.
-    ``days`` means that the log spans several dates, so that times are printed with their dates.
+    ``zone`` is the offset as it is printed: UTC, +02:00, or "" if the log states none. ``days``
+    means that the log spans several dates, so times are printed with dates.
     """
 
     start_s: float
@@ -227,7 +229,7 @@ class Clock(NamedTuple):
         return f"{self._moment(at_s):%Y-%m-%d %H:%M:%S} {self.zone}".rstrip()
 
     def window(self, start_s: float, end_s: float) -> str:
-        """Return a time from its start to its end, with dates if the log spans several."""
+        """Return the text of a window from start to end, with dates if the log spans several."""
         first, last = self._moment(start_s), self._moment(end_s)
         date = f"{first:%Y-%m-%d} " if self.days else ""
         again = f"{last:%Y-%m-%d} " if self.days and first.date() != last.date() else ""
@@ -242,29 +244,29 @@ class Clock(NamedTuple):
         return (datetime(1970, 1, 1, tzinfo=UTC) + since).astimezone(zone)
 
 
-def clock_of(start_s: float, zone: str, span_s: float) -> Clock | None:
-    """Return the clock of a log; None if its times are no dates.
+def clock_of(start_s: float, zone: str, span_s: float) -> ClockTime | None:
+    """Return the clock of a log, or None if the log's times are no dates.
 
     Args:
         start_s: Unix time of time 0.
         zone: Offset of the log's texts, as ``zone_of`` returns it.
-        span_s: Time from the first request to the end of the log.
+        span_s: Seconds from the first request to the end of the log.
     """
     if not FIRST_DATE_S <= start_s <= start_s + span_s < LAST_DATE_S:
         return None
-    clock = Clock(start_s, zone)
+    clock = ClockTime(start_s, zone)
     return clock._replace(days=clock.at(0.0)[:10] != clock.at(span_s)[:10])
 
 
-def read_clock(text: str | None, span_s: float) -> Clock | None:
-    """Return the clock whose ``iso`` is the text; None without a text."""
+def read_clock(text: str | None, span_s: float) -> ClockTime | None:
+    """Return the clock whose ``iso`` is the text, or None without a text."""
     if text is None:
         return None
     return clock_of(moment_of(text).timestamp(), zone_of(text), span_s)
 
 
 def zone_of(value: Any) -> str:
-    """Return the UTC offset of a time: of a number UTC, of a text without an offset ""."""
+    """Return the UTC offset of a time: UTC for a number, "" for a text without an offset."""
     if is_number(value) or value.strip().endswith(UTC_ZONE):
         return UTC_ZONE
     try:

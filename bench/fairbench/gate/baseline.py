@@ -1,6 +1,6 @@
 """A directory of baselines: spec, summary and manifest of each experiment.
 
-NAME/experiment.toml   what is run; put there by hand, the rest follows
+NAME/experiment.toml   the experiment, written by hand; fairbench writes the other files
 NAME/summary.json
 NAME/manifest.json
 """
@@ -8,34 +8,33 @@ NAME/manifest.json
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
-from fairbench.config.defaults import is_complete, is_edited, knows_given
+from fairbench.config.origins import is_edited, lacks_given, with_given
 from fairbench.config.resolve import read_experiment, read_spec, with_new_defaults
-from fairbench.config.spec import DIGEST, GIVEN, digest_of, experiment_tables, without_given
+from fairbench.config.spec import experiment_tables, without_given
 from fairbench.errors import DataError, UsageError
-from fairbench.files.toml_text import read_toml
+from fairbench.files.formats import read_toml
 from fairbench.gate.formats import changes_table
 from fairbench.gate.outcome import changes
 from fairbench.report.table import MAX_WIDTH, printed
-from fairbench.results.chosen import CHOSEN, given_by
 from fairbench.results.comparison import experiment_of
-from fairbench.results.grid import differences
+from fairbench.results.experiments import CHOSEN, differences
 from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, read_json, write_json
-from fairbench.results.values import values_of
+from fairbench.results.summary import values_of
 
-# Keys that identify a run but do not affect its results: a rerun elsewhere must not change them.
+# Keys that identify a run and do not affect results; a rerun elsewhere keeps their values.
 NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 
 
 def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
-    """Return the experiments of a baseline directory, by name, with today's defaults.
+    """Return the experiments of a baseline directory by name; unchosen values are present defaults.
 
-    Only values that somebody chose are those of the file. Raises UsageError if there are none, or
-    if an experiment cannot be simulated.
+    Only values that the user chose are taken from the file. Raises UsageError for a directory
+    without experiments, and for an experiment that cannot be simulated.
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:
@@ -52,22 +51,22 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
     return specs
 
 
-def _with_given(file: Path) -> dict[str, Any]:
-    """Return an experiment file; of an earlier version, with ``given`` by its manifest."""
+def _with_given(file: Path) -> Mapping[str, Any]:
+    """Return an experiment file's tables; ``given`` of older files is taken from the manifest."""
     tables, manifest = read_experiment(file), _manifest_of(file)
     chosen = manifest.get(CHOSEN)
-    if knows_given(tables) or not (is_complete(tables) and isinstance(chosen, list)):
+    if not (lacks_given(tables) and isinstance(chosen, list)):
         return tables
     if manifest.get("spec_identity") != identity(read_spec(file)):
         return tables
-    return {**tables, GIVEN: {**given_by(tables, chosen), DIGEST: digest_of(tables)}}
+    return with_given(tables, chosen)
 
 
 def check_stored(folder: Path, specs: Iterable[str]) -> None:
-    """Raise DataError if a baseline has no results, or those of another experiment.
+    """Raise DataError if a baseline has no results, or results of another experiment.
 
-    The results differ in experiment if the file was edited, or if a setting was added since an
-    earlier version stored the file.
+    Results belong to another experiment if the experiment file was edited afterwards, or if a
+    setting was added after an older version stored the results.
     """
     for name in specs:
         file = folder / name / EXPERIMENT
@@ -80,13 +79,13 @@ def check_stored(folder: Path, specs: Iterable[str]) -> None:
 
 
 def _unlike_results(file: Path) -> str:
-    """Return why the results beside an experiment are not of this experiment; "" if they are."""
+    """Return why the results beside an experiment file belong to another experiment; else ""."""
     tables = read_toml(file, str(file))
-    is_ours = knows_given(tables) and not is_edited(tables)
+    is_ours = not is_edited(tables)
     try:
         spec = read_spec(file)
     except UsageError:
-        if is_ours:  # a parameter that nobody chose no longer exists
+        if is_ours:  # an unchosen parameter that no longer exists makes no difference
             return ""
         raise
     added = differences(experiment_tables(spec), without_given(tables))
@@ -103,7 +102,7 @@ def metrics_stored(folder: Path, specs: Iterable[str]) -> set[str]:
 
 
 def _manifest_of(file: Path) -> dict[str, Any]:
-    """Return the manifest beside an experiment file; empty without one."""
+    """Return the manifest beside an experiment file; {} without a manifest."""
     manifest = file.parent / MANIFEST
     return read_json(manifest) if manifest.exists() else {}
 
@@ -111,9 +110,9 @@ def _manifest_of(file: Path) -> dict[str, Any]:
 def difference(
     stored: Path, run: StoredRun, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the lines that describe how a run differs from the stored baseline; "" if equal.
+    """Return lines on the differences of a run from the stored baseline; "" if they are equal.
 
-    Raises DataError if the baseline's summary cannot be read.
+    Raises DataError for an unreadable summary of the baseline.
     """
     if not (stored / SUMMARY).exists():
         return "  new\n"
@@ -126,7 +125,7 @@ def difference(
 
 
 def keep(run: StoredRun, folder: Path) -> None:
-    """Store a run as the baseline in ``folder``, without facts about the machine."""
+    """Store a run as the baseline in ``folder``; facts about the machine are left out."""
     shutil.copyfile(run.path / EXPERIMENT, folder / EXPERIMENT)
     write_json(folder / SUMMARY, run.summary)
     write_json(folder / MANIFEST, {k: v for k, v in run.manifest.items() if k not in NOT_KEPT})

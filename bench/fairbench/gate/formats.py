@@ -1,4 +1,4 @@
-"""Forms of the outcome of a gate: a table, Markdown, JUnit XML, annotations of GitHub."""
+"""The outcome of a gate as a table, Markdown, JUnit XML or annotations of GitHub."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.gate.judge import Verdict
-from fairbench.gate.outcome import Change, Outcome, Row, counted, of_the_cluster
+from fairbench.gate.outcome import Change, ClauseRow, Outcome, counted, of_the_cluster
 from fairbench.report.pages.markdown import escaped, table
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 
@@ -28,7 +28,8 @@ def outcome_text(outcome: Outcome, *, colour: bool = False, width: int = MAX_WID
 
 
 def _render(outcome: Outcome) -> RenderableType:
-    blocks: list[RenderableType] = [Text(outcome.basis, style="bold")]
+    blocks: list[RenderableType] = [Text(f"{outcome.answer()}.", style="bold"), Text()]
+    blocks += [Text(outcome.basis)]
     blocks += [Text(cause, style="yellow") for cause in outcome.causes]
     blocks += [Text(), _verdicts(outcome)]
     for point, found in outcome.changes.items():
@@ -51,7 +52,7 @@ def _verdicts(outcome: Outcome) -> Table:
 def changes_table(found: Sequence[Change]) -> RenderableType:
     """Return a table of the changes at one point.
 
-    If cluster-wide metrics changed, changes of single clients are only counted.
+    If metrics over all clients changed, changes of single clients are only counted.
     """
     shown = of_the_cluster(found)
     table = plain_table("", *HEADINGS, "", gap=1)
@@ -70,7 +71,8 @@ MARKS = {
     Verdict.ERROR: "💥 error",
 }
 WORST_FIRST = (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
-MOST_CHARACTERS = 60_000  # limit on the whole text: GitHub cuts a comment off above 65,536
+# limit on the characters of the Markdown text; GitHub refuses comments above 65,536
+MOST_CHARACTERS = 60_000
 CHECKS = ("", "check", "baseline", "current", "change", "why")
 CHANGES = ("metric", "baseline", "current", "change", "")
 
@@ -78,8 +80,8 @@ CHANGES = ("metric", "baseline", "current", "change", "")
 def outcome_markdown(outcome: Outcome) -> str:
     """Return a line per configuration, worst first, with folded checks and changes.
 
-    Folded details that would exceed ``MOST_CHARACTERS`` are left out, the last ones first, and the
-    text says how many.
+    Details beyond ``MOST_CHARACTERS`` characters are left out, the last details first, and the text
+    says how many are missing.
     """
     lines = [f"**{escaped(outcome.summary())}** ({escaped(outcome.basis)})", ""]
     if outcome.causes:
@@ -97,20 +99,20 @@ def outcome_markdown(outcome: Outcome) -> str:
     return text
 
 
-def _worst_first(rows: Iterable[Row]) -> list[list[Row]]:
-    """Group rows by point, the worst row of each first, and order the groups by that row."""
-    points: dict[str, list[Row]] = {}
+def _worst_first(rows: Iterable[ClauseRow]) -> list[list[ClauseRow]]:
+    """Group rows by point, with a point's worst row first, and order groups by their worst row."""
+    points: dict[str, list[ClauseRow]] = {}
     for row in rows:
         points.setdefault(row.point, []).append(row)
     groups = [sorted(group, key=_badness) for group in points.values()]
     return sorted(groups, key=lambda group: _badness(group[0]))
 
 
-def _badness(row: Row) -> int:
+def _badness(row: ClauseRow) -> int:
     return WORST_FIRST.index(row.verdict)
 
 
-def _line(group: Sequence[Row]) -> tuple[str, str, str, str]:
+def _line(group: Sequence[ClauseRow]) -> tuple[str, str, str, str]:
     """Return the verdict of a point, its name, passed checks, and the worst check."""
     worst = group[0]
     passed = sum(row.verdict is Verdict.PASS for row in group)
@@ -118,7 +120,7 @@ def _line(group: Sequence[Row]) -> tuple[str, str, str, str]:
     return MARKS[worst.verdict], worst.point, f"{passed} of {len(group)} passed", said
 
 
-def _details(outcome: Outcome, points: Iterable[Sequence[Row]]) -> Iterator[str]:
+def _details(outcome: Outcome, points: Iterable[Sequence[ClauseRow]]) -> Iterator[str]:
     """Yield folded tables: the checks of each point, then the changes at points."""
     for group in points:
         cells = (
@@ -158,7 +160,7 @@ def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
 
 
 def _data(text: str) -> str:
-    """Escape a text as the GitHub runner's own toolkit does."""
+    """Escape a text for an annotation of GitHub, as GitHub's own toolkit does."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -172,12 +174,12 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def as_junit(outcome: Outcome, *, inconclusive_fails: bool) -> str:
     """Return a test case per clause and point; inconclusive checks are failed or skipped."""
-    failed = outcome.count(Verdict.FAIL)
-    unknown = outcome.count(Verdict.INCONCLUSIVE)
+    failed = outcome.rows_with(Verdict.FAIL)
+    unknown = outcome.rows_with(Verdict.INCONCLUSIVE)
     counts = {
         "tests": str(len(outcome.rows)),
         "failures": str(failed + unknown if inconclusive_fails else failed),
-        "errors": str(outcome.count(Verdict.ERROR)),
+        "errors": str(outcome.rows_with(Verdict.ERROR)),
         "skipped": "0" if inconclusive_fails else str(unknown),
     }
     suites = ET.Element("testsuites", {"name": SUITE, **counts})

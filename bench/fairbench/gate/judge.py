@@ -1,4 +1,4 @@
-"""A clause, such as ``min_share_60s:-5%``, and whether a metric got worse than it allows."""
+"""Clauses such as ``min_share_60s:-5%``, and tests whether a metric became worse than allowed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from typing import NamedTuple
 from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import key_of, short_of
 from fairbench.metrics.metric import Better
-from fairbench.results.paired import Decision, Difference, difference
-from fairbench.results.values import Value, more_is_better
+from fairbench.results.intervals import Decision, Difference, difference
+from fairbench.results.summary import Value, more_is_better
 
 SHAPE = re.compile(
     r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>[0-9]{1,15}(\.[0-9]{1,15})?)(?P<unit>%?)"
 )
 
-MOST_PERCENT = 100  # the largest fall of a number that is never negative
+MOST_PERCENT = 100  # a number that is never negative can fall by at most this many percent
 
 
 class Clause(NamedTuple):
     """A limit: ``metric`` may get worse by at most ``loss``.
 
-    ``loss`` is at least 0, and a fraction of the baseline if ``relative``.
+    ``loss`` is at least 0; if ``relative``, ``loss`` is a fraction of the baseline.
     """
 
     text: str
@@ -37,7 +37,7 @@ class Clause(NamedTuple):
     relative: bool
 
     def limit(self, baseline: Fraction) -> Fraction:
-        """Return the worst value that passes, given the baseline's."""
+        """Return the worst value that passes, given the baseline's value."""
         loss = abs(baseline) * self.loss if self.relative else self.loss
         return baseline - loss if self.more_is_better else baseline + loss
 
@@ -45,8 +45,8 @@ class Clause(NamedTuple):
 def parse_clause(text: str, known: Collection[str]) -> Clause:
     """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``; LOSS may end in %.
 
-    METRIC is a summary key or another name of one; the clause's text has the printed name.
-    ``known`` are the metrics of the summaries compared. Raises UsageError for another shape or
+    METRIC is a summary key or an alias of a key; the text of the clause has the printed name.
+    ``known`` contains the metrics of the compared summaries. Raises UsageError for another form or
     sign, for an unknown metric, and for a metric that has no better direction.
     """
     match = SHAPE.fullmatch(text.strip())
@@ -79,14 +79,14 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
 
 
 def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
-    """Return the one-sided p-value of ``second`` being larger, over all splits of the pool.
+    """Return the one-sided p-value of ``second`` being larger, by the exact rank-sum test.
 
-    This is the probability of a rank sum of ``second`` at least as large if all values come from
-    one distribution.
+    The p-value is the probability that, if all values come from one distribution, the rank sum of
+    ``second`` is at least as large as observed.
     """
     pooled = sorted([*first, *second])
     observed = sum(_doubled_rank(pooled, value) for value in second)
-    # splits[k][s] is the number of subsets of k of the values so far whose ranks sum up to s.
+    # splits[k][s] counts the subsets of k values, among the values so far, with rank sum s.
     splits = [Counter({0: 1}), *(Counter[int]() for _ in second)]
     for value in pooled:
         rank = _doubled_rank(pooled, value)
@@ -103,7 +103,7 @@ def can_reject(first: int, second: int, alpha: float) -> bool:
 
 
 def _doubled_rank(pooled: Sequence[Fraction], value: Fraction) -> int:
-    """Return twice the mean rank of the values that are equal to this one."""
+    """Return twice the mean rank, in ``pooled``, of the values that are equal to ``value``."""
     return bisect_left(pooled, value) + bisect_right(pooled, value) + 1
 
 
@@ -113,30 +113,33 @@ class Verdict(StrEnum):
     PASS = "pass"
     FAIL = "FAIL"
     INCONCLUSIVE = "inconclusive"
-    ERROR = "ERROR"  # the run failed, so that nothing can be judged
+    ERROR = "ERROR"  # the run failed, so no metric can be judged
 
 
 class Judgement(NamedTuple):
-    """A verdict, with a reason if the numbers do not show it."""
+    """A verdict, with a reason if the numbers do not show the reason."""
 
     verdict: Verdict
     reason: str = ""
 
 
 def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
-    """Judge one run against another, on the decimals as written.
+    """Judge one run against another, by the decimal numbers in the files.
 
-    A value that is only a bound is judged as far as the bound decides. An equal bound passes. A
-    value that could lie on either side is inconclusive.
+    A bound passes or fails if every value that the bound allows passes or fails; otherwise the
+    verdict is inconclusive. A bound equal to the baseline's bound passes.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])
     if (before.raw, before.bound) == (after.raw, after.bound):
         return Judgement(Verdict.PASS)
-    best_limit, worst_limit = (_limit(clause, badness) for badness in _range(clause, before))
-    least, most = _range(clause, after)
+    best_limit, worst_limit = (
+        _badness_limit(clause, badness) for badness in _badness_range(clause, before)
+    )
+    least, most = _badness_range(clause, after)
     is_bound = bool(before.bound or after.bound)
-    if least > worst_limit or (is_bound and least == worst_limit):  # a bound is never reached
+    # the true value is strictly beyond a bound
+    if least > worst_limit or (is_bound and least == worst_limit):
         return Judgement(Verdict.FAIL)
     if most <= best_limit:
         return Judgement(Verdict.PASS)
@@ -146,11 +149,12 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
 def judge_paired(
     clause: Clause, before: Sequence[Value], after: Sequence[Value], alpha: float
 ) -> Judgement:
-    """Judge runs on the same seeds, in the order of the seeds, as ``compare`` does.
+    """Judge runs on the same seeds by paired differences, as ``compare`` does.
 
-    The test is on the mean over seeds of the change beyond the allowed loss, in the clause's unit,
-    at level ``alpha`` on either side. The clause fails if the mean is significantly worse than 0,
-    and passes if it is significantly not worse. Otherwise the result is inconclusive.
+    Values are in the order of seeds. The test is on the mean over seeds of the change beyond the
+    allowed loss, in the clause's unit, at level ``alpha`` on either side. The clause fails if the
+    mean is significantly worse than 0, passes if the mean is significantly better than 0, and is
+    inconclusive otherwise.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
@@ -169,12 +173,12 @@ def judge_repeated(
 ) -> Judgement:
     """Judge several measured runs of one seed against several of the baseline.
 
-    Each run of the baseline is made worse by the allowed loss and ranked together with the current
-    runs; the clause fails if the current runs rank worse, and passes if they rank better, or if no
-    current run is worse than any of these.
+    Each value of the baseline is made worse by the allowed loss and ranked together with the
+    current values. The clause fails if the current values rank significantly worse. The clause
+    passes if the current values rank significantly better, or if no current value is worse than
+    the best of the worsened baseline values.
 
-    The tests are one-sided at level ``alpha``; they are not applied to so few runs that they could
-    not reject anything.
+    The tests are one-sided at level ``alpha``, and are skipped for too few runs to reject anything.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
@@ -199,10 +203,10 @@ def judge_repeated(
 def _scaled(
     clause: Clause, before: Sequence[Value], after: Sequence[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Return limits and current values; a relative clause scales them by each seed's baseline.
+    """Return limits and current values; a relative clause divides both by each seed's baseline.
 
-    A change by the same percentage in every seed then has no spread, even if loads differ between
-    seeds.
+    Changes by the same percentage in every seed then have no spread, even if the seeds' loads
+    differ.
     """
     units = [abs(float(value.exact)) for value in before]
     if not clause.relative or 0.0 in units:
@@ -219,7 +223,7 @@ def _scaled(
 
 
 def _beyond(found: Difference, clause: Clause) -> str:
-    """Describe the distance of the current runs from the limit, and the number of seeds."""
+    """Return a text on the distance of the current runs from the limit, and the number of seeds."""
     seeds = f"paired over {found.runs} seed{'s' if found.runs > 1 else ''}"
     if found.mean is None or found.runs < 2:
         return f"{seeds}: too few"
@@ -232,7 +236,7 @@ def _amount(value: float, clause: Clause) -> str:
 
 
 def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgement:
-    """Judge undefined values: a number that became undefined fails."""
+    """Judge values of which some are undefined; a number that became undefined fails."""
     undefined = [[value for value in values if value.raw is None] for values in (before, after)]
     if len(undefined[0]) == len(before) and len(undefined[1]) == len(after):
         return Judgement(Verdict.PASS, "undefined in both")
@@ -240,15 +244,15 @@ def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgeme
     return Judgement(Verdict.FAIL, f"undefined {when}: {which[0].reason or 'no reason given'}")
 
 
-def _range(clause: Clause, value: Value) -> tuple[Fraction | float, Fraction | float]:
-    """Return the range of the true value, with the sign chosen so that more is worse."""
+def _badness_range(clause: Clause, value: Value) -> tuple[Fraction | float, Fraction | float]:
+    """Return the range of the true value, with a sign such that larger numbers are worse."""
     low = -inf if value.bound == "<" else value.exact
     high = inf if value.bound == ">" else value.exact
     return (-high, -low) if clause.more_is_better else (low, high)
 
 
-def _limit(clause: Clause, badness: Fraction | float) -> Fraction | float:
-    """Return the worst badness that passes, with the same sign convention."""
+def _badness_limit(clause: Clause, badness: Fraction | float) -> Fraction | float:
+    """Return the worst badness that passes, for the baseline's ``badness`` (as in ``_range``)."""
     if isinstance(badness, float):
         assert not isfinite(badness)
         return badness

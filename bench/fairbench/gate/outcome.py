@@ -1,4 +1,4 @@
-"""The outcome of a gate: changes between summaries, and all clauses judged at all points."""
+"""The outcome of a gate: clauses judged at all points, and other changed metrics."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ from fairbench.gate.judge import (
 from fairbench.gate.points import PairedPoint, over_seeds
 from fairbench.metrics.catalogue import CLIENTS, metric_of
 from fairbench.metrics.metric import Better
-from fairbench.results.header import basis
-from fairbench.results.paired import mean_value
+from fairbench.results.intervals import mean_value
 from fairbench.results.store import Summary
-from fairbench.results.values import ABSENT, Value, values_of
+from fairbench.results.summary import ABSENT, Value, basis, values_of
 
-# Processors add up floating point numbers in different orders; a changed decision makes a larger
-# difference.
+# Least relative change: processors add floating point numbers in different orders, with smaller
+# effects; a changed decision of a scheduler has larger effects.
 DIGITS = (3, 5, 8)
-LARGE = 1000  # a change of at least this many percent is printed without decimals
+LARGE = 1000  # changes of at least this many percent are printed without decimals
 ROUNDING = Fraction(1, 10**12)
 
 
 class Change(NamedTuple):
-    """A changed value. A bound is part of the value."""
+    """A changed metric: its key, and its values before and after."""
 
     metric: str
     before: Value
@@ -41,19 +40,19 @@ class Change(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, str]:
-        """Both values, short enough to read."""
+        """Both values as short texts that differ."""
         return short_texts(self.before, self.after)
 
     @property
     def difference(self) -> str:
-        """The signed change, in percent of the baseline unless that is 0."""
+        """The signed change in percent of the baseline, or in the metric's unit if that is 0."""
         if not (self.before.is_number and self.after.is_number):
             return ""
         return relative_difference(self.before.exact, self.after.exact)
 
     @property
     def direction(self) -> str:
-        """``worse`` or ``better``; empty if neither more nor less is worse."""
+        """``worse`` or ``better``; "" for a metric without a better direction."""
         metric = metric_of(self.metric)
         better = metric.better if metric else Better.NEITHER
         if better is Better.NEITHER or not (self.before.is_number and self.after.is_number):
@@ -63,7 +62,7 @@ class Change(NamedTuple):
 
 
 def short_texts(before: Value, after: Value) -> tuple[str, str]:
-    """Return both values in three digits, or in as many more as show that they differ."""
+    """Return both values with three digits, or with as many digits as show the difference."""
     if before == after:
         return _short(before, DIGITS[0]), _short(after, DIGITS[0])
     for digits in DIGITS:
@@ -93,16 +92,16 @@ def _signed(value: float) -> str:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Return every changed value of two summaries, ignoring rounding across processors."""
+    """Return every changed value of two summaries, except differences of rounding."""
     old, new = values_of(before), values_of(after)
     pairs = [Change(key, old.get(key, ABSENT), new.get(key, ABSENT)) for key in {**old, **new}]
     return tuple(pair for pair in pairs if _differ(pair.before, pair.after))
 
 
 def of_the_cluster(found: Sequence[Change]) -> Sequence[Change]:
-    """Return the changes of cluster-wide metrics; those of single clients if there are no others.
+    """Return the changes of metrics over all clients, if any, else the changes of single clients.
 
-    The changes of single clients follow from these, and are numerous.
+    Changes of single clients are numerous and follow from changes over all clients.
     """
     return [one for one in found if not one.metric.startswith(CLIENTS)] or found
 
@@ -115,15 +114,15 @@ def _differ(before: Value, after: Value) -> bool:
     return abs(after.exact - before.exact) > ROUNDING * abs(before.exact)
 
 
-RUN = "run"  # the check of a point whose run failed
-NO_CHANGE = "no value may change"  # the check of simulated runs without clauses
+RUN = "run"  # name of the check of a point whose run failed
+NO_CHANGE = "no value may change"  # name of the check of simulated runs without clauses
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A clause's result at a point. ``before`` and ``after`` are texts, ``change`` the difference.
+class ClauseRow:
+    """A clause's result at a point; ``before``, ``after`` and their ``change`` are texts.
 
-    ``causes`` are the defaults that changed in between.
+    ``causes`` are the defaults that changed between the two versions.
     """
 
     point: str
@@ -136,7 +135,7 @@ class Row:
     causes: tuple[str, ...] = ()
 
     def wording(self) -> str:
-        """Describe on one line what happened, and why if defaults changed."""
+        """Return one line on the result, with the changed defaults that may explain the result."""
         numbers = f"{self.before} to {self.after}" if self.before else ""
         parts = (str(self.verdict), numbers, self.change, self.reason, *self.causes)
         return ", ".join(part for part in parts if part)
@@ -144,47 +143,66 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Rows of judged clauses; ``changes`` are other changed metrics by point.
+    """The rows of judged clauses, and the other changed metrics by point.
 
-    ``causes`` are the defaults that changed since the baseline was stored, at some point.
+    ``causes`` are the defaults of any point that changed after the baseline was stored.
     """
 
     basis: str
     points: int
-    rows: tuple[Row, ...]
+    rows: tuple[ClauseRow, ...]
     changes: Mapping[str, tuple[Change, ...]]
     causes: tuple[str, ...] = ()
 
-    def count(self, verdict: Verdict) -> int:
-        """Return the number of rows with this verdict."""
+    def rows_with(self, verdict: Verdict) -> int:
+        """Return the number of rows with the given verdict."""
         return sum(row.verdict == verdict for row in self.rows)
 
     def with_errors(self, errors: Mapping[str, str]) -> Outcome:
-        """Return the outcome with a row for each point whose run failed, by name."""
-        rows = [Row(name, RUN, Verdict.ERROR, reason=text) for name, text in errors.items()]
+        """Return the outcome with a row per failed run; ``errors`` maps points' names to errors."""
+        rows = [ClauseRow(name, RUN, Verdict.ERROR, reason=text) for name, text in errors.items()]
         return replace(self, points=self.points + len(errors), rows=(*rows, *self.rows))
 
+    def answer(self) -> str:
+        """Return a line: whether the check passes, and which clauses failed or are inconclusive."""
+        texts = []
+        for verdict, said in ANSWERS.items():
+            names = dict.fromkeys(row.clause for row in self.rows if row.verdict is verdict)
+            points = len({row.point for row in self.rows if row.verdict is verdict})
+            if names:
+                more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+                listed = ", ".join(list(names)[:MOST_NAMED])
+                texts.append(f"{said} at {counted(points, 'point')}: {listed}{more}")
+        passed = f"Passed: {counted(len(self.rows), 'check')} at {counted(self.points, 'point')}"
+        return "; ".join(texts) or passed
+
     def summary(self) -> str:
-        """Return one line with the numbers of points, checks and verdicts of each kind."""
-        shown = [one for one in Verdict if one is not Verdict.ERROR or self.count(one)]
-        counts = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in shown)
+        """Return one line with the numbers of points, checks, and verdicts by kind."""
+        shown = [one for one in Verdict if one is not Verdict.ERROR or self.rows_with(one)]
+        counts = ", ".join(f"{self.rows_with(verdict)} {verdict}" for verdict in shown)
         return f"{counted(self.points, 'point')}, {counted(len(self.rows), 'check')}: {counts}"
 
 
+MOST_NAMED = 4  # limit on the clauses that the answer line names
+ANSWERS = {
+    Verdict.ERROR: "Not judged",
+    Verdict.FAIL: "Failed",
+    Verdict.INCONCLUSIVE: "Not decided",
+}
 NOTHING = Outcome("nothing was judged", 0, (), {})
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 point``, ``2 points``."""
+    """Return ``1 point``, ``2 points`` and so on."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -> Outcome:
-    """Judge clauses at every point; repeated runs at level ``alpha``.
+    """Judge clauses at every point; tests over several runs have level ``alpha``.
 
     A clause is judged over all seeds of an experiment together. Without clauses, simulated points
-    must not differ at all. Raises UsageError for a wrong clause, and if there is none although real
-    runs always differ.
+    must be equal. Raises UsageError for a wrong clause, and for measured runs without clauses,
+    because measured runs always differ.
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(
@@ -195,7 +213,7 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
     known = {key for summary in summaries for key in values_of(summary)}
     clauses = [parse_clause(text, known) for text in texts]
     named = {clause.metric for clause in clauses}
-    rows: list[Row] = []
+    rows: list[ClauseRow] = []
     unnamed: dict[str, tuple[Change, ...]] = {}
     for pair in pairs:
         found = changes(pair.before[0], pair.after[0]) if pair.simulated else ()
@@ -203,13 +221,13 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
             rows.append(_unchanged(pair, found))
         if rest := tuple(one for one in found if one.metric not in named):
             unnamed[pair.name] = rest
-    rows += [_row(clause, pair, alpha) for pair in over_seeds(pairs) for clause in clauses]
+    rows += [_clause_row(clause, pair, alpha) for pair in over_seeds(pairs) for clause in clauses]
     bases = dict.fromkeys(map(basis, summaries))
     causes = tuple(dict.fromkeys(cause for pair in pairs for cause in pair.causes))
     return Outcome("; ".join(bases), len(pairs), tuple(rows), unnamed, causes)
 
 
-def _row(clause: Clause, pair: PairedPoint, alpha: float) -> Row:
+def _clause_row(clause: Clause, pair: PairedPoint, alpha: float) -> ClauseRow:
     before = [values_of(summary).get(clause.metric, ABSENT) for summary in pair.before]
     after = [values_of(summary).get(clause.metric, ABSENT) for summary in pair.after]
     known = metric_of(clause.metric)
@@ -229,9 +247,9 @@ def _row(clause: Clause, pair: PairedPoint, alpha: float) -> Row:
         else:
             verdict, reason = judge_repeated(clause, before, after, alpha)
         texts = _mean_text(before, unit), _mean_text(after, unit)
-    old, new = _mean(before), _mean(after)
+    old, new = _mean_of_repeats(before), _mean_of_repeats(after)
     change = "" if old is None or new is None else relative_difference(old, new)
-    return Row(pair.name, clause.text, verdict, *texts, change, reason, pair.causes)
+    return ClauseRow(pair.name, clause.text, verdict, *texts, change, reason, pair.causes)
 
 
 def _seeds(summaries: Sequence[Summary]) -> list[int]:
@@ -239,7 +257,7 @@ def _seeds(summaries: Sequence[Summary]) -> list[int]:
 
 
 def _by_seed(values: Sequence[Value], seeds: Sequence[int]) -> list[Value]:
-    """Return a value per seed, in order of seeds: the mean of its repeats, or undefined."""
+    """Return a value per seed, in the order of seeds: the mean over repeats, or undefined."""
     found: list[Value] = []
     for seed in sorted(set(seeds)):
         own = [value for value, at in zip(values, seeds, strict=True) if at == seed]
@@ -248,7 +266,7 @@ def _by_seed(values: Sequence[Value], seeds: Sequence[int]) -> list[Value]:
     return found
 
 
-def _mean(values: Sequence[Value]) -> Fraction | None:
+def _mean_of_repeats(values: Sequence[Value]) -> Fraction | None:
     numbers = [value.exact for value in values if value.is_number]
     return mean(numbers) if len(numbers) == len(values) else None
 
@@ -259,14 +277,14 @@ def _limit_text(clause: Clause, before: Value) -> str:
 
 
 def _mean_text(values: Sequence[Value], unit: str) -> str:
-    average = _mean(values)
+    average = _mean_of_repeats(values)
     bound = next((value.bound for value in values if value.bound), "")
     shown = "undefined" if average is None else f"{bound} {float(average):.6g}{unit}".strip()
     return f"{shown} (n = {len(values)})"
 
 
-def _unchanged(pair: PairedPoint, found: Sequence[Change]) -> Row:
+def _unchanged(pair: PairedPoint, found: Sequence[Change]) -> ClauseRow:
     if not found:
-        return Row(pair.name, NO_CHANGE, Verdict.PASS)
+        return ClauseRow(pair.name, NO_CHANGE, Verdict.PASS)
     reason = f"{counted(len(found), 'value')} changed"
-    return Row(pair.name, NO_CHANGE, Verdict.FAIL, reason=reason, causes=pair.causes)
+    return ClauseRow(pair.name, NO_CHANGE, Verdict.FAIL, reason=reason, causes=pair.causes)

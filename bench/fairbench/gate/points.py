@@ -1,4 +1,4 @@
-"""Points of a gate: stored runs of the same experiment, which are compared."""
+"""Points of a gate: experiments with their stored runs, paired between baseline and now."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from typing import Any
 from fairbench.config.resolve import read_spec
 from fairbench.config.serving import SCHEDULING
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.results.chosen import (
+from fairbench.results.comparison import ComparedRun, runs_below
+from fairbench.results.experiments import (
     CHOSEN,
     WHERE,
+    Experiment,
+    Label,
     SpecChanges,
+    grid_labels,
+    key_of,
     old_defaults,
     spec_changes,
     used_values,
 )
-from fairbench.results.comparison import ComparedRun, runs_below
-from fairbench.results.grid import Experiment, Label, key_of, labels
 from fairbench.results.store import EXPERIMENT, Summary
 
-MAX_SHOWN = 4  # keys in which different experiments differ
+MAX_SHOWN = 4  # limit on the keys that a message names for two different experiments
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """An experiment: a simulated run, or measured runs that differ at most in the seed.
+class GatePoint:
+    """An experiment with its runs: a simulated run, or measured runs that differ only in the seed.
 
-    Two points match if their ``experiment`` is equal: the tables of the experiment file, without
-    the tag, and with the seeds of all runs.
+    Two points match if their ``experiment`` is equal: the tables of the experiment file without
+    the tag, with the seeds of all runs.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -46,10 +49,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class PairedPoint:
-    """A point in the baseline and now: its name, and the summaries of its runs.
+    """A point's name, with the summaries of its runs in the baseline and now.
 
-    ``experiment`` is its name without the seed; simulated points that share it are repeats.
-    ``causes`` are the defaults that changed between the versions of both.
+    ``experiment`` is the name without the seed; simulated points with an equal ``experiment`` are
+    repeats. ``causes`` are the defaults that changed between the two versions.
     """
 
     name: str
@@ -65,25 +68,26 @@ def read_pairs(
 ) -> list[PairedPoint]:
     """Return the points of two directories in pairs, in the order of the baseline.
 
-    A directory with a manifest is one run; otherwise every run below it counts. Runs of a sweep
-    also have the values of the sweep's comparison. Points are paired, too, if they differ only in
-    defaults that changed since, or in ``allowed`` keys of experiments, such as ``dp`` or
-    ``vtc.charge``. Runs of the baseline in directories named ``left_out`` are not compared.
+    A directory with a manifest is one run; from other directories, every run below is read. Runs of
+    a sweep also have the values of the sweep's comparison. Points are also paired if they differ
+    only in changed defaults, or in ``allowed`` keys of experiments, such as ``dp`` or
+    ``vtc.charge``. Baseline runs in directories named ``left_out`` are not compared.
 
-    Raises UsageError for an unknown key. Raises DataError if there is no run, if a run cannot be
-    read or is incomplete, and if a run has no counterpart: the run, and its differences.
+    Raises UsageError for an unknown key. Raises DataError for a directory without runs, for an
+    unreadable or incomplete run, and for a run without a counterpart; the message then names the
+    run and how the most similar run differs.
     """
-    before, after = _points(baseline, left_out), _points(current)
+    before, after = _gate_points(baseline, left_out), _gate_points(current)
     _require_known(allowed, [*before.values(), *after.values()])
-    # The router and the local scheduler follow from the scheduler.
+    # The scheduler determines the router and the local scheduler.
     parts = SCHEDULING if "scheduler" in allowed else ()
     causes = _pair_over_changes(before, after, {*allowed, *parts})
     _refuse_unlike(before, after, current)
     _refuse_unlike(after, before, baseline)
-    names = labels([point.runs[0].experiment for point in before.values()])
+    names = grid_labels([point.runs[0].experiment for point in before.values()])
     return [
         PairedPoint(
-            _name(names[index], point),
+            _point_name(names[index], point),
             point.simulated,
             tuple(run.summary for run in point.runs),
             tuple(run.summary for run in after[key].runs),
@@ -114,15 +118,15 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
     ]
 
 
-def _points(path: Path, left_out: Collection[str] = ()) -> dict[str, Point]:
-    """Return the points of a directory, by a key that is equal for points to compare."""
+def _gate_points(path: Path, left_out: Collection[str] = ()) -> dict[str, GatePoint]:
+    """Return the points of a directory by a key; points with equal keys are compared."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs_below(path):
         if run.run.path.name in left_out:
             continue
         groups.setdefault(key_of(_shared(run)), []).append(run)
     points = [
-        Point(
+        GatePoint(
             tuple(runs),
             _shared(runs[0]) | {"seed": sorted({run.experiment["seed"] for run in runs})},
         )
@@ -144,7 +148,7 @@ def _is_simulated(run: ComparedRun) -> bool:
     return run.summary["simulated"] is True
 
 
-def _require_known(allowed: Collection[str], points: Sequence[Point]) -> None:
+def _require_known(allowed: Collection[str], points: Sequence[GatePoint]) -> None:
     known = {key for point in points for key in used_values(point.experiment)}
     for key in allowed:
         if key not in known:
@@ -152,11 +156,11 @@ def _require_known(allowed: Collection[str], points: Sequence[Point]) -> None:
 
 
 def _pair_over_changes(
-    before: Mapping[str, Point], after: dict[str, Point], allowed: Collection[str]
+    before: Mapping[str, GatePoint], after: dict[str, GatePoint], allowed: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Give points with other defaults or allowed values the keys of their counterparts.
+    """Pair points that differ only in changed defaults or allowed keys, by giving both equal keys.
 
-    Returns the changes by key.
+    Return the differences by the points' new key.
     """
     causes: dict[str, tuple[str, ...]] = {}
     lonely = {key: point for key, point in after.items() if key not in before}
@@ -180,14 +184,14 @@ def _pair_over_changes(
     return causes
 
 
-def _changes(one: Point, other: Point) -> SpecChanges:
+def _changes(one: GatePoint, other: GatePoint) -> SpecChanges:
     told = (point.runs[0].run.manifest.get(CHOSEN) for point in (one, other))
     return spec_changes(one.experiment, next(told), other.experiment, next(told))
 
 
-def _kept_defaults(point: Point) -> tuple[str, ...]:
-    """Return which former defaults simulated runs keep, because they repeat a stored file."""
-    with suppress(UsageError):  # of another version, whose experiments cannot be run any more
+def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
+    """Return the former defaults that simulated runs keep because they rerun a stored file."""
+    with suppress(UsageError):  # an experiment of another version may be invalid in this version
         if point.simulated:
             changed = old_defaults(read_spec(point.runs[0].run.path / EXPERIMENT))
             return tuple(f"default changed: {one}, but these runs keep the old" for one in changed)
@@ -195,14 +199,16 @@ def _kept_defaults(point: Point) -> tuple[str, ...]:
 
 
 def _of_both(found: SpecChanges) -> Iterator[str]:
-    """Yield the changed defaults, without those of parts that only one side uses."""
+    """Yield the changed defaults, except defaults of parts that only one experiment uses."""
     exchanged = {name for one in found.by_choice for name in re.findall(r'"([^"]*)"', one)}
     for one in found.by_default:
         if one.partition(".")[0] not in exchanged:
             yield one
 
 
-def _refuse_unlike(points: Mapping[str, Point], others: Mapping[str, Point], where: Path) -> None:
+def _refuse_unlike(
+    points: Mapping[str, GatePoint], others: Mapping[str, GatePoint], where: Path
+) -> None:
     lonely = [point for key, point in points.items() if key not in others]
     if not lonely:
         return
@@ -213,8 +219,8 @@ def _refuse_unlike(points: Mapping[str, Point], others: Mapping[str, Point], whe
     )
 
 
-def _nearest(point: Point, others: Sequence[Point]) -> str:
-    """Describe the most similar point and the keys that differ there."""
+def _nearest(point: GatePoint, others: Sequence[GatePoint]) -> str:
+    """Return a text on the most similar point and the keys in which that point differs."""
     unlike = [_changes(point, other).by_choice for other in others]
     nearest = min(range(len(others)), key=lambda index: len(unlike[index]))
     found = unlike[nearest]
@@ -225,7 +231,7 @@ def _nearest(point: Point, others: Sequence[Point]) -> str:
     )
 
 
-def _name(label: Label, point: Point) -> str:
+def _point_name(label: Label, point: GatePoint) -> str:
     seeds = point.experiment["seed"]
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
     return f"{label.place}, {label.scheduler}, {which}"

@@ -1,5 +1,26 @@
-"""Hardware: the speed and memory of GPUs, and the settings of engines on them.
+"""Hardware: the speed and memory of GPUs, and the settings of engines on GPUs.
 
-``catalogue`` has the bundled profiles; ``timing`` computes the duration of an iteration and
-the KV pool's capacity; ``engine_params`` completes an engine's parameters from the hardware.
+``catalogue`` finds timing profiles. ``timing`` computes the duration of an iteration and the
+capacity of the KV pool. ``engine_params`` completes an engine's parameters for the hardware.
 """
+
+from typing import TYPE_CHECKING
+
+from fairbench.named import lazy_names
+
+if TYPE_CHECKING:
+    from fairbench.hardware.catalogue import table_of as table_of
+    from fairbench.hardware.engines import DEFAULT_ENGINE as DEFAULT_ENGINE
+    from fairbench.hardware.engines import DISAGGREGATION as DISAGGREGATION
+    from fairbench.hardware.engines import DisaggregationParams as DisaggregationParams
+    from fairbench.hardware.gpus import find_gpu as find_gpu
+    from fairbench.hardware.gpus import read_gpu as read_gpu
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "engines": "DEFAULT_ENGINE DISAGGREGATION DisaggregationParams",
+        "gpus": "find_gpu read_gpu",
+        "catalogue": "table_of",
+    },
+)

@@ -1,19 +1,143 @@
-"""Timing profiles by full id and by users' names of GPUs and models, bundled or in files."""
+"""Timing profiles by id and by users' names of GPUs and models: bundled, or in TOML files."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Self
 
-from fairbench.errors import UsageError, unknown_name
-from fairbench.hardware.profile_file import FILE, SUFFIX, profile_of_table, read_profile
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fairbench.errors import DataError, UsageError, of_file, unknown_name, validated
+from fairbench.files.formats import read_toml
+from fairbench.files.reader import digest as digest_of
+from fairbench.hardware.served import with_serving
 from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
-# Models of the same shape, which take the same time: only their weights' values differ.
+SUFFIX = ".toml"
+FILE = "file:"
+"""First characters of the source (the last part of the id) of a profile read from a file."""
+
+_DIGEST_LETTERS = 12
+_ONLY_KNOWN = ConfigDict(extra="forbid", frozen=True)
+
+Text = Annotated[str, Field(min_length=1)]
+Amount = Annotated[float, Field(ge=0, lt=1e12)]
+
+
+class _Coefficients(BaseModel):
+    """The coefficients of a ``TimingProfile``, under the symbols that its formula uses."""
+
+    model_config = _ONLY_KNOWN
+
+    c0: Amount
+    c_w: Amount
+    c_T: Amount  # noqa: N815 - users' profile files have this key, so it cannot change
+    p: Annotated[float, Field(ge=1, lt=1e12)]
+    c_A: Amount  # noqa: N815 - users' profile files have this key, so it cannot change
+    c_K: Amount  # noqa: N815 - users' profile files have this key, so it cannot change
+    c_npf: Amount
+    c_nd: Amount
+    c_pf: Amount | None = None
+    c_l: Amount | None = None
+    c_lp: Amount | None = None
+    c_tail: Amount | None = None
+    c_e: Amount | None = None
+    q_e: Annotated[float, Field(ge=0, le=1)] | None = None
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Self:
+        if (self.c_e is None) != (self.q_e is None):
+            raise ValueError("c_e and q_e must be given together")
+        return self
+
+
+class _ProfileTable(BaseModel):
+    model_config = _ONLY_KNOWN
+
+    profile: Text
+    grade: Text
+    source: str = ""
+    host_ms: Amount = 0.0
+    coefficients_ms: _Coefficients
+    pool: KVPool
+    frontend_ms: Frontend = Frontend()
+    fit_domain: FitDomain | None = None
+    heldout_error_pct: dict[str, float] = {}
+
+
+_KNOWN = (
+    *_ProfileTable.model_fields,
+    *(f"coefficients_ms.{name}" for name in _Coefficients.model_fields),
+)
+
+
+def read_profile(gpu: str) -> TimingProfile:
+    """Return the profile in a TOML file; ``gpu`` is the file's path, or the profile's id.
+
+    The id ends in the path and digest of the file, so a stored experiment notices a changed file.
+    Raises DataError naming file and key, and UsageError if the file has changed.
+    """
+    path, _, digest = gpu.rpartition(f"/{FILE}")[2].partition("@")
+    data = read_toml(Path(path), path)
+    found = digest_of(Path(path), path)[:_DIGEST_LETTERS]
+    if digest and digest != found:
+        raise UsageError(
+            f"gpu {path}: the file has changed since the experiment was stored (digest "
+            f"{digest}, now {found}); give --gpu {path} to use the changed file"
+        )
+    profile = profile_of_table(data, path)
+    place = profile.profile_id.split("/")
+    if len(place) != 4 or not place[2].removeprefix("tp").isdigit():
+        raise DataError(f"{path}: profile = {profile.profile_id!r}: must be GPU/MODEL/tpN/SOURCE")
+    return replace(profile, profile_id="/".join([*place[:3], f"{FILE}{path}@{found}"]))
+
+
+def profile_of_table(data: Mapping[str, Any], where: str) -> TimingProfile:
+    """Return the profile that a table describes. Raises DataError naming the key."""
+    with of_file(where, _KNOWN):
+        found = validated(_ProfileTable, data)
+    return TimingProfile(
+        profile_id=found.profile,
+        coefficients_ms=found.coefficients_ms.model_dump(exclude_none=True),
+        host_ms=found.host_ms,
+        grade=found.grade,
+        pool=found.pool,
+        frontend=found.frontend_ms,
+        fit_domain=found.fit_domain,
+    )
+
+
+def table_of(profile: TimingProfile, source: str, error_pct: Mapping[str, float]) -> dict[str, Any]:
+    """Return the table of a profile for ``profile_of_table``, with six significant digits."""
+    table: dict[str, Any] = {
+        "profile": profile.profile_id,
+        "grade": profile.grade,
+        "source": source,
+        "host_ms": _rounded(profile.host_ms),
+        "coefficients_ms": {k: _rounded(v) for k, v in profile.coefficients_ms.items()},
+        "pool": {k: _rounded(v) for k, v in asdict(profile.pool).items()},
+    }
+    if profile.frontend != Frontend():
+        table["frontend_ms"] = {k: _rounded(v) for k, v in asdict(profile.frontend).items()}
+    if profile.fit_domain is not None:
+        domain = asdict(profile.fit_domain)
+        table["fit_domain"] = {k: v for k, v in domain.items() if v is not None}
+    if error_pct:
+        table["heldout_error_pct"] = dict(error_pct)
+    return table
+
+
+def _rounded(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.6g}")
+
+
+# Each model has the shape of the second model, and therefore the same iteration times.
 SAME_SHAPE = {
     "llama-3-8b": "llama-3.1-8b",
     "llama-3-70b": "llama-3.1-70b",
@@ -27,15 +151,14 @@ _GLUED = re.compile(r"^(llama|qwen)(\d)")
 
 
 def canonical_model(name: str, known: Iterable[str]) -> str:
-    """Return the known model for a name, or the normalised name.
+    """Return the known model for a name, or else the normalised name.
 
     Organisation, case, ``Meta-`` and endings such as ``-Instruct`` are ignored:
-    ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models of one shape have one
-    profile.
+    ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models of one shape share a profile.
     """
     models = set(known)
     text = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").removeprefix("meta-")
-    # Qwen writes its version without a hyphen, Llama with one.
+    # Qwen writes no hyphen before its version; Llama writes a hyphen.
     for spelled in (text, _GLUED.sub(r"\1-\2", text)):
         while True:
             if spelled in models:
@@ -49,14 +172,14 @@ def canonical_model(name: str, known: Iterable[str]) -> str:
 
 
 DERIVED = "derived_profiles.json"
-"""The profiles that ``hardware/profiles`` has from ``fairbench profile``, as it writes them."""
+"""The file of bundled profiles that ``fairbench profile`` derived."""
 
 MEASURED = "/measured-sglang"
-"""End of the id of a profile that was fitted to measured serving, not to single operators."""
+"""The last part of the id of a profile that was fitted to measured serving."""
 
 
 @cache
-def _load(name: str) -> dict[str, Any]:
+def _load_json(name: str) -> dict[str, Any]:
     text = (files("fairbench.hardware") / "profiles" / name).read_text(encoding="utf-8")
     data: dict[str, Any] = json.loads(text)
     return data
@@ -65,27 +188,33 @@ def _load(name: str) -> dict[str, Any]:
 @cache
 def _derived() -> dict[str, Any]:
     """Return the tables of the derived profiles by id."""
-    return {one["profile"]: one for one in _load(DERIVED)["profiles"]}
+    return {one["profile"]: one for one in _load_json(DERIVED)["profiles"]}
 
 
 def profile_ids() -> list[str]:
-    """Return every bundled profile, ``gpu/model/tp/source``."""
-    return sorted([*_load("engine_profiles.json")["profiles"], *_derived()])
+    """Return the ids of all bundled profiles, ``gpu/model/tp/source``."""
+    return sorted([*_load_json("engine_profiles.json")["profiles"], *_derived()])
 
 
 def model_configs() -> dict[str, Any]:
     """Return the bundled models with their names on the hub and their ``config.json``."""
-    models: dict[str, Any] = _load("model_configs.json")["models"]
+    models: dict[str, Any] = _load_json("model_configs.json")["models"]
     return models
 
 
+def derived_errors() -> list[dict[str, Any]]:
+    """Return the errors of derived profiles on measured runs, by engine, GPU and model."""
+    rows: list[dict[str, Any]] = _load_json("derived_errors.json")["rows"]
+    return rows
+
+
 def is_profile_file(gpu: str) -> bool:
-    """Return whether ``--gpu`` names a file, or is the stored content of a file."""
+    """Return whether ``--gpu`` names a file, or is the id of a profile from a file."""
     return gpu.endswith(SUFFIX) or f"/{FILE}" in gpu
 
 
 def is_known(profile_id: str) -> bool:
-    """Return whether ``load_profile`` finds the profile; a file may be gone or changed."""
+    """Return whether ``load_profile`` finds the profile; a file may be missing or changed."""
     if not is_profile_file(profile_id):
         return profile_id in profile_ids()
     try:
@@ -96,23 +225,23 @@ def is_known(profile_id: str) -> bool:
 
 
 def named_profile(name: str) -> TimingProfile:
-    """Return the profile of a full id or a file. Raises UsageError for an unknown name."""
+    """Return the profile with a full id or in a file. Raises UsageError for an unknown name."""
     if not is_profile_file(name) and name not in profile_ids():
         raise unknown_name("profile", name, profile_ids())
     return load_profile(name)
 
 
 def model_names() -> list[str]:
-    """Return the models that some profile covers."""
+    """Return the models for which a profile exists."""
     return sorted({name.split("/")[1] for name in profile_ids()})
 
 
 def resolve_profile(gpu: str, model: str) -> TimingProfile:
     """Return the profile for a GPU (a prefix of a profile id, or a TOML file) and a model.
 
-    A model may be spelled as on a hub. If several profiles match, SGLang's at the lowest TP degree
-    is chosen, preferring a profile fitted to measured serving. Raises UsageError for an unknown GPU
-    or model, and for a prefix that is still ambiguous.
+    The model may be spelled as on a hub. If several profiles match, the lowest TP degree is chosen,
+    and at this degree a profile fitted to measured serving, or else SGLang's. Raises UsageError for
+    an unknown GPU or model, and for an ambiguous prefix.
     """
     if is_profile_file(gpu):
         return read_profile(gpu)
@@ -128,8 +257,8 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
     if len({name.split("/")[0] for name in of_model}) > 1:
         gpus = ", ".join(sorted({name.split("/")[0] for name in of_model}))
         raise UsageError(f"gpu {gpu!r} is ambiguous: choose from {gpus}")
-    lowest = min(map(_degree, of_model))
-    usual = [name for name in of_model if _degree(name) == lowest]
+    lowest = min(map(_tp_degree, of_model))
+    usual = [name for name in of_model if _tp_degree(name) == lowest]
     served = [name for name in usual if name.endswith(MEASURED)]
     preferred = served or [name for name in usual if "/sglang" in name] or usual
     if len(preferred) > 1:
@@ -145,24 +274,28 @@ def known_model(model: str) -> str:
     return found
 
 
-def _degree(profile_id: str) -> int:
+def _tp_degree(profile_id: str) -> int:
     return int(profile_id.split("/")[2].removeprefix("tp"))
 
 
 def load_profile(profile_id: str) -> TimingProfile:
-    """Load a profile by its full id, with the KV pool of its GPU, model and TP degree."""
+    """Return the profile with a full id, with the KV pool of its GPU, model and TP degree."""
     if is_profile_file(profile_id):
         return read_profile(profile_id)
     if profile_id in _derived():
         return profile_of_table(_derived()[profile_id], DERIVED)
-    data = _load("engine_profiles.json")
+    data = _load_json("engine_profiles.json")
     entry = data["profiles"][profile_id]
     gpu, model, parallel, _ = profile_id.split("/")
-    memory, degree = _load("kv_pools.json"), int(parallel[2:])
+    memory, degree = _load_json("kv_pools.json"), int(parallel[2:])
     pool = memory["pools"][f"{gpu}/{model}"]
+    coefficients = entry["coefficients_ms"]
+    if profile_id.split("/")[3].startswith("vllm-"):
+        vocabulary = model_configs()[model]["config"]["vocab_size"]
+        coefficients = with_serving(coefficients, gpu, vocabulary)
     return TimingProfile(
         profile_id=profile_id,
-        coefficients_ms=entry["coefficients_ms"],
+        coefficients_ms=coefficients,
         host_ms=entry["host_ms"],
         grade=entry["grade"],
         pool=KVPool(

@@ -1,13 +1,17 @@
-"""Parameters of the simulated engine, by SGLang's names, their limits, and rules of releases."""
+"""Parameters of the simulated engines by the engines' own names, with defaults and limits.
+
+The engines are SGLang with the rules of its releases, vLLM, and LightLLM as in S-LoRA.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeAlias
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import PlainValidator
 
+from fairbench.errors import UsageError
 from fairbench.hardware.timing import TimingProfile
 
 Release: TypeAlias = Literal["0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"]
@@ -17,14 +21,22 @@ Splits: TypeAlias = Literal["prefilled", "finished", "never"]
 
 @dataclass(frozen=True)
 class SGLangRules:
-    """The rules of one release; the defaults are those of 0.5.23.
+    """The scheduling rules of an SGLang release; the defaults are the rules of 0.5.23.
 
-    ``drops_finished``: a finished request leaves the batch before the next pass, not with the next
-    decode step. ``counts_chunk_once``: the prompt that a pass continues takes one slot of
-    ``max_running_requests``, not two. ``tries_within_budget``: when that prompt's chunk uses up a
-    budget, no other request is tried. ``touches_waiting``: passes that match nothing refresh the
-    prefixes of the queue's head. ``splits``: when a prompt and the outputs recomputed with it after
-    a retraction become two nodes of the tree, if at all: when prefilled, or when finished.
+    Attributes:
+        drops_finished: A finished request leaves the batch before the next pass, not with the next
+        decode step.
+        counts_chunk_once: The prompt that a pass continues takes one slot of
+            ``max_running_requests``,
+        not two.
+        tries_within_budget: If the chunk of that prompt uses up a budget, the pass tries no other
+        request.
+        touches_waiting: Passes that match no prefixes refresh the cached prefixes of the requests
+            at
+        the head of the queue.
+        splits: When a prompt, and the outputs recomputed with the prompt after a retraction, become
+            two
+        nodes of the tree: when prefilled, when finished, or never.
     """
 
     drops_finished: bool = True
@@ -49,11 +61,21 @@ RULES: dict[Release, SGLangRules] = {
     "0.5.23": NEWEST,
 }
 
+
+def releases_from(first: str) -> list[Release]:
+    """Return the known releases of SGLang from ``first`` on."""
+    return [release for release in RULES if _release_numbers(release) >= _release_numbers(first)]
+
+
+def _release_numbers(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")]
+
+
 PrefixMatchTime: TypeAlias = Annotated[float, Ge(0), Le(10**6)] | None
-"""Microseconds of CPU for each waiting request that a pass matches, as a parameter of an engine."""
+"""A parameter: microseconds of CPU for each waiting request whose prefix a pass matches."""
 
 
-def _checked(value: Any) -> str | int | None:
+def _load_cap_setting(value: Any) -> str | int | None:
     tokens = isinstance(value, int) and not isinstance(value, bool) and value > 0
     if value in ("auto", "none", None) or tokens:
         found: str | int | None = value
@@ -61,31 +83,22 @@ def _checked(value: Any) -> str | int | None:
     raise ValueError("must be auto, none or a number of tokens above 0")
 
 
-LoadCapSetting: TypeAlias = Annotated[str | int | None, PlainValidator(_checked)]
+LoadCapSetting: TypeAlias = Annotated[str | int | None, PlainValidator(_load_cap_setting)]
 
 
 @dataclass(frozen=True)
 class EngineParams:
-    """Settings of every simulated worker (``--set engine.NAME=VALUE``). 0 is the default.
+    """Settings of every simulated SGLang worker (``--set engine.NAME=VALUE``).
 
-    ``chunked_prefill_size``, ``mem_fraction_static``, ``max_total_tokens`` default to what SGLang
-    0.5.23 chooses for the GPU and model (for the A10G the fraction is 0.88, as the papers had).
-    ``max_running_requests``: 0.5.23 clamps its estimate to 2,048-4,096, so that memory is the
-    limit. ``full_reservation`` keeps the new-token ratio at 1.0 (as ``ignore_eos`` does): admission
-    reserves every output token, nothing is ever retracted. ``step_by_step`` advances one decode
-    step at a time instead of in closed form; the records are the same.
-    ``num_continuous_decode_steps``: an admission pass is made after this number of steps, by
-    default after each (10 in [DLPM] §5.1). ``in_batch_prefix_caching``, by default on, puts
-    requests last whose prefix a request ahead is about to compute, as SGLang does since December
-    2024 (PR #2442). ``batch_is_full``, by default on, marks a batch full in a pass that finds no
-    room; no pass is made until a request leaves. SGLang of summer 2024 had no such mark.
-    ``swap_space``: GiB of the host's memory, per GPU, for requests that a scheduler preempts with
-    ``swap``; by default 4, as in vLLM. ``load_cap``: the limit on running requests, in tokens of
-    context as docs/appendix/engine.md counts them, or ``auto``; by default ``none``.
-    ``prefix_match_us``: CPU time in us that a scheduling pass takes for each waiting request when a
-    cache-aware scheduler has the queue matched against the cache; the GPU waits. By default 0;
-    measured in docs/appendix/speed.md. ``release``: the release of SGLang whose rules are followed,
-    by default 0.5.23; docs/reference/releases.md lists the differences.
+    ``fairbench list engines`` prints the meaning of each setting. 0 means: chosen automatically, as
+    SGLang 0.5.23 does for the GPU and model; the memory fraction of an A10G is 0.88, as in the
+    papers. SGLang limits its own estimate of ``max_running_requests`` to 2,048 to 4,096, so memory
+    is the limit. ``full_reservation`` keeps the new-token ratio at 1, as ``ignore_eos`` does.
+    [DLPM] §5.1 uses 10 ``num_continuous_decode_steps``. ``in_batch_prefix_caching`` (on by default)
+    exists in SGLang since December 2024 (PR #2442); the mark of ``batch_is_full`` (on by default)
+    did not exist in summer 2024. ``swap_space`` is 4 GiB per GPU by default, as in vLLM.
+    docs/appendix/engine.md defines ``load_cap``, docs/appendix/speed.md has measured values of
+    ``prefix_match_us``, and docs/reference/releases.md lists the differences between releases.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -107,10 +120,10 @@ class EngineParams:
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """The resolved start parameters of an engine, in tokens except for the number of requests.
+    """The resolved start parameters of an SGLang engine, in tokens except for counts of requests.
 
     ``host_tokens`` is the host memory for swapped KV cache. ``load_cap`` and ``prefix_match_us``
-    are the settings as given; ``rules`` are those of the release.
+    are the settings as given; ``rules`` are the rules of the release.
     """
 
     pool_tokens: int
@@ -140,7 +153,7 @@ def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
 
 
 def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
-    """Return engine parameters with the defaults of the GPU and model."""
+    """Return SGLang's parameters with the defaults for the GPU and model."""
     pool = profile.pool
     fraction = mem_fraction(params, profile)
     return EngineLimits(
@@ -159,3 +172,186 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
         prefix_match_us=params.prefix_match_us,
         rules=NEWEST if params.release is None else RULES[params.release],
     )
+
+
+@dataclass(frozen=True)
+class VLLMLimits:
+    """The resolved settings of a vLLM 0.32.0 engine by vLLM's names, mostly in tokens.
+
+    ``pool_tokens`` is the "GPU KV cache size" that vLLM prints, of which one block stays unused.
+    ``VLLMParams`` describes the other settings; ``goes_on_after_self`` and ``host_tokens`` follow
+    from ``release`` and ``swap_space``. Raises ValueError for values with which vLLM does not
+    start.
+    """
+
+    pool_tokens: int
+    max_num_batched_tokens: int = 2_048
+    max_num_seqs: int = 256
+    block_size: int = 16
+    enable_prefix_caching: bool = True
+    scheduler_reserve_full_isl: bool = True
+    watermark: float = 0.0
+    step_by_step: bool = False
+    host_tokens: int = 0
+    goes_on_after_self: bool = False
+    async_scheduling: bool = False
+    load_cap: LoadCapSetting = None
+    prefix_match_us: PrefixMatchTime = None
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens = {self.max_num_batched_tokens}: must be at "
+                f"least max_num_seqs = {self.max_num_seqs}"
+            )
+        if self.blocks < 1:
+            raise ValueError(
+                f"pool_tokens = {self.pool_tokens}: must be at least two blocks of "
+                f"{self.block_size} tokens"
+            )
+
+    @property
+    def all_blocks(self) -> int:
+        """The number of KV blocks, vLLM's ``num_gpu_blocks``."""
+        return self.pool_tokens // self.block_size
+
+    @property
+    def blocks(self) -> int:
+        """The number of usable blocks; vLLM keeps one block as a placeholder."""
+        return self.all_blocks - 1
+
+    @property
+    def watermark_blocks(self) -> int:
+        """The number of blocks that admission leaves free while a request runs."""
+        return int(self.watermark * self.all_blocks)
+
+
+@dataclass(frozen=True)
+class VLLMParams:
+    """Settings of every simulated vLLM worker (``--set vllm.NAME=VALUE``).
+
+    ``fairbench list engines`` prints the meaning of each setting. 0 means: chosen automatically, as
+    the API server of vLLM 0.32.0 does for the GPU. ``num_gpu_blocks_override`` = 0 gives vLLM the
+    KV pool that an SGLang engine would have. ``swap_space`` is 4 GiB per GPU by default, as in
+    vLLM's V0 engine. The default ``release`` has the rules of 0.31 and 0.32. From 0.33 on, if a
+    running request is preempted because of its own need for memory (under a retraction order), the
+    loop over the requests after it continues. ``async_scheduling`` decides each step while the
+    previous step runs, as vLLM does on GPUs unless ``--no-async-scheduling`` is given; the default
+    is off.
+    """
+
+    max_num_batched_tokens: Annotated[int, Ge(0)] = 0
+    max_num_seqs: Annotated[int, Ge(0)] = 0
+    block_size: Annotated[int, Gt(0)] = 16
+    num_gpu_blocks_override: Annotated[int, Ge(0), Lt(10**9)] = 0
+    enable_prefix_caching: bool = True
+    scheduler_reserve_full_isl: bool = True
+    watermark: Annotated[float, Ge(0), Lt(1)] = 0.0
+    step_by_step: bool = False
+    swap_space: Annotated[float, Ge(0), Le(10**6)] | None = None
+    load_cap: LoadCapSetting = None
+    prefix_match_us: PrefixMatchTime = None
+    release: Literal["0.31", "0.32", "0.33"] | None = None
+    async_scheduling: bool | None = None
+
+
+def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
+    """Return vLLM's parameters with the defaults for the GPU and model.
+
+    Raises UsageError for parameters with which vLLM would not start.
+    """
+    most_tokens, most_sequences = default_batch(profile)
+    pool = profile.pool
+    blocks = params.num_gpu_blocks_override
+    tokens = blocks * params.block_size or pool.tokens(pool.mem_fraction_static)
+    try:
+        return VLLMLimits(
+            pool_tokens=tokens,
+            max_num_batched_tokens=params.max_num_batched_tokens or most_tokens,
+            max_num_seqs=params.max_num_seqs or most_sequences,
+            block_size=params.block_size,
+            enable_prefix_caching=params.enable_prefix_caching,
+            scheduler_reserve_full_isl=params.scheduler_reserve_full_isl,
+            watermark=params.watermark,
+            step_by_step=params.step_by_step,
+            host_tokens=pool.host_tokens(swap_gib(params.swap_space)),
+            load_cap=params.load_cap,
+            prefix_match_us=params.prefix_match_us,
+            goes_on_after_self=params.release == "0.33",
+            async_scheduling=bool(params.async_scheduling),
+        )
+    except ValueError as error:
+        raise UsageError(f"settings of vllm: {error}") from None
+
+
+def default_batch(profile: TimingProfile) -> tuple[int, int]:
+    """Return the limits of vLLM's API server on the tokens and the sequences of a step.
+
+    The limits depend on the memory of the profile's GPU; vLLM counts the A100 as a small GPU.
+    """
+    gib = profile.pool.pre_load_avail_gib
+    if gib >= 160:
+        return 16_384, 1_024
+    if gib >= 70 and not profile.profile_id.startswith("a100"):
+        return 8_192, 1_024
+    return 2_048, 256
+
+
+@dataclass(frozen=True)
+class LightLLMLimits:
+    """The resolved settings of a LightLLM server; ``LightLLMParams`` describes them."""
+
+    pool_tokens: int
+    client_tokens: int = 0
+    max_running_requests: int = 1_000
+    max_wait_tokens: int = 10
+    max_prefill_tokens: int = 0
+    prefill_overhead_ms: float = 0.0
+    prefill_tile: int = 1
+    idle_poll_ms: float = 0.0
+    load_cap: LoadCapSetting = None
+
+    @property
+    def minibatch_tokens(self) -> int:
+        """The largest number of prompt tokens in a minibatch."""
+        return self.max_prefill_tokens or max(self.pool_tokens // 6, 3_072)
+
+    def prefill_rows(self, tokens: int) -> int:
+        """Return the rows that the linear layers compute for a minibatch of ``tokens`` tokens."""
+        tile = min(self.prefill_tile, 1 << (tokens - 1).bit_length())
+        return -(-tokens // tile) * tile
+
+
+@dataclass(frozen=True)
+class LightLLMParams:
+    """Settings of every simulated LightLLM worker (``--set lightllm.NAME=VALUE``).
+
+    ``fairbench list engines`` prints the meaning of each setting. The defaults are the values of
+    the measured runs (docs/studies/measured.md), except for ``client_tokens``, which was 32.
+    ``max_total_tokens`` = 0 stands for all memory beside the weights, ``max_prefill_tokens`` = 0
+    for S-LoRA's max(pool / 6, 3072). A minibatch of less than one ``prefill_tile`` is rounded up to
+    a power of two.
+    """
+
+    constants: ClassVar[tuple[str, ...]] = ("max_prefill_tokens", "max_wait_tokens")
+
+    max_total_tokens: Annotated[int, Ge(0), Le(10**9)] = 0
+    max_running_requests: Annotated[int, Gt(0)] = 1_000
+    max_wait_tokens: Annotated[int, Gt(0)] = 10
+    max_prefill_tokens: Annotated[int, Ge(0)] = 0
+    prefill_overhead_ms: Annotated[float, Ge(0)] = 14.0
+    prefill_tile: Annotated[int, Gt(0)] = 256
+    idle_poll_ms: Annotated[float, Ge(0)] = 10.0
+    client_tokens: Annotated[int, Ge(0)] = 0
+    load_cap: LoadCapSetting = None
+
+
+def lightllm_limits(params: LightLLMParams, profile: TimingProfile) -> LightLLMLimits:
+    """Return LightLLM's parameters with the pool of the GPU and model.
+
+    Raises UsageError if the GPU has no memory left for a pool.
+    """
+    values = asdict(params)
+    pool = profile.pool
+    tokens = values.pop("max_total_tokens") or pool.tokens(pool.mem_fraction_static)
+    return LightLLMLimits(pool_tokens=tokens, **values)

@@ -1,13 +1,16 @@
-"""The simulated engines: their names and their parameters."""
+"""The simulated engines by name, and the parameters of the simulated cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from annotated_types import Ge, Gt, Le
 
 
 class EngineKind(NamedTuple):
-    """An engine's description, and the ``--set`` name and path of its parameters."""
+    """An engine: its description, and the ``--set`` name and import path of its parameters."""
 
     description: str
     part: str
@@ -23,12 +26,61 @@ ENGINES: Mapping[str, EngineKind] = {
         "fairbench.hardware.engine_params:EngineParams",
     ),
     "vllm": EngineKind(
-        "vLLM 0.32.0 (V1): both in every step", "vllm", "fairbench.hardware.vllm_params:VLLMParams"
+        "vLLM 0.32.0 (V1): both in every step",
+        "vllm",
+        "fairbench.hardware.engine_params:VLLMParams",
     ),
     "lightllm": EngineKind(
         "LightLLM as in S-LoRA: no prefix cache, output lengths known",
         "lightllm",
-        "fairbench.hardware.lightllm_params:LightLLMParams",
+        "fairbench.hardware.engine_params:LightLLMParams",
     ),
 }
-"""Each has its contract under the same name in ``sim.engine.contracts``."""
+"""The simulated engines; each has its implementation under the same name in ``engine``."""
+
+
+@dataclass(frozen=True)
+class ClusterParams:
+    """Settings of the simulated cluster (``--set cluster.NAME=VALUE``).
+
+    ``eviction_delay_s`` is the delay of eviction reports in seconds. ``eviction_loss`` is the
+    fraction of lost reports, drawn for each report; by default no report is lost.
+    """
+
+    eviction_delay_s: Annotated[float, Ge(0)] = 0.1
+    eviction_loss: Annotated[float, Ge(0), Le(1)] | None = None
+
+
+DISAGGREGATION = "disaggregation"
+
+Reserve = Literal["arrival", "admission"]
+
+
+@dataclass(frozen=True)
+class DisaggregationParams:
+    """The link between prefill and decode workers, and the reservation of decode memory.
+
+    The default bandwidth and latency are a line through Mooncake's measurements with its vLLM
+    connector: 0.54 ms for 20 MB and 31.65 ms for 4.5 GB over eight network cards of 200 Gbit/s, one
+    card per GPU (144/8 GB/s). A card of 400 Gbit/s has 36 GB/s, the NVLink of an H100 up to 450
+    GB/s.
+
+    Attributes:
+        bandwidth_gb_s: Bandwidth of each GPU in one direction, in 10^9 bytes/s.
+        latency_ms: Constant time of a transfer of KV cache.
+        reserved_decode_tokens: SGLang's ``num_reserved_decode_tokens``, the memory that a decode
+            worker
+        keeps free for each of its requests.
+        reserve: When an SGLang decode worker reserves memory for a prompt: at its ``arrival``,
+            first
+        come first served, as documented; or at its ``admission``, in the order of the prefill
+        queue. vLLM's decode workers reserve memory once the prompt is computed.
+        charge_outputs: Whether the prefill worker's scheduler learns of all outputs when a request
+        ends; by default, a prefill worker knows only its own first token.
+    """
+
+    bandwidth_gb_s: Annotated[float, Gt(0)] = 18.0
+    latency_ms: Annotated[float, Ge(0)] = 0.4
+    reserved_decode_tokens: Annotated[int, Ge(0)] = 512
+    reserve: Reserve = "arrival"
+    charge_outputs: bool = False

@@ -1,9 +1,9 @@
 """The duration of a step by its coefficients, and its GPU time by request, in picoseconds.
 
-A request's own part is what it adds to a step of one token: the compute of its new tokens, its
-attention, and reads of its context, cached or not. The rest (launches, the host, weights that
-are read once for all requests) is the step's fixed cost. Every request of the batch bears an
-equal part of the fixed cost.
+A request's own part is the time that the request adds to a step of one token: the computation of
+its new tokens, its attention, and reads of its context, cached or not. The rest (launches, the
+host, weights that are read once for all requests) is the fixed cost of the step. All requests of
+the batch bear equal parts of the fixed cost.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import NamedTuple
 from fairbench.core import PS_PER_S, CostModel
 
 PS_PER_MS = 10**9
-# (cached tokens before, tokens computed now) of one sequence of a prefill iteration
-Chunk = tuple[int, int]
+Chunk = tuple[int, int]  # cached tokens before, and tokens computed in a prefill iteration
 
 
 class StepTime:
     """The coefficients of step times in ms.
 
-    ``context_ps`` is the time per context token in whole picoseconds. ``linear_ms`` is the time of
-    the linear layers and the host for that number of tokens.
+    ``context_ps`` is the time per token of context in whole picoseconds. ``linear_ms`` is a
+    function from the number of tokens to the time of the linear layers and the host.
     """
 
     def __init__(
@@ -40,13 +39,15 @@ class StepTime:
         self._context_ps = context_ps
         self._linear_ms = linear_ms
 
-    def of(self, chunks: list[Chunk], sequences: int, context_tokens: int, rows: int) -> int:
+    def duration_ps(
+        self, chunks: list[Chunk], sequences: int, context_tokens: int, rows: int
+    ) -> int:
         """Return the duration of an iteration, as ``TimingProfile.step_ps`` does.
 
         Args:
             chunks: Cached tokens before and tokens computed now, for each prefill chunk.
             sequences: Number of decoding sequences.
-            context_tokens: Sum of the context tokens of the decoding sequences.
+            context_tokens: Total context tokens of the decoding sequences.
             rows: Least number of tokens in the linear layers, because of padding.
 
         Returns:
@@ -71,16 +72,17 @@ class StepTime:
 
 
 class Decoding(NamedTuple):
-    """A client's part of a decode batch: its requests, and the total of their contexts."""
+    """A client's part of a decode batch: the number of requests, and their total context tokens."""
 
     requests: int
     context_tokens: int
 
 
 class StepParts(NamedTuple):
-    """The parts of a step's time: per prefill chunk, per decoding client, and all decoding.
+    """The parts of a step's time: for each prefill chunk, each decoding client, and all decoding.
 
-    ``decode_fixed_ps`` is the decoding clients' part of the fixed cost, included in ``decode_ps``.
+    ``decode_fixed_ps``, which ``decode_ps`` includes, is the decoding clients' part of the fixed
+    cost.
     """
 
     chunks: list[int]
@@ -89,8 +91,8 @@ class StepParts(NamedTuple):
     decode_fixed_ps: int
 
 
-def split(total: int, weights: Iterable[int]) -> list[int]:
-    """Split ``total`` in proportion to the weights into whole parts; 0 for weights of 0."""
+def split_in_proportion(total: int, weights: Iterable[int]) -> list[int]:
+    """Split ``total`` into whole parts in proportion to the weights; a weight of 0 gets 0."""
     parts = list(weights)
     whole = sum(parts)
     if not whole:
@@ -106,10 +108,10 @@ def split(total: int, weights: Iterable[int]) -> list[int]:
 def decode_parts(
     took_ps: int, fixed_ps: int, clients: Mapping[str, Decoding], steps: int = 1
 ) -> dict[str, int]:
-    """Return each client's part of decode steps of an unchanged batch.
+    """Return the part of each client in the time of decode steps of an unchanged batch.
 
-    ``fixed_ps`` of ``took_ps`` would be spent without any context; the rest is spent on reading
-    context. ``clients`` holds the contexts at the first step.
+    ``fixed_ps`` of ``took_ps`` would pass without any context; the rest passes with reads of
+    context. ``clients`` has the contexts at the first step.
     """
     grown = steps * (steps - 1) // 2
     requests = sum([one[0] for one in clients.values()])
@@ -117,7 +119,7 @@ def decode_parts(
     read_ps = took_ps - fixed_ps
     parts: dict[str, int] = {}
     mine = read = before = 0
-    for client, (number, tokens) in clients.items():  # ``split`` for both parts together
+    for client, (number, tokens) in clients.items():  # ``split_in_proportion``, inlined
         mine += number
         read += tokens * steps + number * grown
         after = fixed_ps * mine // requests + read_ps * read // context
@@ -126,7 +128,7 @@ def decode_parts(
 
 
 def prompt_parts(costs: CostModel, took_ps: int, chunks: Sequence[Chunk]) -> list[int]:
-    """Return each chunk's part of a step that only prefills.
+    """Return the part of each chunk in the time of a step that only prefills.
 
     Args:
         costs: Costs of the engine's steps.
@@ -146,26 +148,28 @@ def step_parts(
     clients: Mapping[str, Decoding],
     saved_ps: int = 0,
 ) -> StepParts:
-    """Split a step's GPU time between the prompts it prefills and the clients it decodes.
+    """Split a step's GPU time between its prefilled prompts and its decoding clients.
 
-    ``saved_ps`` is the time that the step saved by reading shared contexts once.
+    ``saved_ps`` is the time that the step saved by reading shared contexts only once.
     """
     least_s = costs.prefill_s(0, 1)
-    # Each kind of chunk is computed once, because branches of a program have equal chunks.
-    own_ps = {chunk: _ps(costs.prefill_s(*chunk) - least_s) for chunk in set(chunks)}
+    # Equal chunks, such as those of a program's branches, are computed only once.
+    own_ps = {chunk: _picoseconds(costs.prefill_s(*chunk) - least_s) for chunk in set(chunks)}
     own = [own_ps[chunk] for chunk in chunks]
     decoding, read_ps = 0, 0
     if clients:
         decoding = sum(one.requests for one in clients.values())
         context = sum(one.context_tokens for one in clients.values())
-        read_ps = _ps(costs.decode_step_s(1, context) - costs.decode_step_s(1, 0)) - saved_ps
+        read_ps = (
+            _picoseconds(costs.decode_step_s(1, context) - costs.decode_step_s(1, 0)) - saved_ps
+        )
         read_ps = max(0, read_ps)
     whole = sum(own) + read_ps
-    # if the model's times exceed the measured time, the latter is split in their proportions
+    # If the modelled times exceed the measured time, the measured time is split in proportion.
     if whole > took_ps:
-        *own, read_ps = split(took_ps, (*own, read_ps))
+        *own, read_ps = split_in_proportion(took_ps, (*own, read_ps))
         whole = took_ps
-    *fixed, shared = split(took_ps - whole, [*[1] * len(own), decoding])
+    *fixed, shared = split_in_proportion(took_ps - whole, [*[1] * len(own), decoding])
     parts = [one + more for one, more in zip(own, fixed, strict=True)]
     if not clients:
         return StepParts(parts, {}, 0, 0)
@@ -173,5 +177,5 @@ def step_parts(
     return StepParts(parts, decode_parts(decode_ps, shared, clients), decode_ps, shared)
 
 
-def _ps(seconds: float) -> int:
+def _picoseconds(seconds: float) -> int:
     return round(seconds * PS_PER_S) if seconds > 0 else 0

@@ -1,34 +1,59 @@
-"""GPUs: data sheet numbers, usable memory, and common names.
+"""GPUs: data sheet numbers, usable memory, common names, and descriptions in users' files.
 
-Peaks are dense (without sparsity) and come from NVIDIA's data sheets. ``pre_load_avail_gib``
-follows logs of SGLang on cards of 80 GB and 24 GB; the values of other cards are estimates.
-``mem_fraction_static`` and ``chunked_prefill_size`` are what SGLang 0.5.23 chooses for that much
-memory.
+Peaks are dense (without sparsity), accumulate in 32 bits, and come from the vendors' data sheets.
+``pre_load_avail_gib`` follows logs of SGLang on cards of 80 GB and 24 GB. The values of other cards
+are estimates: the memory that the driver reports, less 0.5 GiB. ``mem_fraction_static`` and
+``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses for a card's memory.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from enum import StrEnum
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self
 
-from fairbench.errors import UsageError, unknown_name
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fairbench.errors import UsageError, of_file, unknown_name, validated
+from fairbench.files.formats import json_file, read_toml
+
+
+class Interconnect(StrEnum):
+    """The path on which the GPUs of a node exchange data.
+
+    ``pcie`` needs peer access, by which a GPU reads the memory of another GPU. GeForce drivers and
+    most virtual machines lack peer access, so data pass through the host's memory (``pcie-host``).
+    """
+
+    NVLINK = "nvlink"
+    PCIE = "pcie"
+    PCIE_HOST = "pcie-host"
+
+
+LINK_GB_S = {Interconnect.NVLINK: 300.0, Interconnect.PCIE: 25.2, Interconnect.PCIE_HOST: 25.2}
+"""Usual bandwidth between GPUs in GB/s: the NVLink of an A100, and PCIe 4.0 x16."""
 
 
 class GPU(NamedTuple):
     """A GPU.
 
     Attributes:
-        name: First part of the ids of its profiles.
-        system: Name in the operator tables; None where these have no such GPU.
+        name: First part of the ids of the GPU's profiles.
+        system: Name in the operator tables, or None if the tables lack the GPU.
         bf16_tflops: Peak of dense matrix products with 16-bit operands.
-        fp8_tflops: Peak with 8-bit operands; None where the GPU has no such units.
-        memory_gb_s: Bandwidth of its memory, in 10^9 bytes a second.
-        link_gb_s: Bandwidth to the other GPUs of its node, each way.
+        fp8_tflops: Peak with 8-bit operands, or None if the GPU has no such units.
+        memory_gb_s: Bandwidth of the GPU's memory, in 10^9 bytes/s.
+        link_gb_s: Bandwidth to other GPUs of the node in each direction, in 10^9 bytes/s.
         pre_load_avail_gib: Free memory before the weights are loaded.
-        mem_fraction_static: Share of that memory for weights and KV.
+        mem_fraction_static: Fraction of the free memory for weights and KV.
         chunked_prefill_size: Most prompt tokens of an iteration.
-        host_gb_s: Bandwidth to the host's memory, as measured copies have it.
+        host_gb_s: Measured bandwidth to the host's memory, in 10^9 bytes/s.
+        interconnect: Path to the other GPUs of the node.
+        compute_share: Fraction of the peaks that dense products reach.
+        memory_share: Fraction of the memory bandwidth that kernels reach.
     """
 
     name: str
@@ -41,37 +66,132 @@ class GPU(NamedTuple):
     mem_fraction_static: float
     chunked_prefill_size: int
     host_gb_s: float
+    interconnect: Interconnect = Interconnect.NVLINK
+    compute_share: float = 0.70
+    memory_share: float = 0.80
+
+    def with_link(self, interconnect: Interconnect) -> GPU:
+        """Return the GPU with another path to other GPUs, and the usual bandwidth of that path."""
+        changed = (interconnect == Interconnect.NVLINK) != (
+            self.interconnect == Interconnect.NVLINK
+        )
+        link_gb_s = LINK_GB_S[interconnect] if changed else self.link_gb_s
+        return self._replace(interconnect=interconnect, link_gb_s=link_gb_s)
 
 
+_HOST = Interconnect.PCIE_HOST
+# A GeForce accumulates in 32 bits at half rate, so power does not limit its products: cuBLAS
+# reaches 92% of the peak on the similar L20, and layers reach 85% of cuBLAS, as on an A100. A
+# GeForce lacks error correction, which takes a sixteenth of the memory bandwidth of an A10G (share
+# 0.80). The compute share of an MI300X is an estimate.
+_GEFORCE = (_HOST, 0.78, 0.85)
+_MI300X_SHARE = 0.50
 _ALL = (
-    GPU("a10g-24gb", None, 70, None, 600, 25.2, 22.0, 0.88, 2_048, 25.2),
-    GPU("l4-24gb", "l4", 121, 242, 300, 25.2, 22.0, 0.88, 2_048, 25.2),
-    GPU("l40s-48gb", "l40s", 362, 733, 864, 25.2, 44.0, 0.843, 4_096, 25.2),
+    GPU("a10g-24gb", None, 70, None, 600, 25.2, 22.0, 0.88, 2_048, 25.2, _HOST),
+    GPU("l4-24gb", "l4", 121, 242, 300, 25.2, 22.0, 0.88, 2_048, 25.2, _HOST),
+    GPU("rtx4090-24gb", None, 165.2, 330.3, 1_008, 25.2, 23.5, 0.88, 2_048, 25.2, *_GEFORCE),
+    GPU("rtx5090-32gb", None, 209.5, 419, 1_792, 50.4, 31.3, 0.875, 2_048, 50.4, *_GEFORCE),
+    GPU("a40-48gb", None, 149.7, None, 696, 25.2, 44.0, 0.843, 4_096, 25.2, _HOST),
+    GPU("l40s-48gb", "l40s", 362, 733, 864, 25.2, 44.0, 0.843, 4_096, 25.2, _HOST),
+    GPU("rtxpro6000-96gb", None, 503.8, 1_007.6, 1_792, 50.4, 94.5, 0.859, 8_192, 50.4, _HOST),
     GPU("a100-80gb", "a100_sxm", 312, None, 2_039, 300, 78.8, 0.83, 8_192, 25.2),
     GPU("h100-80gb", "h100_sxm", 989, 1_979, 3_350, 450, 78.8, 0.83, 8_192, 50.4),
+    GPU("gh200-96gb", None, 989, 1_979, 4_000, 450, 94.5, 0.859, 8_192, 375),
     GPU("h200-141gb", "h200_sxm", 989, 1_979, 4_800, 450, 139.2, 0.903, 8_192, 50.4),
     GPU("b200-180gb", "b200_sxm", 2_250, 4_500, 7_700, 900, 178.0, 0.858, 16_384, 50.4),
+    GPU(
+        *("mi300x-192gb", None, 1_307.4, 2_614.9, 5_300, 448, 191.0, 0.867, 16_384, 50.4),
+        compute_share=_MI300X_SHARE,
+    ),
+    GPU("b300-288gb", "b300_sxm", 2_250, 4_500, 8_000, 900, 268.0, 0.905, 16_384, 50.4),
 )
 GPUS: Mapping[str, GPU] = {gpu.name: gpu for gpu in _ALL}
 
 
-def find_gpu(text: str) -> GPU:
-    """Return the GPU for a name: any case, any unique prefix, with or without the size.
+_MAKERS = ("nvidia", "amd", "instinct", "geforce", "tesla")
 
-    Words such as ``NVIDIA`` and ``SXM5`` make no difference. Raises UsageError for an unknown or
-    ambiguous name.
+
+def find_gpu(text: str) -> GPU:
+    """Return the GPU with a name in any case, or with a unique prefix, with or without the size.
+
+    Words such as ``NVIDIA``, ``GeForce`` and ``SXM5`` are ignored, and ``RTX 4090`` is ``rtx4090``.
+    Raises UsageError for an unknown or ambiguous name.
     """
-    spelled = text.strip().lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
+    words = [word for word in re.split(r"[-_\s]+", text.strip().lower()) if word not in _MAKERS]
+    spelled = "-".join(words)
     if spelled in GPUS:
         return GPUS[spelled]
-    chip, size = spelled.split("-")[0], re.search(r"\d+gb$", spelled)
-    named = [gpu for name, gpu in GPUS.items() if name.split("-")[0] == chip]
+    chips = {"".join(words[:n]) for n in range(1, 4)}
+    size = re.search(r"\d+gb$", spelled)
+    named = [gpu for name, gpu in GPUS.items() if name.split("-")[0] in chips]
     if size and not any(gpu.name.endswith(f"-{size[0]}") for gpu in named):
         raise unknown_name("gpu", text, GPUS)
-    found = named or [gpu for name, gpu in GPUS.items() if name.startswith(spelled)]
+    begins = "".join(words)
+    found = named or [gpu for name, gpu in GPUS.items() if name.startswith((spelled, begins))]
     if not spelled or not found:
         raise unknown_name("gpu", text, GPUS)
     if len(found) > 1:
         names = ", ".join(gpu.name for gpu in found)
         raise UsageError(f"gpu {text!r} is ambiguous: choose from {names}")
     return found[0]
+
+
+_DRIVER_GIB = 1.2  # memory in GiB that the driver and CUDA use on an A100 of 80 GB
+_SIZES = ((35, 2_048, 2_900), (60, 4_096, 7_744), (160, 8_192, 13_888), (inf, 16_384, 26_176))
+"""SGLang's ``chunked_prefill_size`` and its reserved memory in MiB, by a GPU's memory in GB.
+
+Each row applies to GPUs with less memory than its first value.
+"""
+
+Positive = Annotated[float, Field(gt=0, lt=1e7)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(min_length=1)]
+    memory_gb: Annotated[float, Field(ge=4, lt=1e4)]
+    memory_gb_s: Positive
+    bf16_tflops: Positive
+    fp8_tflops: Positive | None = None
+    interconnect: Interconnect = Interconnect.PCIE_HOST
+    link_gb_s: Positive | None = None
+    host_gb_s: Positive = 25.2
+    free_memory_gib: Positive | None = None
+    compute_share: Share = 0.70
+    memory_share: Share = 0.80
+
+    @model_validator(mode="after")
+    def _check_spec(self) -> Self:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+            raise ValueError(f"name = {self.name!r}: must have letters, digits, '.', '_' and '-'")
+        if self.free_memory_gib and self.free_memory_gib > self.memory_gb * 1e9 / 2**30 * 1.08:
+            raise ValueError(
+                f"free_memory_gib = {self.free_memory_gib:g}: must be at most memory_gb"
+            )
+        return self
+
+
+def read_gpu(path: Path) -> GPU:
+    """Return the GPU that a TOML or JSON file describes. Raises DataError naming file and field."""
+    shown = str(path)
+    data: Any = json_file(path, shown) if path.suffix == ".json" else read_toml(path, shown)
+    with of_file(shown, _Spec.model_fields):
+        spec = validated(_Spec, data)
+    chunk, reserved = next(one[1:] for one in _SIZES if spec.memory_gb < one[0])
+    return GPU(
+        name=spec.name.lower(),
+        system=None,
+        bf16_tflops=spec.bf16_tflops,
+        fp8_tflops=spec.fp8_tflops,
+        memory_gb_s=spec.memory_gb_s,
+        link_gb_s=spec.link_gb_s or LINK_GB_S[spec.interconnect],
+        pre_load_avail_gib=spec.free_memory_gib or spec.memory_gb - _DRIVER_GIB,
+        mem_fraction_static=round(max(0.5, 1 - reserved / 1_024 / spec.memory_gb), 3),
+        chunked_prefill_size=chunk,
+        host_gb_s=spec.host_gb_s,
+        interconnect=spec.interconnect,
+        compute_share=spec.compute_share,
+        memory_share=spec.memory_share,
+    )

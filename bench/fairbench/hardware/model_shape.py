@@ -1,4 +1,4 @@
-"""Model shapes: size and memory of a model, from a Hugging Face ``config.json``."""
+"""The shape of a model (layer sizes and memory), from a Hugging Face ``config.json``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 from fairbench.errors import DataError, UsageError
 
 WEIGHT_BYTES = {"fp16": 2.0, "fp8": 1.0, "int4": 0.53, "mxfp4": 0.53}
-"""Bytes of a quantized weight. Four-bit weights have a scale for each group."""
+"""Bytes of a weight by data type. Four-bit weights include a scale for each group."""
 
 _NATIVE = {"fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4"}
-KV_BYTES = 2
+KV_BYTES = {"fp16": 2, "fp8": 1}
+"""Bytes of a value in the KV cache by data type."""
 
 
 @dataclass(frozen=True)
 class Latent:
-    """Multi-head latent attention (MLA): the sizes of its projections."""
+    """The projections of multi-head latent attention (MLA), by size."""
 
     kv_rank: int
     query_rank: int
@@ -28,7 +29,7 @@ class Latent:
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts: their number, how many a token uses, and their size."""
+    """A mixture of experts: their number, the experts that a token uses, and their size."""
 
     count: int
     active: int
@@ -39,10 +40,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The layers of a decoder-only transformer.
-
-    ``dtype`` is the number format of the published weights.
-    """
+    """The layers of a decoder-only transformer, and the data type of its published weights."""
 
     layers: int
     hidden: int
@@ -60,7 +58,7 @@ class ModelShape:
 
     @property
     def attention_weights(self) -> int:
-        """Weights of one layer's attention."""
+        """The number of attention weights in one layer."""
         if (latent := self.latent) is None:
             return 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
         key_dim = latent.nope_dim + latent.rope_dim
@@ -72,7 +70,7 @@ class ModelShape:
         return queries + keys + self.heads * latent.value_dim * self.hidden
 
     def mlp_weights(self, experts_used: float) -> float:
-        """Return the weights of all MLP layers if each uses ``experts_used`` experts."""
+        """Return the number of weights in all MLP layers, each with ``experts_used`` experts."""
         gated = 3 * self.hidden
         if (moe := self.experts) is None:
             return self.layers * gated * self.mlp
@@ -82,29 +80,29 @@ class ModelShape:
 
     @property
     def output_weights(self) -> int:
-        """The weights of the output layer, which has 16 bits."""
+        """The number of weights in the output layer, which have 16 bits."""
         return self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> float:
-        """Return the number of all weights."""
+        """The number of all weights."""
         tables = self.output_weights * (1 if self.tied else 2)
         every = self.experts.count if self.experts else 0
         return self.layers * self.attention_weights + self.mlp_weights(every) + tables
 
     @property
     def active_parameters(self) -> float:
-        """The number of weights that take part in the computation of one token."""
+        """The number of weights that the computation of one token uses."""
         used = self.experts.active if self.experts else 0
         return self.layers * self.attention_weights + self.mlp_weights(used) + self.output_weights
 
     @property
     def experts_left(self) -> float:
-        """The fraction of experts that a token does not use; 0 for a dense model."""
+        """The fraction of experts that a token does not use, or 0 for a dense model."""
         return 1 - self.experts.active / self.experts.count if self.experts else 0.0
 
     def weight_bytes(self, dtype: str) -> float:
-        """Return the bytes of all weights. ``mxfp4`` quantizes experts only."""
+        """Return the bytes of all weights; ``mxfp4`` quantizes only experts."""
         each = WEIGHT_BYTES[dtype]
         attention = 2.0 if dtype == "mxfp4" else each
         every = self.experts.count if self.experts else 0
@@ -112,25 +110,26 @@ class ModelShape:
         linear = self.layers * self.attention_weights * attention + self.mlp_weights(every) * each
         return linear + tables * 2
 
-    def kv_bytes(self, tp: int) -> int:
-        """Return the bytes of a token in the KV cache of each of ``tp`` GPUs.
+    def kv_bytes(self, tp: int, dtype: str = "fp16") -> int:
+        """Return the bytes of a token in the KV cache on each of ``tp`` GPUs.
 
         A latent cache has the same size on every GPU. Layers with a sliding window count in full.
         """
+        each = KV_BYTES[dtype]
         if self.latent is not None:
-            return self.layers * (self.latent.kv_rank + self.latent.rope_dim) * KV_BYTES
-        return 2 * self.layers * max(1, self.kv_heads // tp) * self.head_dim * KV_BYTES
+            return self.layers * (self.latent.kv_rank + self.latent.rope_dim) * each
+        return 2 * self.layers * max(1, self.kv_heads // tp) * self.head_dim * each
 
 
 def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
-    """Return the shape that a ``config.json`` describes; ``where`` begins error messages.
+    """Return the shape in a ``config.json``; error messages begin with ``where``.
 
     Raises DataError for a missing or wrong field.
     """
     config = config.get("text_config") or config
-    heads = _count(config, "num_attention_heads", where)
-    hidden = _count(config, "hidden_size", where)
-    layers = _count(config, "num_hidden_layers", where)
+    heads = _positive_count(config, "num_attention_heads", where)
+    hidden = _positive_count(config, "hidden_size", where)
+    layers = _positive_count(config, "num_hidden_layers", where)
     window = config.get("sliding_window") or 0
     kinds = config.get("layer_types")
     windowed = kinds.count("sliding_attention") if isinstance(kinds, list) else 0
@@ -138,27 +137,27 @@ def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=_count(config, "num_key_value_heads", where, heads),
-        head_dim=_count(config, "head_dim", where, hidden // heads),
-        mlp=_count(config, "intermediate_size", where),
-        vocabulary=_count(config, "vocab_size", where),
+        kv_heads=_positive_count(config, "num_key_value_heads", where, heads),
+        head_dim=_positive_count(config, "head_dim", where, hidden // heads),
+        mlp=_positive_count(config, "intermediate_size", where),
+        vocabulary=_positive_count(config, "vocab_size", where),
         tied=bool(config.get("tie_word_embeddings", False)),
         dtype=native_dtype(config),
-        latent=_latent(config, where),
-        experts=_experts(config, where),
+        latent=_latent_attention(config, where),
+        experts=_expert_layers(config, where),
         windowed_layers=windowed if window else 0,
         window=window if windowed else 0,
     )
 
 
 def native_dtype(config: Mapping[str, Any]) -> str:
-    """Return the number format of the published weights, by default 16 bits."""
+    """Return the data type of the published weights, by default 16 bits."""
     method = (config.get("quantization_config") or {}).get("quant_method", "")
     return _NATIVE.get(str(method).lower(), "fp16")
 
 
 def check_split(shape: ModelShape, tp: int) -> None:
-    """Raise UsageError if an engine cannot split the model over ``tp`` GPUs."""
+    """Raise UsageError if engines cannot split the model over ``tp`` GPUs."""
     if tp < 1 or shape.heads % tp:
         allowed = [str(n) for n in (1, 2, 4, 8, 16) if not shape.heads % n]
         raise UsageError(
@@ -166,36 +165,38 @@ def check_split(shape: ModelShape, tp: int) -> None:
         )
 
 
-def _latent(config: Mapping[str, Any], where: str) -> Latent | None:
+def _latent_attention(config: Mapping[str, Any], where: str) -> Latent | None:
     if not config.get("kv_lora_rank"):
         return None
     return Latent(
-        kv_rank=_count(config, "kv_lora_rank", where),
+        kv_rank=_positive_count(config, "kv_lora_rank", where),
         query_rank=config.get("q_lora_rank") or 0,
-        rope_dim=_count(config, "qk_rope_head_dim", where),
-        nope_dim=_count(config, "qk_nope_head_dim", where),
-        value_dim=_count(config, "v_head_dim", where),
+        rope_dim=_positive_count(config, "qk_rope_head_dim", where),
+        nope_dim=_positive_count(config, "qk_nope_head_dim", where),
+        value_dim=_positive_count(config, "v_head_dim", where),
     )
 
 
-def _experts(config: Mapping[str, Any], where: str) -> Experts | None:
+def _expert_layers(config: Mapping[str, Any], where: str) -> Experts | None:
     names = ("num_local_experts", "num_experts", "n_routed_experts")
     count = next((config[name] for name in names if config.get(name)), 0)
     if not count:
         return None
-    mlp = _count(config, "intermediate_size", where)
-    size = _count(config, "moe_intermediate_size", where, mlp)
+    mlp = _positive_count(config, "intermediate_size", where)
+    size = _positive_count(config, "moe_intermediate_size", where, mlp)
     shared = (config.get("n_shared_experts") or 0) * size
     return Experts(
         count=count,
-        active=_count(config, "num_experts_per_tok", where),
+        active=_positive_count(config, "num_experts_per_tok", where),
         size=size,
         shared_size=config.get("shared_expert_intermediate_size") or shared,
         dense_layers=config.get("first_k_dense_replace") or 0,
     )
 
 
-def _count(config: Mapping[str, Any], key: str, where: str, usual: int | None = None) -> int:
+def _positive_count(
+    config: Mapping[str, Any], key: str, where: str, usual: int | None = None
+) -> int:
     value = config.get(key)
     value = usual if value is None else value
     if value is None:

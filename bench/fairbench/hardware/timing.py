@@ -1,8 +1,22 @@
 """Timing profiles: the formula of an engine iteration's time, its coefficients, and its costs.
 
-Coefficients are quantised once to integer picoseconds where they are multiplied by a count, so that
-k decode steps are an exact integer sum. Source and held-out error of every profile are in
-``profiles/engine_profiles.json``; the formula is repeated in ``TimingProfile``.
+Coefficients that are multiplied by a count are quantised once to integer picoseconds, so that the
+time of k decode steps is an exact integer sum. ``profiles/engine_profiles.json`` states the source
+and the held-out error of every profile; ``TimingProfile`` repeats the formula.
+
+A timing profile charges the same time for every token of decode context. vLLM uses FlashAttention 2
+on GPUs of compute capability 8.x, which is slower in two cases, both found in its public code
+(``csrc/flash_attn``: ``flash_api.cpp``, ``flash_fwd_launch_template.h``). FlashAttention 3 (H100,
+H200) has a tile scheduler that avoids both cases.
+
+1. A step that also prefills is a single call of the kernel. Only a call in which every query has
+   length 1 packs the query heads of a KV head into one tile (``seqlenq_ngroups_swapped``). In a
+   mixed call each query head reads the context separately (vllm-project/vllm#58013 describes and
+   repairs this behaviour).
+2. A step that only decodes gives each sequence and KV head one thread block for each split of the
+   context. A block processes its context in order, so the longest sequence may still run when all
+   other blocks have finished. By Graham's bound for list scheduling, the time lies between the time
+   of the mean load and that time plus the time of one longest block; the middle is charged.
 """
 
 from __future__ import annotations
@@ -11,24 +25,101 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from random import Random
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from annotated_types import Ge, Lt
 
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
-from fairbench.hardware.flash_attention import FlashAttention2, flash_attention_2
 from fairbench.hardware.gpu_time import PS_PER_MS, Chunk, StepTime
 
+SMS = {"a100-80gb": 108, "a10g-24gb": 80, "l40s-48gb": 142}
+"""Streaming multiprocessors of the GPUs on which vLLM uses FlashAttention 2."""
+
+HEADS = {
+    "llama-2-7b": (32, 32),
+    "llama-3.2-3b": (24, 8),
+    "llama-3.1-8b": (32, 8),
+    "llama-3.1-70b": (64, 8),
+    "qwen3-8b": (32, 8),
+    "qwen3-14b": (40, 8),
+    "qwen3-32b": (64, 8),
+    "qwen3-30b-a3b": (32, 4),
+    "mixtral-8x7b": (32, 8),
+}
+"""Query heads and KV heads of models with heads of 128 elements, from their ``config.json``."""
+
+TILE_ROWS, TILE_KEYS = 64, 128  # tile sizes of the split-KV kernel, for heads of 128 elements
+BLOCKS_PER_SM = 2  # blocks per multiprocessor that the kernel's heuristic for splits assumes
+MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85  # constants of the heuristic for splits
+TAIL_SHARE = 0.5  # fraction of the longest block's time that is charged
+
+
+class FlashAttention2(NamedTuple):
+    """The kernel's geometry on a GPU: multiprocessors, query heads and KV heads of a TP rank."""
+
+    sms: int
+    heads: int
+    kv_heads: int
+
+    @property
+    def extra_reads(self) -> int:
+        """The number of additional reads of each context token of decodes in a mixed step."""
+        return self.heads // self.kv_heads - 1
+
+    def tail_tokens(self, sequences: int, longest: int) -> float:
+        """Return the context tokens whose attention takes as long as the tail of a decode step.
+
+        In the tail, one multiprocessor is busy with a tile of ``TILE_ROWS`` rows. The step has
+        ``sequences`` sequences, the longest with ``longest`` tokens of context. The result times a
+        profile's ``c_A`` is the time of the tail.
+        """
+        splits = 1
+        if self.heads > self.kv_heads:
+            splits = _context_splits(sequences * self.kv_heads, -(-longest // TILE_KEYS), self.sms)
+        return TAIL_SHARE * TILE_ROWS * self.sms / self.heads * longest / splits
+
+
+def flash_attention_2(profile_id: str) -> FlashAttention2 | None:
+    """Return the kernel for a profile id, or None if vLLM uses another kernel."""
+    gpu, model, parallel, *_ = (*profile_id.split("/"), "", "")
+    if gpu not in SMS or model not in HEADS:
+        return None
+    heads, kv_heads = HEADS[model]
+    degree = int(parallel.removeprefix("tp"))
+    return FlashAttention2(SMS[gpu], heads // degree, max(1, kv_heads // degree))
+
+
+@cache
+def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
+    """Return the number of parts into which a context is split: the fewest that fill the GPU well.
+
+    Args:
+        tiles: Tiles of queries in the call, without splits.
+        key_tiles: Tiles of keys in the longest context.
+        sms: Streaming multiprocessors.
+    """
+    slots = BLOCKS_PER_SM * sms
+    if tiles >= FULL_SHARE * slots:
+        return 1
+    shares: dict[int, float] = {}
+    for splits in range(1, min(MOST_SPLITS, slots, key_tiles) + 1):
+        if splits == 1 or -(-key_tiles // splits) != -(-key_tiles // (splits - 1)):
+            waves = -(-tiles * splits // slots)
+            shares[splits] = tiles * splits / slots / waves
+    good = GOOD_SHARE * max(shares.values(), default=0.0)
+    return next((splits for splits, share in shares.items() if share >= good), 1)
+
+
 Amount = Annotated[float, Ge(0), Lt(1e12)]
-DIMENSIONLESS = frozenset({"p", "q_e"})  # the coefficients of a timing profile that are not times
+DIMENSIONLESS = frozenset({"p", "q_e"})  # coefficients of a timing profile that are no times
 
 
 @dataclass(frozen=True)
 class KVPool:
-    """The quantities that determine the KV pool (SGLang 0.5.23's formula).
+    """The quantities that determine the size of the KV pool by the formula of SGLang 0.5.23.
 
-    ``host_gb_s`` is the transfer rate of KV cache to and from host memory, in 10^9 bytes/s; 0 if
+    ``host_gb_s`` is the transfer rate of KV cache to and from host memory, in 10^9 bytes/s, 0 if
     unknown.
     """
 
@@ -40,7 +131,7 @@ class KVPool:
     host_gb_s: Amount = 0.0
 
     def tokens(self, mem_fraction_static: float) -> int:
-        """Return the pool size in tokens. Raises UsageError if no memory is left."""
+        """Return the pool size in tokens. Raises UsageError if no memory is left for KV."""
         gib = self.pre_load_avail_gib * mem_fraction_static - self.weights_gib
         tokens = int(gib * 2**30 / self.kv_bytes_per_token)
         if tokens <= 0:
@@ -52,12 +143,12 @@ class KVPool:
         return tokens
 
     def host_tokens(self, gib: float) -> int:
-        """Return the tokens that ``gib`` GiB of host memory hold; 0 without a known rate."""
+        """Return the tokens in ``gib`` GiB of host memory, or 0 if the transfer rate is unknown."""
         return int(gib * 2**30 / self.kv_bytes_per_token) if self.host_gb_s else 0
 
     @property
     def host_token_ps(self) -> int:
-        """The time to copy a token's KV to host memory or back; 0 if that is impossible."""
+        """The time in ps to copy the KV of a token to host memory or back, or 0 if unknown."""
         return round(self.kv_bytes_per_token / self.host_gb_s * 1000) if self.host_gb_s else 0
 
 
@@ -66,8 +157,7 @@ class Frontend:
     """The cost of a request in ms before the engine's scheduler, off the GPU.
 
     ``request_ms`` and ``token_ms`` (per prompt token) occupy the single process that serves HTTP
-    and tokenizes. ``delay_ms`` is latency on the way in and out, during which no process is
-    occupied.
+    and tokenizes. ``delay_ms`` is the latency on the way in and out, which occupies no process.
     """
 
     request_ms: Amount = 0.0
@@ -77,7 +167,7 @@ class Frontend:
 
 @dataclass(frozen=True, slots=True)
 class FitDomain:
-    """The decode iterations of the fit; None for the default KV pool."""
+    """The largest decode batch of a fit, and its context tokens (None: the default KV pool)."""
 
     decode_batch: Annotated[int, Ge(0)]
     context_tokens: Annotated[int, Ge(0)] | None = None
@@ -85,18 +175,19 @@ class FitDomain:
 
 @dataclass(frozen=True)
 class TimingProfile:
-    """Iteration times of one engine on one GPU and model.
+    """The iteration times of an engine on a GPU and model.
 
-    t_ms = c0 + (c_w^p + (c_T*T)^p)^(1/p) + c_npf*n_prefill + c_K*K + c_nd*n_decode + host_ms
-           + sum_i max(c_A*new_i*(prefix_i+(new_i+1)/2), c_K*prefix_i)
-           + c_pf if anything is prefilled (launched kernel by kernel, not as one CUDA graph)
-    with T = new tokens + decode sequences and K = sum of the decode context lengths. A mixture of
-    experts reads the experts that some token chooses: c_w + c_e*(1 - q_e^T) instead of c_w, where
-    q_e is the fraction of experts that a token leaves out. An iteration that prefills takes at
-    least c_l + c_lp*n_prefill, the time in which the host launches its kernels while the GPU
-    already computes. The attention of SGLang's decode steps takes at least c_tail times the
-    longest context, which few thread blocks read (``tail_ps``). Where a profile lacks c_pf, c_e,
-    c_l, c_lp or c_tail, that coefficient is 0.
+      t_ms = c0 + (c_w^p + (c_T*T)^p)^(1/p) + c_npf*n_prefill + c_K*K + c_nd*n_decode + host_ms
+             + sum_i max(c_A*new_i*(prefix_i+(new_i+1)/2), c_K*prefix_i)
+             + c_pf if anything is prefilled (launched kernel by kernel, not as one CUDA graph)
+
+    T is the number of new tokens and decode sequences, K the sum of the decode context lengths. A
+    mixture of experts reads the experts that at least one token chooses: c_w + c_e*(1 - q_e^T)
+    replaces c_w, where q_e is the fraction of experts that a token does not use. An iteration that
+    prefills takes at least c_l + c_lp*n_prefill, the time in which the host launches its kernels
+    while the GPU computes. The attention of SGLang's decode steps takes at least c_tail times the
+    longest context, which few thread blocks read (``tail_ps``). Coefficients that a profile lacks
+    (c_pf, c_e, c_l, c_lp, c_tail) are 0.
     """
 
     profile_id: str
@@ -105,18 +196,17 @@ class TimingProfile:
     grade: str
     pool: KVPool
     frontend: Frontend = Frontend()
-    fit_domain: FitDomain | None = None  # None: unknown
-    # relative cost of context that another sequence of the batch has already read
-    shared_read: float = 1.0
+    fit_domain: FitDomain | None = None  # None if the domain of the fit is unknown
+    shared_read: float = 1.0  # relative cost of context that another sequence also reads
 
     @cached_property
     def context_ps(self) -> int:
-        """The time that one token of decode context adds to a step."""
+        """The time in ps that one token of decode context adds to a step."""
         return round(self.coefficients_ms["c_K"] * PS_PER_MS)
 
     @cached_property
     def fixed_ps(self) -> Callable[[int], int]:
-        """A function from batch size to a decode step's duration without context."""
+        """A function from batch size to the duration of a decode step without context, in ps."""
         return cache(self._batch_time)
 
     @cached_property
@@ -124,26 +214,27 @@ class TimingProfile:
         return StepTime(self.coefficients_ms, self.context_ps, cache(self._linear_ms))
 
     def decode_ps(self, sequences: int, context_tokens: int) -> int:
-        """Return a decode step's duration, by sequences and their total context."""
+        """Return the duration of a decode step in ps, by sequences and their total context."""
         return self.fixed_ps(sequences) + self.context_ps * context_tokens
 
     def saved_ps(self, shared_tokens: int) -> int:
-        """Return the time that a decode step saves on context shared by several sequences.
+        """Return the time in ps that a decode step saves on context shared by several sequences.
 
-        Shared tokens are counted once for each sequence but the first. The result is 0 if
+        Shared tokens count once for each sequence except the first. The result is 0 if
         ``shared_read`` is 1.
         """
         return round((1 - self.shared_read) * self.context_ps * shared_tokens)
 
     @cached_property
     def longest_ps(self) -> int:
-        """The least time (ps) of an SGLang decode step per token of its longest context, or 0."""
+        """The least time in ps of an SGLang decode step per token of its longest context."""
         return round(self.coefficients_ms.get("c_tail", 0.0) * PS_PER_MS)
 
     def tail_ps(self, contexts: Collection[int]) -> int:
-        """Return the time that the longest decode context of an SGLang step adds to the formula.
+        """Return the time in ps that the longest context of an SGLang step adds to the formula.
 
-        The sequences of a step are computed side by side, and each in a limited number of parts.
+        Sequences of a step are computed in parallel, and each sequence in a limited number of
+        parts.
         """
         if not self.longest_ps or not contexts:
             return 0
@@ -151,17 +242,17 @@ class TimingProfile:
 
     @cached_property
     def vllm_attention(self) -> FlashAttention2 | None:
-        """The attention kernel of vLLM on this GPU, if it costs more than the formula."""
+        """The attention kernel of vLLM on the GPU, or None if the formula describes the kernel."""
         return flash_attention_2(self.profile_id)
 
     def vllm_extra_ps(self, sequences: int, context_tokens: int, longest: int = 0) -> int:
-        """Return the time of a vLLM step beyond the formula, in picoseconds.
+        """Return the time in ps that a vLLM step takes beyond the formula.
 
         Args:
             sequences: Decoding sequences of the step.
-            context_tokens: Their context in all, in tokens.
+            context_tokens: Total context of the decoding sequences, in tokens.
             longest: Tokens of the longest context in a step that only decodes; 0 if the step
-                prefills as well.
+                prefills.
         """
         kernel = self.vllm_attention
         if kernel is None or not sequences:
@@ -172,18 +263,18 @@ class TimingProfile:
         return round(self.coefficients_ms["c_A"] * tokens * PS_PER_MS)
 
     def prefill_ps(self, chunks: list[Chunk], rows: int = 0) -> int:
-        """Return a prefill iteration's duration; padding may raise linear layers to ``rows``."""
-        return self._step_time.of(chunks, 0, 0, rows)
+        """Return the duration of a prefill iteration in ps; ``rows`` is as in ``step_ps``."""
+        return self._step_time.duration_ps(chunks, 0, 0, rows)
 
     def step_ps(
         self, chunks: list[Chunk], sequences: int, context_tokens: int, rows: int = 0
     ) -> int:
-        """Return the duration of an iteration of prefill chunks and decoding sequences.
+        """Return the duration in ps of an iteration of prefill chunks and decoding sequences.
 
         All tokens pass through the linear layers together; padding may raise their number to
         ``rows``. Without chunks the result equals ``decode_ps``.
         """
-        return self._step_time.of(chunks, sequences, context_tokens, rows)
+        return self._step_time.duration_ps(chunks, sequences, context_tokens, rows)
 
     def _batch_time(self, sequences: int) -> int:
         ms = self._linear_ms(sequences) + self.coefficients_ms["c_nd"] * sequences
@@ -200,7 +291,7 @@ class TimingProfile:
 
 
 def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
-    """Return the profile of a GPU that takes ``factor`` times as long."""
+    """Return the profile of a GPU on which every iteration takes ``factor`` times as long."""
     coefficients = {
         name: value if name in DIMENSIONLESS else value * factor
         for name, value in profile.coefficients_ms.items()
@@ -221,16 +312,16 @@ def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
 class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
-    ``error_pct`` scales the whole profile, and each of its coefficients, by up to that many percent
-    in either direction. The errors are drawn once per run from the seed. Attention over a prefix
-    shared by several sequences is a separate term.
+    ``error_pct`` scales the whole profile, and each coefficient, by up to this many percent in
+    either direction. Errors are drawn once per run from the seed. The cost of context that several
+    sequences share has an error of its own.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0
 
 
 def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProfile:
-    """Return the profile with random errors of up to ``percent``: overall and in each term."""
+    """Return the profile with random errors of up to ``percent``, overall and in each term."""
 
     def factor() -> float:
         return 1 + rng.uniform(-percent, percent) / 100

@@ -1,14 +1,39 @@
-"""Real servers: engines with fairbench's schedulers, a router in front, and a load driver.
+"""Real servers: their processes, the backends that describe them, and the driver that sends load.
 
 run.py            one experiment from start to end: servers, router, driver, result
-backends/         servers of a run: one file for each kind, and the workers that are started
-launchers/        places where servers start: this machine, or hosts that a command reaches
-processes/        processes of servers and of the router: ports, GPUs, readiness, restart, end
-plugins/          fairbench's local schedulers inside SGLang and vLLM, and the report that proves it
-router/           `fairbench serve`: a reverse proxy around a Router object
-kv_events/        events of workers' caches (ZMQ), published and followed
-emulator/         `fairbench emulate`: SGLang's HTTP around the simulator's engine
-driver/           the load: sends the programs of an experiment and records answers
-records.py, service_rows.py               records as they are written, and as a simulation's tables
-outcome.py, summary.py    from records to a run's result; `fairbench recover`
+launchers.py      machines on which servers start: this machine, or hosts that a command reaches
+backends/         the kinds of servers, one file for each kind, and the workers that a run starts
+processes/        processes of servers: addresses, environment, readiness, restart, end
+driver/           the load: sends the programs of an experiment and records the answers
+records.py        records as they are written, and as tables of a simulation
+summary.py        from records to the result of a run; `fairbench recover`
+openai.py, json_errors.py, http_server.py    HTTP and its APIs, for driver, router and emulator
 """
+
+from typing import TYPE_CHECKING
+
+from fairbench.named import lazy_names
+
+if TYPE_CHECKING:
+    from fairbench.live.backends.base import LiveOptions as LiveOptions
+    from fairbench.live.backends.workers import check_live as check_live
+    from fairbench.live.backends.workers import same_workers as same_workers
+    from fairbench.live.driver.target import DriverTarget as DriverTarget
+    from fairbench.live.launchers import CommandLauncher as CommandLauncher
+    from fairbench.live.launchers import LocalLauncher as LocalLauncher
+    from fairbench.live.processes.environment import require_live_extra as require_live_extra
+    from fairbench.live.server_facts import get_json as get_json
+    from fairbench.live.summary import recover as recover
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "backends.base": "LiveOptions",
+        "backends.workers": "check_live same_workers",
+        "driver.target": "DriverTarget",
+        "launchers": "CommandLauncher LocalLauncher",
+        "processes.environment": "require_live_extra",
+        "server_facts": "get_json",
+        "summary": "recover",
+    },
+)

@@ -1,8 +1,8 @@
-"""A check of a running server: its scheduler, and whether a flood of one client harms another.
+"""A check of a running server: its scheduler, and whether one client waits for the load of another.
 
-The load is two clients of our own in closed loops. The light client asks one request at a time,
-first alone and then beside the flood. Under a fair scheduler its requests overtake those of the
-flood; in arrival order they wait as long.
+The load consists of two test clients in closed loops. The well-behaved client sends one request at
+a time, first alone and then beside a heavy client (the flood). Under a fair scheduler, its requests
+overtake the flood's requests. In arrival order, its requests wait as long as the flood's requests.
 """
 
 from __future__ import annotations
@@ -21,31 +21,35 @@ from fairbench.core import Segment
 from fairbench.doors import plugin_of
 from fairbench.errors import ProgramFailed, RunFailed
 from fairbench.live.driver.caller import Caller, ProgramCall
-from fairbench.live.driver.clock import RunClock
-from fairbench.live.driver.connection import Pool
+from fairbench.live.driver.connection import Pool, RunClock
 from fairbench.live.driver.server_apis import AskCompletions
-from fairbench.live.driver.target import Target
+from fairbench.live.driver.target import DriverTarget
 from fairbench.live.headers import SESSION
 from fairbench.live.plugin_config import PROOF
-from fairbench.live.processes.http import get_json, get_text
 from fairbench.live.records import RequestRecord
-from fairbench.live.server_facts import MOST_RUNNING, info_in
+from fairbench.live.server_facts import MOST_RUNNING, get_json, get_text, info_in
 
 LIGHT, FLOOD = "fairbench-doctor-light", "fairbench-doctor-flood"
 PROMPT_TOKENS = 128
-OUTPUT_TOKENS = range(16, 49)  # different lengths, so that requests do not end all at once
-ALONE = 0.25  # part of the time in which the light client is alone
-PAUSE_S = 0.2  # between two requests of the light client, and after a refusal
-UNKNOWN_FLOOD, MOST_FLOOD = 64, 512  # requests at a time
-OVERFILL = 3  # times the number of requests that the server runs: two of three wait
-WAITS = 2.0  # times the light client's time to first token alone: a slower flood waits
-SPARED = 0.5  # of the flood's time to first token: a light client above this waits like the flood
+# different lengths in tokens, so that requests do not all end at the same time
+OUTPUT_TOKENS = range(16, 49)
+ALONE = 0.25  # fraction of the trial in which the well-behaved client is alone
+PAUSE_S = 0.2  # seconds between requests of the well-behaved client, and after a failed request
+# concurrent requests of the flood: default for a server with an unknown limit, and maximum
+UNKNOWN_FLOOD, MOST_FLOOD = 64, 512
+OVERFILL = 3  # concurrent requests of the flood, as a multiple of the server's limit
+# The flood waits if its mean time to first token exceeds this multiple of the mean time of the
+# well-behaved client alone.
+WAITS = 2.0
+# A client waits like the flood if its mean time to first token exceeds this fraction of the flood's
+# mean time.
+SPARED = 0.5
 ROUTER = "fairbench_router_info"
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """The facts that a server reports; ``local`` is "" if none of our schedulers is visible."""
+class ServerFacts:
+    """The facts that a server reports. ``local`` is "" without a scheduler of fairbench."""
 
     server: str
     local: str = ""
@@ -56,14 +60,14 @@ class Facts:
     hint: str = ""
 
     def flood(self) -> int:
-        """Return how many requests at a time fill the server's queue."""
+        """Return the number of concurrent requests that fill the server's queue."""
         if self.most_running is None:
             return UNKNOWN_FLOOD
         return min(MOST_FLOOD, OVERFILL * self.most_running)
 
 
-def facts_of(root: str, headers: Mapping[str, str]) -> Facts:
-    """Ask the server which scheduler runs. Raises RunFailed if the server cannot be reached."""
+def facts_of(root: str, headers: Mapping[str, str]) -> ServerFacts:
+    """Ask the server for its scheduler. Raises RunFailed if the server cannot be reached."""
     info: dict[str, Any] | None = None
     with suppress(RunFailed):
         info = get_json(f"{root}/server_info", headers=headers)
@@ -75,44 +79,47 @@ def facts_of(root: str, headers: Mapping[str, str]) -> Facts:
         raise RunFailed(f"{root}: the server's report cannot be read: {error!r}") from None
 
 
-def _from_info(info: Mapping[str, Any]) -> Facts:
-    """Read ``/server_info`` of SGLang, whose schedulers report one by one, or of the emulator."""
+def _from_info(info: Mapping[str, Any]) -> ServerFacts:
+    """Read ``/server_info`` of SGLang, which has a report per scheduler, or of the emulator."""
     server = "emulator" if info.get("emulated") else "SGLang"
     places = [info, *info.get("internal_states", ())]
     reports = [place["fairbench"] for place in places if "fairbench" in place]
     most = said if isinstance(said := info.get(MOST_RUNNING), int) else None
     if not reports:
         hint = "install fairbench in SGLang's environment and set FAIRBENCH_LOCAL"
-        return Facts(server, most_running=most, hint=hint)
+        return ServerFacts(server, most_running=most, hint=hint)
     one = reports[0]
     versions = one.get("versions") or {}
-    return Facts(server, one["local"], one["params"], one["weights"], versions, most)
+    return ServerFacts(server, one["local"], one["params"], one["weights"], versions, most)
 
 
-def _from_metrics(page: str) -> Facts:
+def _from_metrics(page: str) -> ServerFacts:
     """Read ``/metrics`` of vLLM or of ``fairbench serve``."""
-    from prometheus_client.parser import text_string_to_metric_families  # of the extra `live`
+    # the package is in the extra `live`
+    from prometheus_client.parser import text_string_to_metric_families
 
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             if sample.name == ROUTER:
-                return Facts("fairbench serve", sample.labels["router"])
+                return ServerFacts("fairbench serve", sample.labels["router"])
     info = info_in(page)
     most = info.get(MOST_RUNNING)
     if (report := info.get("fairbench")) is not None:
-        return Facts("vLLM", report["local"], report["params"], report["weights"], {}, most)
+        return ServerFacts("vLLM", report["local"], report["params"], report["weights"], {}, most)
     if "vllm:" not in page:
-        return Facts("unknown server", hint="neither /server_info nor /metrics names a scheduler")
+        return ServerFacts(
+            "unknown server", hint="neither /server_info nor /metrics names a scheduler"
+        )
     hint = f"vllm serve does not export {PROOF}: start python -m {plugin_of('vllm')}"
-    return Facts("vLLM", hint=f"{hint} with --scheduler-cls")
+    return ServerFacts("vLLM", hint=f"{hint} with --scheduler-cls")
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """The times to first token of a client in a phase, in seconds.
+class PhaseWaits:
+    """The times to first token of one client in one phase of the trial, in seconds.
 
-    A request that had no token at the end counts with its time so far. The mean, unlike the median,
-    hardly depends on the order in which a client's own requests are served.
+    A request without a token at the end of the phase counts with its time so far. Unlike the
+    median, the mean hardly depends on the order in which a client's own requests are served.
     """
 
     ttft_s: tuple[float, ...]
@@ -127,24 +134,28 @@ class Waits:
         return max(self.ttft_s, default=nan)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the waits as JSON types; undefined is null."""
+        """Return the waits as JSON types, where null means undefined."""
         times = {"mean_ttft_s": self.mean_s, "max_ttft_s": self.max_s}
         defined = {name: None if value != value else value for name, value in times.items()}
         return {"requests": len(self.ttft_s), "failed": self.failed, **defined}
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """The result of the flood."""
+class FloodTrial:
+    """The result of the trial: the waits of the well-behaved client and of the flood.
+
+    ``at_once`` is the number of concurrent requests of the flood. ``seconds`` is the length of the
+    trial.
+    """
 
     at_once: int
     seconds: float
-    alone: Waits
-    beside: Waits
-    flood: Waits
+    alone: PhaseWaits
+    beside: PhaseWaits
+    flood: PhaseWaits
 
-    def parts(self) -> dict[str, Waits]:
-        """Return the waits of each client and phase by name."""
+    def waits_by_phase(self) -> dict[str, PhaseWaits]:
+        """Return the waits of each client in each phase, by the name of the phase."""
         return {"light_alone": self.alone, "light_beside": self.beside, "flood": self.flood}
 
     @property
@@ -154,15 +165,15 @@ class Trial:
 
     @property
     def harmed(self) -> bool:
-        """Return whether the light client waited like the flood, or got errors from it."""
+        """Return whether the well-behaved client waited like the flood, or mostly got errors."""
         failing = self.beside.failed > len(self.beside.ttft_s)
         return failing or (self.waits and self.beside.mean_s > SPARED * self.flood.mean_s)
 
 
 class _Client:
-    """A client of the trial: its requests, and their times."""
+    """A client of the trial, with the records of its requests."""
 
-    def __init__(self, name: str, target: Target, clock: RunClock) -> None:
+    def __init__(self, name: str, target: DriverTarget, clock: RunClock) -> None:
         self.records: list[RequestRecord] = []
         self._name, self._clock = name, clock
         self.pool = Pool(target.base_url, target.connect_timeout_s)
@@ -171,27 +182,30 @@ class _Client:
         self._numbers = count()
 
     async def loop(self, pause_s: float) -> None:
-        """Ask one request after the other until cancelled."""
+        """Send one request after another until this task is cancelled."""
         while True:
             number = next(self._numbers)
             prompt = (Segment(f"{self._name} {number}", PROMPT_TOKENS),)
             tokens = OUTPUT_TOKENS[7 * number % len(OUTPUT_TOKENS)]
             call = ProgramCall(number, self._name, 0, prompt, tokens, tokens, self._clock.now_s())
             try:
-                await self._caller.call(call, {})
+                await self._caller.send_call(call, {})
                 await asyncio.sleep(pause_s)
             except ProgramFailed:
                 await asyncio.sleep(PAUSE_S)
 
-    def between(self, start_s: float, end_s: float) -> Waits:
-        """Return the waits of the requests whose first token came in this time, or was due."""
-        came = [(one.first_token_s or end_s, one.sent_s) for one in self.records if not one.error]
+    def waits_between(self, start_s: float, end_s: float) -> PhaseWaits:
+        """Return the waits of requests whose first token came between two times.
+
+        A request without a token counts as if its first token came at ``end_s``.
+        """
+        came = [(one.first_token_s or end_s, one.submit_s) for one in self.records if not one.error]
         waits = tuple(at - sent for at, sent in came if sent is not None and start_s <= at <= end_s)
         failed = [one for one in self.records if one.error and start_s <= one.arrival_s < end_s]
-        return Waits(waits, len(failed))
+        return PhaseWaits(waits, len(failed))
 
     def fault(self) -> str:
-        """Return the first error that a request got."""
+        """Return the first error of a request, or a text that no request is finished."""
         return next(
             (one.error for one in self.records if one.error), "the first request is unfinished"
         )
@@ -204,30 +218,35 @@ async def flood(
     seconds: float,
     headers: Mapping[str, str],
     flood_headers: Mapping[str, str],
-) -> Trial:
-    """Load the server with two clients. Raises RunFailed if the light client alone got no answer.
+) -> FloodTrial:
+    """Load the server with two clients, and return the result of the trial.
+
+    Raises RunFailed if the well-behaved client alone gets no answer, or if the flood gets no
+    answer.
 
     Args:
-        root: The server's address, without ``/v1``.
+        root: The URL of the server, without ``/v1``.
         model: The model's name in requests, or None.
-        at_once: The flood's number of requests at a time.
-        seconds: The length of the whole trial.
-        headers: Headers of every request.
+        at_once: The number of concurrent requests of the flood.
+        seconds: The length of the whole trial, in seconds.
+        headers: The headers of each request.
         flood_headers: More headers of the flood's requests.
     """
     clock = RunClock()
 
     def client(name: str, more: Mapping[str, str]) -> _Client:
         sent = {**headers, **more, SESSION: name}
-        return _Client(name, Target(root, api="completions", model=model, headers=sent), clock)
+        return _Client(
+            name, DriverTarget(root, api="completions", model=model, headers=sent), clock
+        )
 
     light, crowd = client(LIGHT, {}), client(FLOOD, flood_headers)
     begun_s, tasks = seconds * ALONE, [asyncio.create_task(light.loop(PAUSE_S))]
     try:
         await clock.sleep_until(begun_s)
-        alone = light.between(0.0, begun_s)
+        alone = light.waits_between(0.0, begun_s)
         if not alone.ttft_s:
-            why = f"the light client alone got no answer in {begun_s:g} s: {light.fault()}"
+            why = f"the well-behaved client alone got no answer in {begun_s:g} s: {light.fault()}"
             raise RunFailed(f"{root}: {why}")
         tasks += [asyncio.create_task(crowd.loop(0.0)) for _ in range(at_once)]
         await clock.sleep_until(seconds)
@@ -236,23 +255,26 @@ async def flood(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(light.pool.close(), crowd.pool.close())
-    beside, theirs = light.between(begun_s, seconds), crowd.between(begun_s, seconds)
+    beside, theirs = light.waits_between(begun_s, seconds), crowd.waits_between(begun_s, seconds)
     if not theirs.ttft_s:
         raise RunFailed(f"{root}: the flood got no answer: {crowd.fault()}")
-    return Trial(at_once, seconds, alone, beside, theirs)
+    return FloodTrial(at_once, seconds, alone, beside, theirs)
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The facts of a server, and the trial if there was one."""
+    """The facts of a server, and the result of the trial, if there was a trial."""
 
     url: str
-    facts: Facts
-    trial: Trial | None = None
+    facts: ServerFacts
+    trial: FloodTrial | None = None
 
     @property
     def fine(self) -> bool:
-        """Return whether one of our schedulers is active, and the flood harmed nobody."""
+        """Return whether the server is fair to the well-behaved client.
+
+        The server is fair if a scheduler of fairbench is active and the trial found no harm.
+        """
         return bool(self.facts.local) and not (self.trial and self.trial.harmed)
 
     def as_dict(self) -> dict[str, Any]:
@@ -262,15 +284,18 @@ class Findings:
             told = {
                 **{"flood_requests": trial.at_once, "seconds": trial.seconds},
                 **{"harmed": trial.harmed, "flood_waited": trial.waits},
-                **{name: waits.as_dict() for name, waits in trial.parts().items()},
+                **{name: waits.as_dict() for name, waits in trial.waits_by_phase().items()},
             }
         return {"url": self.url, "fine": self.fine, **asdict(self.facts), "trial": told}
 
 
 def lines_of(found: Findings) -> Iterator[str]:
-    """Yield the findings as lines of text, the answer first."""
+    """Yield the findings as lines of text, with the verdict first."""
     facts, trial = found.facts, found.trial
-    yield f"{_activity(facts)}; {_harm(trial)}"
+    found_in = f"active: {facts.local} in {facts.server}"
+    if not facts.local:
+        found_in = f"not active: no scheduler of fairbench is visible in {facts.server}"
+    yield f"{found_in}; {_harm(trial)}"
     yield ""
     yield f"{'server':<12}{found.url} ({facts.server})"
     if facts.local:
@@ -285,38 +310,33 @@ def lines_of(found: Findings) -> Iterator[str]:
         yield f"{'to do':<12}{hint}"
     if trial is not None:
         yield ""
-        yield from _table(trial)
+        yield from _waits_table(trial)
 
 
-def _activity(facts: Facts) -> str:
-    if not facts.local:
-        return f"not active: no scheduler of fairbench is visible in {facts.server}"
-    return f"active: {facts.local} in {facts.server}"
-
-
-def _quantum(facts: Facts) -> str:
-    """Return what to change if a light client waits because of the scheduler's quantum."""
+def _quantum(facts: ServerFacts) -> str:
+    """Return advice about the scheduler's quantum, or "" for a scheduler without a quantum."""
     for name in facts.settings:
         if name.endswith("quantum"):
             return f"lower {name}: a client in credit may go first until it has used this"
     return ""
 
 
-def _harm(trial: Trial | None) -> str:
+def _harm(trial: FloodTrial | None) -> str:
     if trial is None:
-        return "the flood was not tried (--yes tries it)"
+        return "the flood was not tried (--yes starts the flood)"
     if trial.harmed:
-        return "harmed: the light client waits like the flood"
+        return "unfair: the well-behaved client waits like the flood"
     if not trial.waits:
-        return f"unharmed, but a flood of {trial.at_once} requests did not wait (raise --flood)"
-    return "unharmed: the light client does not wait like the flood"
+        return f"fair, but a flood of {trial.at_once} requests did not wait (raise --flood)"
+    return "fair: the well-behaved client does not wait like the flood"
 
 
-def _table(trial: Trial) -> Iterator[str]:
-    yield f"{'time to first token':<32}{'requests':>9}{'failed':>8}{'mean, s':>9}{'max, s':>9}"
-    names = "light client alone", f"light client beside {trial.at_once} requests", "flood"
-    for name, one in zip(names, trial.parts().values(), strict=True):
+def _waits_table(trial: FloodTrial) -> Iterator[str]:
+    yield f"{'time to first token':<40}{'requests':>9}{'failed':>8}{'mean, s':>9}{'max, s':>9}"
+    first = "well-behaved client"
+    names = f"{first} alone", f"{first} beside {trial.at_once} requests", "flood"
+    for name, one in zip(names, trial.waits_by_phase().values(), strict=True):
         times = "".join(
             f"{'-' if x != x else format(x, '.3f'):>9}" for x in (one.mean_s, one.max_s)
         )
-        yield f"{name:<32}{len(one.ttft_s):>9}{one.failed:>8}{times}"
+        yield f"{name:<40}{len(one.ttft_s):>9}{one.failed:>8}{times}"

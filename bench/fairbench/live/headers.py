@@ -1,35 +1,124 @@
-"""Names of the HTTP headers that driver, router, emulator and servers share."""
+"""Names of HTTP headers that driver, router, emulator and servers share, and data in header values.
 
-# Headers that name the client, strongest first; the body's ``user`` comes after them (as in llm-d
-# and smg).
+Few external routers forward custom headers. Routers do forward ``x-request-id``, so that operators
+can find a request in all logs. (sglang-router 0.3.2 forwards little else; vllm-router 0.1.17
+forwards all headers.) The driver therefore repeats the facts that an emulated worker needs in the
+request id. The emulator puts the worker's number into the id of its answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, urlencode
+
+from fairbench.targets import NOT_DUE, Due
+
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
-DEFAULT_CLIENT = "default"  # the client of requests that name none
-# Fields of OpenAI's bodies that may name the client, too; for ``/generate`` the field counts as the
-# first.
+DEFAULT_CLIENT = "default"  # name of the client of a request that names no client
+# Body fields of OpenAI's APIs that may name the client. In a body of ``/generate``, the field
+# "routing_key" has the same role as ``BODY_CLIENT``.
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
-# Names that no client can have: the label of all other clients, and a server's own requests.
+# Names that no client can have: the label of all clients without an own label, and the client of a
+# server's own health checks.
 OTHERS, HEALTH = "(others)", "(health)"
-# Clients of Anthropic's API send their key here, and no ``Authorization``.
+# Anthropic's API sends the client's API key in this header instead of ``Authorization``.
 API_KEY = "x-api-key"
-# SGLang's own name for ``Req.routing_key``, from which the plugin takes the client.
+# SGLang passes this header to ``Req.routing_key``, from which the plugin reads the client.
 ROUTING_KEY = "x-smg-routing-key"
-# Becomes vLLM's ``Request.session_id``, from which the plugin's scheduler takes the client.
+# vLLM passes this header to ``Request.session_id``, from which the plugin reads the client.
 SESSION = "x-session-id"
 
-# The milliseconds until a request should be finished, and its objective, strongest name first
-# (llm-d's, and the older one of the Gateway API inference extension).
+# ``DEADLINE`` holds the milliseconds until a request should be finished. The other headers name the
+# objective of a request (a set of latency targets): llm-d's name first, then the older name in the
+# Gateway API inference extension.
 DEADLINE = "x-request-deadline-ms"
 OBJECTIVE_ALIASES = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 
-PROGRAM = "x-fairbench-program"
+PROGRAM = "x-fairbench-program"  # a number
+# Headers and the body field that may name the session of a request, if ``PROGRAM`` is not sent.
+SESSION_ALIASES = ("x-fairbench-session", SESSION)
+BODY_SESSION = "prompt_cache_key"
 DEPTH = "x-fairbench-depth"
-# Set in the router's answer: the worker that served the request.
+# in answers of the router: number of the worker that served the request
 WORKER = "x-fairbench-worker"
-# The routers that a request has passed, and the router that is responsible for its health.
+# in requests: identifiers of the routers that the request has passed; in answers to health checks:
+# the identifier of the answering router
 ROUTERS = "x-fairbench-routers"
-# Set in the router's answer: admission control placed the request behind the others.
+# in answers of the router: 1 if admission control gave the request a lower priority
 DEMOTED = "x-fairbench-demoted"
-# The true output length, read only by the emulator. Real servers ignore it.
+# in requests: number of output tokens that the emulator produces; real servers ignore this header
 OUTPUT_TOKENS = "x-fairbench-output-tokens"
+
+
+REQUEST_ID = "x-request-id"
+_TAG = "fairbench?"
+_FACTS = frozenset({CLIENT, PROGRAM, DEPTH, OUTPUT_TOKENS})
+_ANSWER = re.compile(r"worker-(\d{1,9})-")
+
+
+def tag(number: int, headers: Mapping[str, str]) -> str:
+    """Return the request id of request ``number``, with the values of fairbench's headers."""
+    facts = {name: value for name, value in headers.items() if name in _FACTS}
+    return _TAG + urlencode({"n": str(number), **facts})
+
+
+def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the headers with names in lower case, completed by the headers in the request id."""
+    text = headers.get(REQUEST_ID, "")
+    if not text.startswith(_TAG):
+        return headers
+    facts = dict(parse_qsl(text.removeprefix(_TAG)))
+    told = {name: facts[name] for name in _FACTS & facts.keys()}
+    return told | {name.lower(): value for name, value in headers.items()}
+
+
+def answer_id(worker: int, rid: str) -> str:
+    """Return the id for an answer of worker number ``worker`` to the request ``rid``."""
+    return f"worker-{worker}-{rid}"
+
+
+def worker_in(answer: str) -> int:
+    """Return the number of the worker that an answer's id names, or -1 without a number."""
+    found = _ANSWER.match(answer)
+    return int(found[1]) if found else -1
+
+
+_MOST_MS = 10**12 - 1  # longest time in the tag, in milliseconds (12 digits, 31 years)
+_TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOTALL)
+
+
+def tagged(client: str, due: Due, now_s: float) -> str:
+    """Return the client's name followed by the remaining time to each deadline and the target pace.
+
+    All three values are in milliseconds. Without a deadline and a pace, the name is returned
+    unchanged.
+    """
+    ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
+    left = [
+        "" if span_s is None else f"{round(max(-_MOST_MS, min(span_s * 1000, _MOST_MS)))}"
+        for span_s in (*ends, due.token_every_s)
+    ]
+    # A name that already ends like a tag gets a tag, too, so that ``untagged`` does not shorten it.
+    return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
+
+
+def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
+    """Return the client in a tagged name, and the due times of the client's request in seconds.
+
+    The due times are on the clock that now reads ``now_s``, which runs ``scale`` times as fast as
+    the clock of the tag.
+    """
+    found = _TAGGED.fullmatch(name)
+    if found is None:
+        return name, NOT_DUE
+    first_s, end_s, pace_s = (
+        None if ms is None else scale * int(ms) / 1000 for ms in found.groups()[1:]
+    )
+    return found[1], Due(
+        None if first_s is None else now_s + first_s,
+        None if end_s is None else now_s + end_s,
+        pace_s,
+    )

@@ -1,27 +1,243 @@
-"""The HTTP server: the parts that the router and the emulator have in common."""
+"""The HTTP server of router and emulator, with limits on the number and idle time of connections.
+
+asyncio's own server accepts connections until no file descriptor is left, and then writes a
+traceback for each waiting connection. This server stops accepting before that limit.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from ssl import Purpose, SSLContext, SSLError, create_default_context
-from typing import TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
+from aiohttp.web_protocol import RequestHandler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from fairbench.errors import UsageError
 from fairbench.files.reader import opened
-from fairbench.live.connections import Connections, bound, most_connections
 from fairbench.live.processes.addresses import LOOPBACK
-from fairbench.live.requirements import allow_many_connections
+from fairbench.live.processes.environment import allow_many_connections
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Middleware
+
+
+HEADER_S = 20.0  # limit in seconds on the arrival of a new connection's first request header
+IDLE_S = 75.0  # limit in seconds on the idle time of a connection between two requests
+OTHER_FILES = 64  # file descriptors for logs, KV events, health checks and listening sockets
+FILES_EACH = 2  # file descriptors per client: its connection and a connection to a worker
+LOOK_S = 1.0  # seconds between two checks for idle connections
+RETRY_S = 0.01  # seconds until a closed connection has released its file descriptor
+AT_ONCE = 64  # limit on the connections that are accepted before other tasks run
+CLOSED_AT_ONCE = 16  # the limit on connections, divided by this number, is closed at a time if idle
+COMPLAIN_S = 60.0  # seconds between two equal warnings
+MOST_AHEAD = 2  # limit on requests of a connection that are read before an earlier answer ends
+
+log = logging.getLogger(__name__)
+
+
+def most_connections() -> int:
+    """Return how many clients, each with a connection to a worker, the open-file limit allows."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY:
+        most = 2**20
+    return max(1, (most - min(OTHER_FILES, most // 4)) // FILES_EACH)
+
+
+def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """Return sockets that listen at each address of a host; "" means all addresses. Raises OSError.
+
+    Port 0 means any free port. At most ``backlog`` connections wait in the kernel to be accepted.
+    """
+    sockets: list[socket.socket] = []
+    kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
+    found = socket.getaddrinfo(host or None, port, type=kind, flags=flags)
+    try:
+        for family, address in dict.fromkeys((one[0], one[4]) for one in found):
+            listens = socket.socket(family, kind)
+            sockets.append(listens)
+            listens.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listens.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listens.bind(address)
+            listens.listen(backlog)
+            listens.setblocking(False)
+    except OSError:
+        _close(sockets)
+        raise
+    return sockets
+
+
+class Connections:
+    """The connections of a server, at most ``most`` of them.
+
+    When the limit is reached, connections that wait for a request are closed, the longest idle
+    connections first. If every connection has a request in progress, new connections wait in the
+    kernel's backlog.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._since_s: dict[RequestHandler, float] = {}
+        self._answered: set[RequestHandler] = set()
+        self._busy: set[RequestHandler] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._server: web.Server | None = None
+        self._sockets: Sequence[socket.socket] = ()
+        self.tls: SSLContext | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._complained_s: float | None = None
+
+    @property
+    def middleware(self) -> Middleware:
+        """The outermost middleware, which records the connections with a request in progress."""
+
+        @web.middleware
+        async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
+            connection = request.protocol
+            self._busy.add(connection)
+            try:
+                return await handler(request)
+            finally:
+                self._busy.discard(connection)
+                if connection in self._since_s:
+                    self._since_s[connection] = asyncio.get_running_loop().time()
+                    self._answered.add(connection)
+
+        return noted
+
+    def accept_at(
+        self, server: web.Server, sockets: Sequence[socket.socket], tls: SSLContext | None
+    ) -> None:
+        """Accept connections at these sockets. ``aclose`` closes the sockets."""
+        self._server, self._sockets, self.tls = server, sockets, tls
+        self._watching = asyncio.create_task(self._close_idle())
+        self._resume()
+
+    async def stop_accepting(self) -> None:
+        """Accept no more connections. Open connections stay open."""
+        loop = asyncio.get_running_loop()
+        for one in self._sockets:
+            loop.remove_reader(one)
+        _close(self._sockets)
+        self._sockets = ()
+
+    async def aclose(self) -> None:
+        """Accept no more connections, and stop checking the open connections."""
+        await self.stop_accepting()
+        tasks = [*self._opening, *([self._watching] if self._watching else ())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _resume(self) -> None:
+        loop = asyncio.get_running_loop()
+        for one in self._sockets:
+            loop.add_reader(one, self._accept, one)
+
+    def _pause(self) -> None:
+        loop = asyncio.get_running_loop()
+        for one in self._sockets:
+            loop.remove_reader(one)
+        loop.call_later(RETRY_S, self._resume)
+
+    def _accept(self, listens: socket.socket) -> None:
+        for number in range(AT_ONCE):
+            if not self._has_free_slot():
+                # at first, a client certainly waits; later, perhaps no further client waits
+                if number == 0:
+                    self._make_room()
+                self._pause()
+                return
+            try:
+                accepted, _ = listens.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # usually, other code has used up the file descriptors
+                self._complain(f"no connection can be accepted: {error.strerror}")
+                self._pause()
+                return
+            accepted.setblocking(False)
+            task = asyncio.create_task(self._open(accepted))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        assert self._server is not None
+        try:
+            _, connection = await asyncio.get_running_loop().connect_accepted_socket(
+                self._server,
+                accepted,
+                ssl=self.tls,
+                ssl_handshake_timeout=HEADER_S if self.tls else None,
+            )
+        except OSError:  # the TLS handshake failed, or the client has disconnected
+            accepted.close()
+            return
+        # aiohttp would read up to 32 requests ahead, whose bodies no limit counts. Other releases
+        # of aiohttp lack the attributes.
+        with suppress(AttributeError):
+            connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
+        self._since_s[connection] = asyncio.get_running_loop().time()
+
+    def _has_free_slot(self) -> bool:
+        if len(self._since_s) + len(self._opening) < self._most:
+            return True
+        self._forget_closed()
+        return len(self._since_s) + len(self._opening) < self._most
+
+    def _make_room(self) -> None:
+        self._complain(
+            f"{self._most} connections are open, the most that the limit on open files allows"
+        )
+        idle = sorted(self._idle(), key=lambda one: self._since_s[one])
+        for connection in idle[: max(1, self._most // CLOSED_AT_ONCE)]:
+            connection.force_close()
+
+    def _idle(self) -> Iterable[RequestHandler]:
+        return (one for one in self._since_s if one not in self._busy)
+
+    def _forget_closed(self) -> None:
+        assert self._server is not None
+        open_now = set(self._server.connections)
+        for connection in [one for one in self._since_s if one not in open_now]:
+            del self._since_s[connection]
+            self._answered.discard(connection)
+
+    def _complain(self, why: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._complained_s is None or now_s - self._complained_s >= COMPLAIN_S:
+            self._complained_s = now_s
+            log.warning("%s: idle connections are closed, new ones wait", why)
+
+    async def _close_idle(self) -> None:
+        """Close connections that send no request for too long, until this task is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._forget_closed()
+            now_s = asyncio.get_running_loop().time()
+            for connection in list(self._idle()):
+                most_s = IDLE_S if connection in self._answered else HEADER_S
+                if now_s - self._since_s[connection] > most_s:
+                    connection.force_close()
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    for one in sockets:
+        with suppress(OSError):
+            one.close()
+
 
 CERTIFICATE, KEY = "--tls-cert", "--tls-key"
 MOST_BYTES = 2**20
@@ -30,28 +246,30 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
-SHUTDOWN_S = 0.5  # grace period for requests in progress at the end: they had their time already
-# Tokenizing a longer text may take a tenth of a second, during which the event loop would be
-# blocked.
+# limit in seconds on requests in progress after the server has ended its grace period
+SHUTDOWN_S = 0.5
+# Size of a body in bytes from which a thread parses the body. Tokenizing such a text may take a
+# tenth of a second, which would block the event loop.
 LONG_BODY_BYTES = 2**18
 
 
 def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
-    """Return the TLS context (1.2 and 1.3) for a pair of PEM files, None without a pair.
+    """Return the TLS context (versions 1.2 and 1.3) for a pair of PEM files, or None without files.
 
-    Raises UsageError or DataError if a file is missing, unreadable, of another kind or encrypted,
-    or if the two do not match.
+    Raises UsageError or DataError if a file is missing, unreadable, encrypted or of another format,
+    or if the key does not belong to the certificate.
     """
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         given, missing = (CERTIFICATE, KEY) if key is None else (KEY, CERTIFICATE)
         raise UsageError(f"{given} needs {missing}, too")
-    _check(CERTIFICATE, certificate, _CERTIFICATE_MARK, "certificate")
-    _check(KEY, key, _KEY_MARK, "private key")
+    _check_pem(CERTIFICATE, certificate, _CERTIFICATE_MARK, "certificate")
+    _check_pem(KEY, key, _KEY_MARK, "private key")
     context = create_default_context(Purpose.CLIENT_AUTH)
 
-    def no_password() -> bytes:  # without this, OpenSSL would ask at the terminal
+    # without this function, OpenSSL would ask for a passphrase at the terminal
+    def no_password() -> bytes:
         raise UsageError(
             f"{KEY} {key}: the private key is encrypted; give a file without a passphrase"
         )
@@ -68,7 +286,7 @@ def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
     return context
 
 
-def _check(flag: str, path: Path, mark: bytes, what: str) -> None:
+def _check_pem(flag: str, path: Path, mark: bytes, what: str) -> None:
     shown = f"{flag} {path}"
     with opened(path, shown) as stream:
         data = stream.read(MOST_BYTES + 1)
@@ -78,7 +296,7 @@ def _check(flag: str, path: Path, mark: bytes, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A server at ``url``. SIGINT and SIGTERM set ``stop``; ``site`` accepts the connections."""
+    """A server at ``url``. SIGINT and SIGTERM set ``stop``. ``site`` accepts the connections."""
 
     url: str
     site: Connections
@@ -94,17 +312,18 @@ async def listening(
     *,
     decompress: bool = True,
 ) -> AsyncIterator[Listening]:
-    """Serve inside the block; a disconnect cancels the client's handler. Port 0 is any free port.
+    """Serve the application inside the block. A client's disconnect cancels its handler.
 
-    With ``tls``, the server accepts only HTTPS. Without ``decompress``, bodies are passed on as
-    they were sent. The number of connections stays within the limit on open files, and connections
-    that send no request are closed. Raises UsageError if the address is not available.
+    Port 0 means any free port. With ``tls``, the server accepts only HTTPS. Without ``decompress``,
+    handlers receive bodies as the client sent them. The number of connections stays within the
+    limit on open files, and connections that send no request are closed. Raises UsageError if the
+    address is not available.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    # set up immediately, because starting may take seconds
+    # signal handlers are set first, because starting the application may take seconds
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # which nohup sets
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # the command nohup sets SIG_IGN
         loop.add_signal_handler(signal.SIGHUP, stop.set)
     allow_many_connections()
     logging.getLogger("aiohttp.server").addFilter(is_our_fault)
@@ -119,10 +338,10 @@ async def listening(
     )
     await runner.setup()
     try:
-        sockets = _bound(host, port, f"--host {host} --port {port}")
+        sockets = _bound_sockets(host, port, f"--host {host} --port {port}")
         bound_port = sockets[0].getsockname()[1]
         assert runner.server is not None, "it is set up"
-        connections.start(runner.server, sockets, tls)
+        connections.accept_at(runner.server, sockets, tls)
         scheme = "http" if tls is None else "https"
         yield Listening(f"{scheme}://{host}:{bound_port}", connections, stop)
     finally:
@@ -132,15 +351,15 @@ async def listening(
 
 @asynccontextmanager
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
-    """Serve on a port of this machine only and return the URL; another server handles signals.
+    """Serve a second application on a port of 127.0.0.1 inside the block, and yield its URL.
 
-    Bodies are passed on as they were sent. Raises UsageError, naming the ``flag``, if the port is
-    not available.
+    Another server of this process handles signals. Handlers receive bodies as the client sent them.
+    Raises UsageError, naming the ``flag``, if the port is not available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()
     try:
-        (listens,) = _bound(LOOPBACK, port, f"{flag} {port}")
+        (listens,) = _bound_sockets(LOOPBACK, port, f"{flag} {port}")
         await web.SockSite(runner, listens).start()
         yield f"http://{LOOPBACK}:{runner.addresses[0][1]}"
     finally:
@@ -148,12 +367,16 @@ async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncI
 
 
 def is_our_fault(record: logging.LogRecord) -> bool:
-    """Return False for client disconnects and malformed requests, which may contain keys."""
+    """Return whether a log record shows an error of this server.
+
+    Disconnects and malformed requests of clients are no errors of the server, and their log records
+    could contain API keys.
+    """
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | ConnectionError | web.RequestPayloadError)
 
 
-def _bound(host: str, port: int, shown: str) -> list[socket.socket]:
+def _bound_sockets(host: str, port: int, shown: str) -> list[socket.socket]:
     try:
         return bound(host, port, BACKLOG)
     except OSError as error:
@@ -161,7 +384,7 @@ def _bound(host: str, port: int, shown: str) -> list[socket.socket]:
 
 
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
-    """Call ``parse(raw, *args)``, in a thread if the body is long.
+    """Return ``parse(raw, *args)``; a thread parses a long body.
 
     Raises the errors of ``parse``.
     """
@@ -171,7 +394,7 @@ async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
 
 
 def metrics_page(registry: CollectorRegistry) -> web.Response:
-    """Return the ``/metrics`` page in Prometheus format."""
+    """Return the page ``/metrics`` in the format of Prometheus."""
     return web.Response(
         body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
     )

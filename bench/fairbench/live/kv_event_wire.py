@@ -1,13 +1,15 @@
-"""The wire format of KV events: frames and msgpack of SGLang and of vLLM's releases.
+"""The wire format of KV events: ZMQ frames and msgpack, in SGLang and in vLLM's releases.
 
-A message of the PUB socket is three frames: topic, sequence number (8 bytes, big-endian, from 0 on)
-and a batch. For a replay a DEALER sends ``replay_request``; the ROUTER answers with the messages it
-still has, each behind an empty frame, and ends with the sequence number ``END``.
+A message of the PUB socket has three frames: topic, sequence number (8 bytes, big-endian, starting
+at 0) and batch. To request a replay, a DEALER socket sends ``replay_request``. The ROUTER socket
+answers with the messages that it still has, each after an empty frame, and ends with the sequence
+number ``END``.
 
-We write as SGLang does (disaggregation/kv_events.py there): a batch is an array, an event a map. We
-also read the formats of vLLM (distributed/kv_events.py there): arrays of arrays up to 2025, maps of
-maps for a while on its main branch, whose replays lack the topic, and SGLang's format from 0.28 to
-0.32. Each release adds fields; unknown ones are ignored.
+This module writes SGLang's format (disaggregation/kv_events.py in SGLang): a batch is an array, and
+an event is a map. The module also reads the formats of vLLM (distributed/kv_events.py in vLLM):
+arrays of arrays until 2025; for a while on the main branch, maps of maps, whose replays lack the
+topic; and SGLang's format in releases 0.28 to 0.32. New releases add fields; unknown fields are
+ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-END = -1  # the sequence number that ends a replay
+END = -1  # sequence number of the message that ends a replay
 SEQ_BYTES = 8
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -25,12 +27,12 @@ BlockHash: TypeAlias = int | bytes
 
 
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
-    """A run of stored blocks, each the child of the previous one, after ``parent_block_hash``.
+    """A message that consecutive blocks were stored; the first follows ``parent_block_hash``.
 
-    ``token_ids`` are the tokens of all the blocks, ``block_size`` for each of ``block_hashes``. A
-    model with several kinds of attention has a group of layers for each kind (``group_idx``), and
-    the groups' blocks are stored and removed independently. The fields are in the order in which
-    vLLM wrote them as arrays.
+    ``token_ids`` holds the tokens of all blocks, ``block_size`` tokens for each of
+    ``block_hashes``. A model with several kinds of attention has a group of layers for each kind
+    (``group_idx``). The blocks of different groups are stored and removed independently. The fields
+    are in the order of vLLM's arrays.
     """
 
     block_hashes: Sequence[BlockHash]
@@ -45,7 +47,7 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
 
 
 class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
-    """Blocks that have been removed from the cache."""
+    """A message that blocks were removed from the cache."""
 
     block_hashes: Sequence[BlockHash]
     medium: str | None = None
@@ -53,14 +55,14 @@ class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
 
 
 class AllBlocksCleared(msgspec.Struct, tag=True):
-    """The cache is empty."""
+    """A message that the cache is empty."""
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class EventBatch(msgspec.Struct, array_like=True, gc=False):
-    """Events of one scheduler step; ``ts`` is the worker's clock in seconds."""
+    """The events of one scheduler step. ``ts`` is a time in seconds on the worker's clock."""
 
     ts: float
     events: list[Event]
@@ -68,7 +70,7 @@ class EventBatch(msgspec.Struct, array_like=True, gc=False):
 
 
 class NumberedBatch(NamedTuple):
-    """A batch and its number in the worker's sequence."""
+    """A batch and its sequence number among the worker's messages."""
 
     seq: int
     batch: EventBatch
@@ -116,14 +118,14 @@ _KINDS = {cls.__name__ for cls in (BlockStored, BlockRemoved, AllBlocksCleared)}
 
 
 def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, bytes, bytes]:
-    """Return the frames of one message."""
+    """Return the three frames of a message with the sequence number ``seq``."""
     return topic, _seq_bytes(seq), _encoder.encode(batch)
 
 
 def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
-    """Decode the message in these frames, or None for the end of a replay.
+    """Return the message in these frames, or None for the end of a replay.
 
-    Events of unknown kinds are left out. Raises ValueError if the frames are no message, or if all
+    Events of unknown kinds are left out. Raises ValueError if the frames are no message or if all
     events are unknown.
     """
     if len(frames) not in (2, 3) or len(frames[-2]) != SEQ_BYTES:
@@ -142,13 +144,13 @@ def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
 
 
 def _is_map(packed: bytes) -> bool:
-    """Return whether msgpack's first byte starts a map."""
+    """Return whether the first byte of a msgpack value starts a map."""
     first = packed[:1]
     return b"\x80" <= first <= b"\x8f" or first in (b"\xde", b"\xdf")
 
 
 def _event(packed: bytes) -> Event | None:
-    """Decode an event, None if its kind is unknown."""
+    """Return the decoded event, or None for an event of an unknown kind."""
     is_map = _is_map(packed)
     try:
         return (_event_map if is_map else _event_array).decode(packed)
@@ -160,12 +162,12 @@ def _event(packed: bytes) -> Event | None:
 
 
 def replay_request(first: int) -> tuple[bytes, bytes]:
-    """Return the frames that request, on a DEALER, messages from number ``first`` on."""
+    """Return the frames that request messages from sequence number ``first`` on."""
     return b"", _seq_bytes(first)
 
 
 def end_of_replay() -> tuple[bytes, bytes, bytes]:
-    """Return the frames that end a replay."""
+    """Return the frames of the message that ends a replay."""
     return b"", _seq_bytes(END), b""
 
 

@@ -1,4 +1,4 @@
-"""The ledger: the tokens of each client in this process, and their export to Prometheus."""
+"""The ledger: sums of tokens for each client in one process, and their export to Prometheus."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ COUNTED = (
     "recomputed_tokens",
     "output_tokens",
 )
-MAX_CLIENTS = 1000  # number of clients with their own totals or labels
-MAX_HISTOGRAMS = 100  # number of clients with their own histograms
-BALANCE_EVERY_S = 1.0
-SHARES_EVERY_S = 5.0
-WINDOW_S = 60.0  # the share of a client is measured over this time
+MAX_CLIENTS = 1000  # limit on the clients with totals or labels of their own
+MAX_HISTOGRAMS = 100  # limit on the clients with histograms of their own
+BALANCE_EVERY_S = 1.0  # seconds between two updates of the balances
+SHARES_EVERY_S = 5.0  # seconds between two updates of the shares
+WINDOW_S = 60.0  # length of the window over which a client's share is measured, in seconds
 SHARE, BALANCE = "fairbench_client_fair_share_ratio", "fairbench_client_balance"
 SHARE_TEXT = (
     "Service in the last minute, relative to the client's max-min fair share: above 1, the client "
@@ -39,28 +39,33 @@ SECONDS = {
     QUEUE_TIME: "Seconds between arrival and admission",
     FIRST_TOKEN: "Seconds between arrival and first token",
 }
+RANK_GAUGES = {
+    "charges_sent": "Charges of this data-parallel rank that it has told the other ranks",
+    "charges_received": "Charges of the other data-parallel ranks that this rank counts",
+    "lag_seconds": "Age of the last charges of another rank when this rank read them",
+}
 BOUNDS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 WEIGHTS = ServiceWeights()
 
 
 def service_of(input_tokens: float, output_tokens: float) -> float:
-    """Return the weighted tokens of a client."""
+    """Return the weighted tokens: input tokens plus 2 times output tokens."""
     return WEIGHTS.extend * input_tokens + WEIGHTS.output * output_tokens
 
 
 class Look(NamedTuple):
-    """The service of each client up to a time, and the clients that waited then."""
+    """Each client's service up to ``at_s`` seconds, and the clients that waited at that time."""
 
     at_s: float
     service: Mapping[str, float]
     waiting: Collection[str]
 
 
-class Shares:
+class RecentShares:
     """The service of each client in the last minute, relative to its max-min fair share.
 
-    A client that waits in most samples of the minute asks for more than it gets. Any other client
-    asked for what it got.
+    If a client waits in more than half of the samples of the minute, its demand is unlimited. The
+    demand of every other client is the service that the client got.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -74,13 +79,13 @@ class Shares:
         waiting: Collection[str],
         weights: Mapping[str, float],
     ) -> dict[str, float]:
-        """Return the ratios of all clients that were served in the window, or that wait in it.
+        """Return the ratio of each client that was served in the window or waits for service.
 
         Args:
             now_s: The time of this call, in seconds.
-            service: Each client's weighted tokens since the start.
+            service: Each client's weighted tokens since the start of the process.
             waiting: The clients with waiting requests.
-            weights: The weights of clients; 1 for clients without one.
+            weights: The weights of clients; a client that is not listed has weight 1.
         """
         while self._looks and self._looks[0].at_s <= now_s - WINDOW_S:
             self._first = self._looks.popleft()
@@ -90,7 +95,7 @@ class Shares:
         gained = {
             name: max(0.0, total - before.get(name, 0.0))
             for name, total in service.items()
-            if name != OTHERS  # any number of clients, of which none is known to be over its share
+            if name != OTHERS  # this label stands for many clients, whose own shares are unknown
         }
         if now_s - (self._looks or [self._first])[-1].at_s >= SHARES_EVERY_S:
             self._looks.append(now)
@@ -103,7 +108,7 @@ class Shares:
 def fair_shares(
     total: float, demands: Mapping[str, float], weights: Mapping[str, float]
 ) -> dict[str, float]:
-    """Split a total by weighted max-min fairness: nobody gets more than its demand."""
+    """Divide a total by weighted max-min fairness; no client gets more than its demand."""
     each = sorted((demand / weights.get(name, 1.0), name) for name, demand in demands.items())
     heavy = sum(weights.get(name, 1.0) for name in demands)
     shares = {}
@@ -118,44 +123,44 @@ Totals: TypeAlias = "defaultdict[str, float]"
 
 
 class Ledger:
-    """Totals per client; beyond a limit, the longest inactive clients share one entry.
+    """Sums of tokens and events for each client. Beyond a limit, old clients share one entry.
 
-    ``extend_tokens`` leaves out tokens that a retracted request computes again.
+    The clients that were inactive for the longest time share the entry. ``extend_tokens`` leaves
+    out the tokens that a retracted request computes again.
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        self._clients: dict[str, Totals] = {}  # in order of last use, the oldest first
+        # sums by client, in the order of last use; the client that was inactive for longest is
+        # first
+        self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter
         self._most = most
 
     def count(self, what: str, client: str, amount: int = 1) -> None:
-        """Add to one of ``COUNTED``."""
-        self.of(client)[what] += amount
+        """Add ``amount`` to the sum ``what`` of a client; ``what`` is one of ``COUNTED``."""
+        self.totals_of(client)[what] += amount
         self._all[what] += amount
         if self._exporter is not None:
             self._exporter.count(what, client, amount)
 
     def waited(self, what: str, request: Request) -> None:
-        """Export the seconds since the arrival of a request, ``what`` being one of ``SECONDS``."""
+        """Export the seconds since a request arrived; ``what`` is a key of ``SECONDS``."""
         if self._exporter is not None:
             self._exporter.waited(what, request)
 
-    def of(self, client: str) -> Totals:
-        """Return the client's totals, to which the caller may add."""
+    def totals_of(self, client: str) -> Totals:
+        """Return the client's sums, to which the caller may add."""
         totals = self._clients.pop(client, None)
         if totals is None:
             totals = defaultdict(int)
             if len(self._clients) - (OTHERS in self._clients) >= (self._most or MAX_CLIENTS):
-                self._forget_one()
+                others = self._clients.pop(OTHERS, None) or defaultdict(int)
+                for what, amount in self._clients.pop(next(iter(self._clients))).items():
+                    others[what] += amount
+                self._clients[OTHERS] = others
         self._clients[client] = totals
         return totals
-
-    def _forget_one(self) -> None:
-        others = self._clients.pop(OTHERS, None) or defaultdict(int)
-        for what, amount in self._clients.pop(next(iter(self._clients))).items():
-            others[what] += amount
-        self._clients[OTHERS] = others
 
     def items(self) -> Iterable[tuple[str, Totals]]:
         return self._clients.items()
@@ -164,12 +169,33 @@ class Ledger:
         return self._all[what]
 
 
+class OtherRanks(Protocol):
+    """The interface of the link to a server's other data-parallel ranks, for the exporter."""
+
+    rank: int
+    lag_s: float
+
+    @property
+    def sent(self) -> float: ...
+
+    @property
+    def received(self) -> float: ...
+
+    @property
+    def waiting(self) -> Collection[str]: ...
+
+    def served(self, service: Mapping[str, float]) -> Mapping[str, float]: ...
+
+
 class Host(Protocol):
-    """The host of a scheduler, as the exporter sees it."""
+    """The interface of the object that runs a scheduler, as the exporter uses it."""
 
     scheduler: LocalScheduler
     config: PluginConfig
     ledger: Ledger
+
+    @property
+    def ranks(self) -> OtherRanks | None: ...
 
     @property
     def idle(self) -> bool: ...
@@ -179,11 +205,11 @@ class Host(Protocol):
 
 
 class Exporter:
-    """The metrics ``fairbench_client_*``, one time series per client, among the server's own."""
+    """Prometheus metrics ``fairbench_client_*`` among the server's own, labelled by client."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        # Imported only here, because prometheus_client looks for SGLang's directory at its first
-        # import.
+        # The import is in this function because prometheus_client looks for SGLang's directory when
+        # it is first imported.
         from prometheus_client import Counter, Gauge, Histogram
 
         self._counters: dict[str, Any] = {
@@ -202,32 +228,52 @@ class Exporter:
         )
         self._share: Any = Gauge(SHARE, SHARE_TEXT, ["client"], multiprocess_mode="mostrecent")
         self._balances_at_s = self._shares_at_s = 0.0
-        self._labels: dict[str, int] = {}  # client -> its place among those with labels
-        self._shares = Shares(time.monotonic())
-        self._shown: dict[str, float] = {}  # the shares of the last look
+        self._ranks: dict[str, Any] = {
+            name: Gauge(f"fairbench_rank_{name}", text, ["rank"], multiprocess_mode="mostrecent")
+            for name, text in RANK_GAUGES.items()
+        }
+        # clients with a label of their own, each with its position in the order of first use
+        self._labels: dict[str, int] = {}
+        self._shares = RecentShares(time.monotonic())
+        self._shown: dict[str, float] = {}  # the ratios that the gauges show at present
 
     def count(self, what: str, client: str, amount: int) -> None:
-        self._counters[what].labels(self._label(client)).inc(amount)
+        self._counters[what].labels(self._client_label(client)).inc(amount)
 
     def waited(self, what: str, request: Request) -> None:
-        """Observe the time since a request's arrival; both engines' clock is the monotonic one."""
-        client = self._label(request.client)
+        """Observe the seconds since a request arrived.
+
+        Engines report arrivals on the monotonic clock.
+        """
+        client = self._client_label(request.client)
         if self._labels.get(client, MAX_HISTOGRAMS) >= MAX_HISTOGRAMS:
             client = OTHERS
         self._seconds[what].labels(client).observe(time.monotonic() - request.arrival_s)
 
-    def look(self, home: Host) -> None:
-        """Set the gauges: balances at most once a second while requests run, shares every 5 s."""
+    def update_gauges(self, home: Host) -> None:
+        """Update the gauges: balances at most once a second, shares every 5 s.
+
+        Balances are also updated whenever the engine becomes idle.
+        """
         now_s, idle = time.monotonic(), home.idle
         if idle or now_s - self._balances_at_s >= BALANCE_EVERY_S:
             self._balances_at_s = now_s
             for client, balance in home.scheduler.balances().items():
-                if self._label(client) == client:
+                if self._client_label(client) == client:
                     self._balance.labels(client).set(balance)
+            if home.ranks is not None:
+                values = {
+                    "charges_sent": home.ranks.sent,
+                    "charges_received": home.ranks.received,
+                    "lag_seconds": home.ranks.lag_s,
+                }
+                for name, value in values.items():
+                    self._ranks[name].labels(home.ranks.rank).set(value)
         if now_s - self._shares_at_s >= SHARES_EVERY_S:
             self._shares_at_s = now_s
             self._show(self._ratios(home, now_s))
-        elif idle:  # nobody waits, so every client has got what it asked for
+        # no request waits, so every client has received what it asked for
+        elif idle and not (home.ranks and home.ranks.waiting):
             self._show(dict.fromkeys(self._shown, 1.0))
 
     def _ratios(self, home: Host, now_s: float) -> dict[str, float]:
@@ -235,17 +281,24 @@ class Exporter:
             client: service_of(totals["extend_tokens"], totals["output_tokens"])
             for client, totals in home.ledger.items()
         }
-        return self._shares.ratios(now_s, service, home.waiting, home.config.weights)
+        waiting = home.waiting
+        if home.ranks is not None:  # the ratios describe the whole server, not only this rank
+            service = dict(home.ranks.served(service))
+            waiting = {*waiting, *home.ranks.waiting}
+        return self._shares.ratios(now_s, service, waiting, home.config.weights)
 
     def _show(self, ratios: Mapping[str, float]) -> None:
         for client in self._shown.keys() | ratios.keys():
             ratio = ratios.get(client, nan)
-            if ratio != self._shown.get(client) and self._label(client) == client:
+            if ratio != self._shown.get(client) and self._client_label(client) == client:
                 self._share.labels(client).set(ratio)
         self._shown = dict(ratios)
 
-    def _label(self, client: str) -> str:
-        """Return a client's label. Labels are permanent, so clients beyond the limit share one."""
+    def _client_label(self, client: str) -> str:
+        """Return a client's label.
+
+        Labels are permanent, so clients beyond the limit share one label.
+        """
         if client not in self._labels:
             if len(self._labels) >= MAX_CLIENTS:
                 return OTHERS

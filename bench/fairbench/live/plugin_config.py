@@ -1,16 +1,19 @@
-"""A plugin's configuration as environment variables, and the report that proves it."""
+"""A plugin's configuration as environment variables, and the supported releases of engines."""
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Mapping
+import os
+import pkgutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from fairbench.errors import RunFailed, UsageError
+from fairbench.errors import UsageError
 from fairbench.hardware.engine_params import EngineParams
-from fairbench.live.processes.http import get_json
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.eviction.policy import EvictionPolicy
@@ -25,10 +28,11 @@ SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
-# In a server's metrics: the gauge whose labels name the scheduler, and the limit of the batch.
+# Names of gauges in a server's metrics: the labels of the first name the scheduler; the second is
+# the limit on running requests.
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
-LOAD_CAP = "engine.load_cap"  # the only setting of engines that a plugin obeys
+LOAD_CAP = "engine.load_cap"  # the only engine setting that the plugin itself enforces
 
 
 class Classes(Enum):
@@ -40,13 +44,15 @@ class Classes(Enum):
 
 @dataclass(frozen=True)
 class PluginConfig:
-    """A local scheduler with all its parameters, including defaults, as ``NAME.PARAM``.
+    """A local scheduler with all its parameters, as ``NAME.PARAM``, including default values.
 
-    The parameters include ``LOAD_CAP`` if it is set, because no server has such a limit itself.
-    ``weights`` are the clients' entitlements, 1 by default. ``eviction`` names the policy that
-    evicts from the server's cache on behalf of ``clients``, None for the server's own order; its
-    parameters are among ``params``. ``classes`` is the engine's order of priorities; with an order,
-    each priority has a scheduler of its own.
+    - ``params`` include ``LOAD_CAP`` if it is set, because no engine has such a limit, and the
+      parameters of the eviction policy.
+    - ``weights`` are the clients' weights; a client that is not listed has weight 1.
+    - ``eviction`` names the policy that evicts from the server's cache for ``clients``; None means
+      the server's own order.
+    - ``classes`` is the order in which the engine serves priorities. With an order, each priority
+      has a scheduler of its own; None means a single scheduler.
     """
 
     local: str
@@ -65,14 +71,14 @@ class PluginConfig:
         return build_local(self.local, self.params)
 
     def build_eviction(self) -> EvictionPolicy:
-        """Build a fresh eviction policy. Precondition: there is one."""
+        """Build a new eviction policy. Precondition: ``eviction`` is not None."""
         assert self.eviction is not None
         return build_eviction(self.eviction, self.params)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment that makes a server use this configuration.
+        """Return the environment variables that give a server this configuration.
 
-        All variables are set, so that a server does not take over this process's own.
+        All variables are set, so that the server does not inherit values of this process.
         """
         eviction = {"policy": self.eviction, "clients": self.clients} if self.eviction else {}
         return {
@@ -84,7 +90,7 @@ class PluginConfig:
 
     @property
     def has_cap(self) -> bool:
-        """Return whether a load cap is set, for which steps must be timed."""
+        """Return whether a load cap is set. The server then has to time its steps."""
         return LOAD_CAP in self.params
 
     def load_cap(self) -> LoadCap:
@@ -92,13 +98,13 @@ class PluginConfig:
 
 
 class Evicting(NamedTuple):
-    """The eviction policy of a run's servers, and the clients that the policy distinguishes."""
+    """The eviction policy of a run's servers, and the clients that the policy tells apart."""
 
     policy: str | None = None
     clients: tuple[str, ...] = ()
 
 
-OWN_ORDER = Evicting()  # the server's own order
+OWN_ORDER = Evicting()  # the order of the engine itself
 
 
 def plugin_config(
@@ -109,14 +115,14 @@ def plugin_config(
 ) -> PluginConfig:
     """Return the configuration of one scheduler from a run's settings.
 
-    Raises UsageError for an unknown scheduler or eviction policy, an unknown parameter or a value
-    not allowed.
+    Raises UsageError for an unknown scheduler, eviction policy or parameter, and for an invalid
+    value.
 
     Args:
         local: Name of the local scheduler.
         settings: Settings of the run, as ``NAME.PARAM``.
-        weights: Weights by client; 1 for each client that is not named.
-        evicting: Eviction policy and its clients; LRU is the server's own order.
+        weights: Weights by client; a client that is not listed has weight 1.
+        evicting: Eviction policy and its clients; the policy LRU means the server's own order.
     """
     params = make_params(local, local_class(local).Params, settings)
     cap = make_params("engine", EngineParams, settings).load_cap
@@ -125,24 +131,30 @@ def plugin_config(
     if policy in (None, DEFAULT_EVICTION):
         return PluginConfig(local, told, checked)
     eviction_params = make_params(policy, eviction_class(policy).Params, settings)
-    build_eviction(policy, settings).prepare(Setup(clients, checked))  # raises for unknown clients
+    # ``prepare`` raises UsageError for unknown clients
+    build_eviction(policy, settings).prepare(Setup(clients, checked))
     told |= as_settings(policy, eviction_params)
     return PluginConfig(local, told, checked, policy, clients)
 
 
 def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[str, Any]:
-    """Return all parameters that a server reports for a scheduler, with its load cap if any."""
+    """Return all parameters that a server reports for a scheduler, and its load cap if set."""
     told = as_settings(local, params)
     return told if load_cap in (None, NONE) else {**told, LOAD_CAP: load_cap}
 
 
 def config_from(environment: Mapping[str, str]) -> PluginConfig:
-    """Parse the variables of ``PluginConfig.environment``.
+    """Return the configuration in the variables of ``PluginConfig.environment``.
 
     Raises UsageError for an invalid variable.
     """
     local = environment[LOCAL]
-    settings = _read(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
+    if local_class(local).sort_queue is not None:
+        raise UsageError(
+            f"{LOCAL} = {local!r}: is a policy of SGLang itself; leave {LOCAL} out, and start "
+            f"SGLang with --schedule-policy {local}"
+        )
+    settings = read_variable(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     evicting = _evicting(environment)
     for name in settings:
         if not name.startswith((f"{local}.", f"{evicting.policy}.")) and name != LOAD_CAP:
@@ -150,20 +162,24 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
                 f"{SETTINGS}: {name!r} is not a parameter of {local}, the scheduler that "
                 f"{LOCAL} names"
             )
-    weights = _read(environment, WEIGHTS, '{"CLIENT": WEIGHT}')
+    weights = read_variable(environment, WEIGHTS, '{"CLIENT": WEIGHT}')
     return plugin_config(local, settings, weights, evicting)
 
 
 def _evicting(environment: Mapping[str, str]) -> Evicting:
     shape = '{"policy": "POLICY", "clients": ["CLIENT"]}'
-    found = _read(environment, EVICTION, shape)
+    found = read_variable(environment, EVICTION, shape)
     policy, clients = found.get("policy"), found.get("clients", [])
     if found and not (isinstance(policy, str) and isinstance(clients, list) and clients):
         raise UsageError(f"{EVICTION} = {environment[EVICTION]}: must have the form {shape}")
     return Evicting(policy, tuple(map(str, clients)))
 
 
-def _read(environment: Mapping[str, str], variable: str, shape: str) -> dict[str, Any]:
+def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> dict[str, Any]:
+    """Return the JSON object in an environment variable; {} if the variable is not set.
+
+    Raises UsageError for other text; the message shows ``shape``, an example of the object.
+    """
     text = environment.get(variable) or "{}"
     try:
         found = json.loads(text)
@@ -174,62 +190,87 @@ def _read(environment: Mapping[str, str], variable: str, shape: str) -> dict[str
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class PluginReport:
-    """The report of one scheduler process. ``hooks`` counts hook calls by SGLang method."""
-
-    local: str
-    params: Mapping[str, Any]  # every parameter, as NAME.PARAM
-    weights: Mapping[str, float] = field(default_factory=dict)
-    eviction: str | None = None  # our policy that evicts from its cache
-    async_scheduling: bool | None = None  # of vLLM
-    residency: Mapping[str, float] = field(default_factory=dict)  # tokens by client
-    vocab_size: int | None = None
-    hooks: Mapping[str, int] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    counters: Mapping[str, int] = field(default_factory=dict)
-    clients: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+# environment variable; 1 allows engine releases newer than the supported releases
+UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"
 
 
-def fetch_report(url: str) -> list[PluginReport]:
-    """Fetch the reports of the schedulers behind a URL; empty if the server runs SGLang's own.
+def installed(distributions: Sequence[str]) -> str:
+    """Return the version of the first installed distribution of a list, or "" without any of them.
 
-    Raises RunFailed if the server does not answer, or answers unlike SGLang and the emulator.
+    The version is in the metadata of the distribution, so the engine is not imported.
     """
-    info = get_json(f"{url}/server_info")
-    # The emulator has one scheduler and reports it at the top level; SGLang has one for each data
-    # rank.
-    places = [info, *info.get("internal_states", ())]
-    known = PluginReport.__slots__
-    return [
-        PluginReport(**{name: value for name, value in place["fairbench"].items() if name in known})
-        for place in places
-        if "fairbench" in place
-    ]
+    for name in distributions:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return ""
 
 
-def require_active(reports: list[PluginReport], wanted: PluginConfig) -> None:
-    """Raise RunFailed unless every scheduler of the server runs with this configuration."""
-    local = wanted.local
-    if not reports:
-        raise RunFailed(
-            f"the server does not run fairbench's scheduler {local}: fairbench's plugin is "
-            "not active in it"
+def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
+    """Return True for a supported release, and False for a newer release that the user allows.
+
+    ``supported`` lists the supported releases, oldest first. Raises UsageError for any other
+    release, and if the engine is not installed.
+    """
+    if not found:
+        raise UsageError(f"{engine} is not installed in this Python")
+    release = found.partition("+")[0]
+    if release in supported:
+        return True
+    oldest, newest = supported[0], supported[-1]
+    window = f"the schedulers run inside {oldest} to {newest}"
+    if _release_numbers(release) <= _release_numbers(newest):
+        raise UsageError(f"{engine} {found} is not supported: {window}")
+    if os.environ.get(UNTESTED) != "1":
+        raise UsageError(
+            f"{engine} {found} is not supported: {window}; to try a newer release, give "
+            f"--allow-untested-release, or set {UNTESTED}=1 in the server's environment"
         )
-    for report in reports:
-        if report.local != local:
-            raise RunFailed(f"the server runs the scheduler {report.local} instead of {local}")
-        if report.eviction != wanted.eviction:
-            evicts, expected = (
-                f"by {policy}" if policy else "in its own order"
-                for policy in (report.eviction, wanted.eviction)
-            )
-            raise RunFailed(f"the server evicts {evicts} instead of {expected}")
-        for name in {**wanted.params, LOAD_CAP: None}:
-            found, value = report.params.get(name), wanted.params.get(name)
-            if found != value:
-                raise RunFailed(f"the server runs {local} with {name} = {found} instead of {value}")
-        if report.weights != wanted.weights:
-            raise RunFailed(
-                f"the server has the weights {report.weights} instead of {wanted.weights}"
-            )
+    return False
+
+
+def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
+    """Raise UsageError unless the engine has a function with the expected first parameters.
+
+    ``target`` is the dotted name of the function; ``expected`` are the names of its first
+    parameters.
+    """
+    try:
+        function = pkgutil.resolve_name(target)
+    except AttributeError as error:
+        raise UsageError(f"{engine} has no {target}: {error}") from None
+    except Exception as error:  # a broken dependency may raise any exception
+        raise UsageError(f"{engine} cannot be imported: {_cause(error)}") from None
+    found = tuple(inspect.signature(function).parameters)
+    if found[: len(expected)] != expected:
+        raise UsageError(
+            f"{engine}'s {target} takes the arguments {', '.join(found)} instead of "
+            f"{', '.join(expected)}"
+        )
+
+
+def _cause(error: BaseException) -> str:
+    """Return the first line of the root cause of a failed import."""
+    while (deeper := error.__cause__ or error.__context__) is not None:
+        error = deeper
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def allow_untested() -> None:
+    """Allow engine releases newer than the supported releases, here and in started servers."""
+    os.environ[UNTESTED] = "1"
+
+
+def untested_environment() -> dict[str, str]:
+    """Return this process's ``UNTESTED`` variable for a server on another machine."""
+    return {UNTESTED: "1"} if os.environ.get(UNTESTED) == "1" else {}
+
+
+def _release_numbers(release: str) -> tuple[int, ...]:
+    numbers = []
+    for part in release.split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)

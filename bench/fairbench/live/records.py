@@ -1,23 +1,28 @@
-"""Live records: written line by line during a run, and read back into tables.
+"""Records of live runs: files of JSON lines, their conversion to tables, and several drivers.
 
-Times are seconds since the start of the run. Clients and states are by name.
+Times are seconds since the start of the run. Clients and states are names.
+
+Each of several drivers has a folder with its records and the offset of its clock. Records are
+written as soon as a request or program ends. After a crash, ``fairbench recover`` therefore merges
+the same files as at the end of a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
 from fairbench.errors import DataError, RunFailed, UsageError
+from fairbench.files.formats import json_file
 from fairbench.files.reader import lines
-from fairbench.live.service_rows import service_of
 from fairbench.metrics.records import STATUS_NAMES, Programs, Requests
+from fairbench.metrics.service_rows import service_of
 from fairbench.metrics.tables import Tables
 
 FINISHED, REFUSED, UNFINISHED = STATUS_NAMES
@@ -25,18 +30,25 @@ REQUESTS_FILE, PROGRAMS_FILE = "requests.jsonl", "programs.jsonl"
 
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]  # in seconds
+# seconds since the start of the run
+Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
     """A finished request: the columns of ``metrics.records.Requests``, and further facts.
 
-    ``arrival_s`` is when the request was due (after waiting ``held_s`` for a free slot), ``sent_s``
-    when it was sent, None if it was not. ``admitted_s`` is None unless the server says how long it
-    queued. ``cached_tokens`` is None if the server does not say. ``chunk_s`` and ``chunk_tokens``
-    are the times and sizes of the chunks of output. ``error`` says why a request was refused or
-    broke off. ``min_new_tokens`` is the smallest length that the request asked for. ``estimated``
-    is true if the server did not report the tokens of the prompt or of the answer.
+    - ``arrival_s`` is the time at which the request was due, plus ``held_s`` seconds in which the
+      driver had no free slot.
+    - ``submit_s`` is the time at which the driver sent the request, or None for an unsent request.
+      The key in the file is "sent_s".
+    - ``admitted_s`` is None unless the server reports how long the request was queued.
+    - ``cached_tokens`` is None unless the server reports the number.
+    - ``chunk_s`` and ``chunk_tokens`` are the times and the sizes in tokens of the received chunks.
+    - ``error`` is the reason why the request was refused or its answer broke off.
+    - ``min_new_tokens`` is the minimum number of output tokens that the request asked for.
+    - ``estimated`` is true if the server did not report the tokens of the prompt or of the answer.
+    - ``compulsory_tokens`` are the tokens of the prompt that no earlier prompt or answer contains,
+      or None if unknown.
     """
 
     request_id: Count
@@ -45,7 +57,7 @@ class RequestRecord(msgspec.Struct, frozen=True):
     depth: Count
     worker: Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
     arrival_s: Time
-    sent_s: Time | None
+    submit_s: Time | None = msgspec.field(name="sent_s")
     held_s: Time
     admitted_s: Time | None
     first_token_s: Time | None
@@ -61,6 +73,7 @@ class RequestRecord(msgspec.Struct, frozen=True):
     chunk_tokens: list[Count]
     min_new_tokens: Count | None = None
     estimated: bool = False
+    compulsory_tokens: Count | None = None
 
 
 class ProgramRecord(msgspec.Struct, frozen=True):
@@ -86,29 +99,35 @@ class LiveRecords:
 
 
 def read_records(directory: Path) -> LiveRecords:
-    """Read the records in a directory, without a truncated last line.
+    """Read the records in a directory, without an incomplete last line.
 
-    Raises DataError if a file is unreadable, or for a wrong line, which it names.
+    Raises DataError if a file is unreadable or a line is invalid; the message names the line.
     """
     return LiveRecords(
-        _read(directory / REQUESTS_FILE, RequestRecord),
-        _read(directory / PROGRAMS_FILE, ProgramRecord),
+        _read_file(directory / REQUESTS_FILE, RequestRecord),
+        _read_file(directory / PROGRAMS_FILE, ProgramRecord),
     )
 
 
 def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
-    """Return records as tables of simulated runs, with a service log derived from the requests.
+    """Return records as tables of a simulated run, with a service log computed from the requests.
 
-    If the server does not report it, a request counts as admitted at its first token, and its input
-    as uncached; where the server reports cached tokens of other requests, the input of this request
-    counts as neither. Raises DataError for a client that is not in ``clients``.
+    If the server does not report an admission, the request counts as admitted at its first token.
+    If the server reports cached tokens for no request, all input counts as uncached. If the server
+    reports cached tokens for other requests only, the input of this request counts as neither
+    cached nor uncached. Raises DataError for a client that is not in ``clients``.
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
-    columns = _columns(rows, RequestRecord, clients)
-    # the time of the client; in a simulation the column says when KV memory was sent
-    del columns["sent_s"]
+    columns = _arrays(rows, RequestRecord, clients)
+    # The tables of a simulation have no column for the time at which a client sent a request.
+    del columns["submit_s"]
     if not columns["estimated"].any():
         del columns["estimated"]
+    answered = columns["finish_s"] == columns["finish_s"]
+    if np.isnan(columns["compulsory_tokens"][answered]).any():
+        del columns["compulsory_tokens"]
+    else:
+        columns["compulsory_tokens"] = np.nan_to_num(columns["compulsory_tokens"])
     admitted, first = columns["admitted_s"], columns["first_token_s"]
     columns["admitted_s"] = np.where(np.isnan(admitted), first, np.fmin(admitted, first))
     unknown = np.isnan(columns["admitted_s"])
@@ -125,7 +144,7 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     return Tables(
         list(clients),
         requests,
-        Programs.from_columns(_columns(programs, ProgramRecord, clients)),
+        Programs.from_columns(_arrays(programs, ProgramRecord, clients)),
         service_of(requests, last_s),
     )
 
@@ -133,10 +152,10 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
 _Record = TypeVar("_Record", RequestRecord, ProgramRecord)
 
 
-def _columns(
+def _arrays(
     records: Iterable[Any], kind: type[msgspec.Struct], clients: Sequence[str]
 ) -> dict[str, Any]:
-    """Return arrays by field, without lists: None becomes NaN, clients and states numbers."""
+    """Return an array for each field that is no list. None becomes NaN; names become numbers."""
     rows = [msgspec.structs.astuple(record) for record in records]
     names = kind.__struct_fields__
     table = dict(zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True))
@@ -160,12 +179,12 @@ def _codes(what: str, values: Iterable[str], names: Sequence[str]) -> list[int]:
         ) from None
 
 
-def _read(path: Path, kind: type[_Record]) -> list[_Record]:
+def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
     decode = msgspec.json.Decoder(kind).decode
     records = []
     for number, line in lines(path, f"{path}", blank=True, streamed=True):
         if not line.endswith(b"\n"):
-            break  # the last line was cut off
+            break  # the writing process ended within the last line
         try:
             records.append(decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -174,7 +193,7 @@ def _read(path: Path, kind: type[_Record]) -> list[_Record]:
 
 
 class Journal:
-    """Two JSON lines files in a directory. Each record is written immediately.
+    """Two files of JSON lines in a directory, to which each record is written immediately.
 
     Raises UsageError if the files cannot be created.
     """
@@ -188,14 +207,17 @@ class Journal:
         self._encode = msgspec.json.Encoder().encode
 
     def request(self, record: RequestRecord) -> None:
-        """Append a request. Raises RunFailed if that is impossible, such as on a full disk."""
-        self._append(self._requests, record)
+        """Append a request.
+
+        Raises RunFailed if the file cannot be written, such as on a full disk.
+        """
+        self._write_line(self._requests, record)
 
     def program(self, record: ProgramRecord) -> None:
-        """Append a program. Raises the errors of ``request``."""
-        self._append(self._programs, record)
+        """Append a program. Raises RunFailed if the file cannot be written."""
+        self._write_line(self._programs, record)
 
-    def _append(self, file: FileIO, record: msgspec.Struct) -> None:
+    def _write_line(self, file: FileIO, record: msgspec.Struct) -> None:
         try:
             file.write(self._encode(record) + b"\n")
         except OSError as error:
@@ -207,3 +229,155 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self._requests.close()
         self._programs.close()
+
+
+ROUNDS = 20
+CLOCK_FILE = "clock.json"
+FOLDER = "driver-{number}"
+TIMES = ("arrival_s", "submit_s", "admitted_s", "first_token_s", "finish_s")
+
+R = TypeVar("R", RequestRecord, ProgramRecord)
+
+
+class Offset(msgspec.Struct, frozen=True):
+    """The number of seconds by which a driver's clock is ahead of this machine's clock.
+
+    The error of ``offset_s`` is at most ``uncertainty_s`` seconds. ``at_s`` is the time of the
+    measurement on this machine's clock, in seconds.
+    """
+
+    at_s: float
+    offset_s: float
+    uncertainty_s: float
+
+
+def compare_clocks(
+    ask: Callable[[], float], now_s: Callable[[], float], rounds: int = ROUNDS
+) -> Offset:
+    """Return by how many seconds the clock that ``ask`` reads is ahead of the clock ``now_s``.
+
+    ``ask`` takes time, because another process reads its clock between request and reply. The
+    reading is assigned to the midpoint between request and reply. The error is at most half the
+    round trip, even if the two directions take different times (Cristian, "Probabilistic clock
+    synchronization", 1989). The result is from the fastest of ``rounds`` readings.
+    """
+    return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
+
+
+def _once(ask: Callable[[], float], now_s: Callable[[], float]) -> Offset:
+    asked_s, read_s, heard_s = now_s(), ask(), now_s()
+    middle_s = (asked_s + heard_s) / 2
+    return Offset(middle_s, read_s - middle_s, (heard_s - asked_s) / 2)
+
+
+class ClockComparison(msgspec.Struct, frozen=True):
+    """A driver's clock compared with this machine's clock before and after a run.
+
+    ``after`` is None if the clock was not read again. ``host`` names the driver's machine; None
+    means this machine.
+    """
+
+    before: Offset
+    after: Offset | None = None
+    host: str | None = None
+
+    @property
+    def drift_s(self) -> float:
+        """The change of the offset during the run in seconds; 0 within the combined uncertainty."""
+        if self.after is None:
+            return 0.0
+        drift_s = self.after.offset_s - self.before.offset_s
+        unsure_s = self.after.uncertainty_s + self.before.uncertainty_s
+        return drift_s if abs(drift_s) > unsure_s else 0.0
+
+    @property
+    def uncertainty_s(self) -> float:
+        """The uncertainty in seconds of times that this comparison corrects."""
+        after = self.before if self.after is None else self.after
+        return max(self.before.uncertainty_s, after.uncertainty_s)
+
+    def ahead_s(self, since_s: float) -> float:
+        """Return the drift of the driver's clock ``since_s`` seconds after the first comparison."""
+        if self.after is None or self.after.at_s <= self.before.at_s:
+            return 0.0
+        return self.drift_s * since_s / (self.after.at_s - self.before.at_s)
+
+
+class Shard(NamedTuple):
+    """A share of the load: driver ``number`` drives every ``drivers``-th client."""
+
+    number: int = 0
+    drivers: int = 1
+
+    def clients_of(self, clients: Sequence[Any]) -> Sequence[Any]:
+        return clients[self.number :: self.drivers]
+
+
+WHOLE = Shard()
+
+
+def write_clock(folder: Path, comparison: ClockComparison) -> None:
+    """Store a clock comparison in the folder of its driver."""
+    hidden = folder / f".{CLOCK_FILE}"
+    hidden.write_bytes(msgspec.json.encode(comparison) + b"\n")
+    hidden.replace(folder / CLOCK_FILE)
+
+
+def clocks(folder: Path) -> list[ClockComparison]:
+    """Return the clock comparisons of all drivers in order; the list is empty with a single driver.
+
+    Raises DataError if a comparison cannot be read.
+    """
+    found: list[ClockComparison] = []
+    while (path := folder / FOLDER.format(number=len(found)) / CLOCK_FILE).exists():
+        try:
+            found.append(msgspec.convert(json_file(path, f"{path}"), ClockComparison))
+        except msgspec.ValidationError as error:
+            raise DataError(f"{path}: {error}") from None
+    return found
+
+
+def merge(folder: Path, time_scale: float) -> None:
+    """Write the records of several drivers into ``folder``, with times on this machine's clock.
+
+    ``time_scale`` is the number of emulated seconds per real second. A second call writes the same
+    records.
+    """
+    found = clocks(folder)
+    if not found:
+        return
+    with Journal(folder) as journal:
+        for number, clock in enumerate(found):
+            records = read_records(folder / FOLDER.format(number=number))
+            for request in records.requests:
+                journal.request(corrected(request, clock, time_scale))
+            for program in records.programs:
+                journal.program(corrected(program, clock, time_scale))
+
+
+def corrected(record: R, clock: ClockComparison, time_scale: float) -> R:
+    """Return the record with its times on this machine's clock, corrected for clock drift."""
+    if not clock.drift_s:
+        return record
+
+    def ours(time_s: float) -> float:
+        return time_s - clock.ahead_s(time_s / time_scale) * time_scale
+
+    times = {name: getattr(record, name, None) for name in TIMES}
+    changed: dict[str, Any] = {name: ours(at_s) for name, at_s in times.items() if at_s is not None}
+    if isinstance(record, RequestRecord):
+        changed["chunk_s"] = [ours(at_s) for at_s in record.chunk_s]
+    return msgspec.structs.replace(record, **changed)
+
+
+def driver_entries(folder: Path) -> list[dict[str, float | str]]:
+    """Return an entry for each driver in the run's manifest: remote host, if any, and clock."""
+    return [
+        {
+            **({} if clock.host is None else {"host": clock.host}),
+            "offset_s": clock.before.offset_s,
+            "uncertainty_s": clock.uncertainty_s,
+            "drift_s": clock.drift_s,
+        }
+        for clock in clocks(folder)
+    ]

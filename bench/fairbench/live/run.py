@@ -1,8 +1,9 @@
-"""A live experiment: starts workers, router and driver; returns tables and summary."""
+"""A live experiment: start of workers and router, the load of the driver, and the result."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -10,42 +11,152 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fairbench.config import ExperimentSpec
+from fairbench.config.backend import PORTS, fill_command
+from fairbench.config.flag import weight_flags
 from fairbench.errors import RunFailed
-from fairbench.live.backends.base import LiveOptions, Served, too_small
+from fairbench.files.formats import toml_value
+from fairbench.live.backends.base import (
+    LiveOptions,
+    Served,
+    objective_flags,
+    objectives,
+    sent_names,
+    sent_weights,
+    too_small,
+)
 from fairbench.live.backends.endpoint import told_by
-from fairbench.live.backends.registry import live_backend
-from fairbench.live.backends.workers import Workers, running_workers
+from fairbench.live.backends.workers import Workers, live_backend, running_workers
 from fairbench.live.driver.drive import DriveProgress, DriveResult, drive
-from fairbench.live.driver.target import Target
-from fairbench.live.outcome import outcome, write_served
-from fairbench.live.processes.addresses import LOOPBACK
-from fairbench.live.processes.router import running_router
-from fairbench.live.processes.servers import Server, ServersProgress
-from fairbench.live.sent_names import objectives, sent_names
+from fairbench.live.driver.target import DriverTarget
+from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
+from fairbench.live.processes.process import HERE, LocalPlace
+from fairbench.live.processes.servers import (
+    HEALTH_TIMEOUT_S,
+    Recipe,
+    Server,
+    ServersProgress,
+    start_all,
+    stop_all,
+)
+from fairbench.live.server_facts import status_of
+from fairbench.live.summary import outcome, write_served
 from fairbench.metrics.tables import RunResult
 from fairbench.results.new_directories import run_folder
+from fairbench.schedulers.gateway.registry import ADMISSION
+from fairbench.schedulers.params import as_settings
+
+UNLIMITED = 10**9
+# pages that report that a router is ready; a router may lack some of them
+READY_PAGES = ("/health", "/v1/models", "/readiness")
+
+
+def router_recipe(
+    spec: ExperimentSpec, workers: Sequence[WorkerAddress], listen: str = LOOPBACK
+) -> Recipe:
+    """Return the recipe for ``fairbench serve`` with the experiment's router and its parameters.
+
+    If the backend has an external router, the recipe starts that router's command. The router
+    listens at the address ``listen``.
+    """
+    place = LocalPlace(host=listen, listen=listen)
+    theirs = None if spec.backend is None else spec.backend.external_router
+    if theirs is not None:
+        return external_recipe(theirs, workers, spec.model, place)
+
+    def command(ports: Sequence[int]) -> list[str]:
+        arguments = [sys.executable, "-m", "fairbench", "serve", "--router", spec.router]
+        arguments += ["--host", listen, "--port", str(ports[0])]
+        # The load of an experiment may overload the workers, so the queue has no limit. When the
+        # run ends, no client waits for the remaining answers.
+        arguments += ["--max-queue", str(UNLIMITED), "--grace", "0", "--no-client-limit"]
+        for worker in workers:
+            arguments += ["--worker-url", worker.as_option()]
+        for key, value in spec.settings.items():
+            if key.startswith(f"{spec.router}."):
+                arguments += ["--set", f"{key}={toml_value(value)}"]
+        arguments += [*_admission_flags(spec), *objective_flags(spec)]
+        return [*arguments, *weight_flags(sent_weights(spec))]
+
+    return Recipe("router", command, place=place)
+
+
+def _admission_flags(spec: ExperimentSpec) -> list[str]:
+    """Return the flags of admission control, whose default profile is the experiment's."""
+    params = spec.admission
+    if params is None:
+        return []
+    settings = as_settings(ADMISSION, replace(params, profile=params.profile or spec.gpu))
+    assigned = (f"{key}={toml_value(value)}" for key, value in settings.items())
+    return [part for one in assigned for part in ("--set", one)]
+
+
+def external_recipe(
+    words: Sequence[str], workers: Sequence[WorkerAddress], model: str, place: LocalPlace = HERE
+) -> Recipe:
+    """Return the recipe for an external router with the ``words`` of its ``router_command``."""
+    urls = [worker.url for worker in workers]
+    return Recipe(
+        "router",
+        lambda ports: fill_command(
+            words, host=place.listen, ports=ports, workers=urls, model=model
+        ),
+        ports=PORTS,
+        ready=takes_requests,
+        place=place,
+    )
+
+
+def takes_requests(url: str) -> bool:
+    """Return whether all pages answer, some page reports success, and no page reports an error 5xx.
+
+    The page ``/health`` of sglang-router succeeds before the router has a worker; ``/readiness``
+    does not.
+    """
+    found = [status_of(url + page, timeout_s=HEALTH_TIMEOUT_S) for page in READY_PAGES]
+    answers = [status for status in found if status is not None]
+    return len(answers) == len(found) and min(answers) < 300 and max(answers) < 500
+
+
+@contextmanager
+def running_router(
+    spec: ExperimentSpec,
+    workers: Sequence[WorkerAddress],
+    log_dir: Path,
+    *,
+    timeout_s: float,
+    interrupted: Callable[[], bool] = lambda: False,
+    listen: str = LOOPBACK,
+) -> Iterator[Server]:
+    """Start the router, which ends with the block. Raises the errors of ``start_all``."""
+    recipe = router_recipe(spec, workers, listen)
+    (server,) = start_all([recipe], log_dir, timeout_s=timeout_s, interrupted=interrupted)
+    try:
+        yield server
+    finally:
+        stop_all([server])
+
 
 OnProgress = Callable[[ServersProgress | DriveProgress], None]
 
 
 class Driving(Protocol):
-    """A function that drives clients like ``live.driver.drive``, but blocks."""
+    """The interface of functions that drive clients like ``drive``, but block."""
 
     def __call__(
         self,
         spec: ExperimentSpec,
-        target: Target,
+        target: DriverTarget,
         folder: Path,
         *,
         vocab: range,
         on_progress: Callable[[DriveProgress], None],
         interrupted: Callable[[], bool],
     ) -> DriveResult:
-        """Drive the clients; at the end the records are in ``folder``."""
+        """Drive the clients. At the end, the records are in ``folder``."""
 
 
 def drive_here(*work: Any, **options: Any) -> DriveResult:
-    """Drive the clients in this process, by the arguments of ``Driving``."""
+    """Drive the clients in this process, with the arguments of ``Driving``."""
     return asyncio.run(drive(*work, **options))
 
 
@@ -60,13 +171,13 @@ def run_live(
     driving: Driving = drive_here,
     listen: str = LOOPBACK,
 ) -> RunResult:
-    """Run an experiment on its backend; finished requests are written to ``directory`` at once.
+    """Run an experiment on its backend. Finished requests are written to ``directory`` at once.
 
-    ``workers`` that ``serve`` the spec are used after their caches were emptied, and are left
-    running; without ``workers``, some are started and ended. ``driving`` sends the load from places
-    that reach the router at ``listen``, an address of this machine. Once ``interrupted`` the run
-    ends as it stands. Raises RunFailed if servers fail to start, KeyboardInterrupt if interrupted
-    before they have started.
+    If ``workers`` are given, they must fit the spec (see ``can_serve``); their caches are emptied
+    first, and they keep running. Without ``workers``, workers are started and ended. ``driving``
+    sends the load from machines that reach the router at ``listen``, an address of this machine.
+    When ``interrupted`` returns true, the run ends with its present records. Raises RunFailed if
+    servers fail to start, and KeyboardInterrupt if interrupted before the start.
     """
     with run_folder(directory) as folder:
         with _serving(spec, folder, options, workers, on_progress, interrupted, listen) as serving:
@@ -79,7 +190,7 @@ def run_live(
                 on_progress=on_progress,
                 interrupted=lambda: interrupted() or bool(serving.broken()),
             )
-            ended, broken, remarks = serving.ended(), serving.broken(), serving.remarks()
+            ended, broken, remarks = serving.ended_workers(), serving.broken(), serving.remarks()
         return outcome(
             *(spec, folder, driven, serving.served), ended=ended, broken=broken, remarks=remarks
         )
@@ -89,18 +200,18 @@ def run_live(
 class _Serving:
     """A backend that is ready for load: its target, its description, and its processes."""
 
-    target: Target
+    target: DriverTarget
     served: Served
     workers: Sequence[Server] = ()
     router: Server | None = None
     remarks: Callable[[], Mapping[str, str]] = dict
 
-    def ended(self) -> list[str]:
-        """Return the names of workers that have ended meanwhile, including restarted ones."""
+    def ended_workers(self) -> list[str]:
+        """Return the names of workers that have ended, including restarted workers."""
         return [one.named_with_place() for one in self.workers if one.deaths or one.has_ended]
 
     def broken(self) -> str:
-        """Return why no request can be served any more, or "" if some can."""
+        """Return why no request can be served any more, or "" if some worker can."""
         if self.router is not None and self.router.has_ended:
             return f"the router ended during the run, with {self.router.last_words()}"
         if self.workers and all(worker.has_ended for worker in self.workers):
@@ -118,7 +229,7 @@ def _serving(
     interrupted: Callable[[], bool],
     listen: str,
 ) -> Iterator[_Serving]:
-    """Yield the backend once ready; the processes started for it end with the block."""
+    """Yield the backend when it is ready. The processes started for it end with the block."""
     backend = live_backend(spec)
     if (url := backend.running_at) is not None:
         served = backend.served(told_by(url, options.headers))
@@ -132,7 +243,7 @@ def _serving(
                 )
             )
         else:
-            assert workers.serve(spec), "these workers differ from those that the spec asks for"
+            assert workers.can_serve(spec), "these workers differ from those that the spec asks for"
             workers.flush_cache()
         router = stack.enter_context(
             running_router(

@@ -1,21 +1,82 @@
-"""Facts about a server from its metrics (vLLM, under SGLang's keys) or its model's files."""
+"""Reports of servers: HTTP requests to information pages, and the facts on these pages."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPException
 from math import isfinite
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
-from fairbench.errors import DataError
-from fairbench.files.json_text import json_file
-from fairbench.live.plugin_config import LIMIT, PROOF
+from fairbench.errors import DataError, RunFailed
+from fairbench.files.formats import json_file
+from fairbench.live.plugin_config import LIMIT, LOAD_CAP, PROOF, PluginConfig
+
+TIMEOUT_S = 10.0  # limit in seconds on the time for which a server sends no data
+NO_HEADERS: Mapping[str, str] = {}
+
+_direct = build_opener(ProxyHandler({}))
+
+
+def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> bool:
+    """Return whether the server answers at ``url`` with status 2xx within ``timeout_s`` seconds."""
+    status = status_of(url, method=method, timeout_s=timeout_s)
+    return status is not None and status < 300
+
+
+def status_of(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> int | None:
+    """Return the HTTP status at ``url``, or None without an answer within ``timeout_s`` seconds."""
+    try:
+        with _direct.open(Request(url, method=method), timeout=timeout_s) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        with error:
+            return error.code
+    except (OSError, HTTPException):
+        return None
+
+
+def get_text(
+    url: str, *, headers: Mapping[str, str] = NO_HEADERS, timeout_s: float = TIMEOUT_S
+) -> str:
+    """Return the text at ``url``.
+
+    Raises RunFailed without an answer within ``timeout_s`` seconds.
+    """
+    try:
+        with _direct.open(Request(url, headers=dict(headers)), timeout=timeout_s) as answer:
+            content: bytes = answer.read()
+    except (OSError, HTTPException) as error:
+        raise RunFailed(f"{url}: {error}") from None
+    return content.decode("utf-8", "replace")
+
+
+def get_json(
+    url: str, *, headers: Mapping[str, str] = NO_HEADERS, timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
+    """Return the JSON object at ``url``.
+
+    Raises RunFailed if the server does not answer within ``timeout_s`` seconds or sends other data.
+    """
+    try:
+        content = json.loads(get_text(url, headers=headers, timeout_s=timeout_s))
+    except ValueError as error:
+        raise RunFailed(f"{url}: {error}") from None
+    if not isinstance(content, dict):
+        raise RunFailed(f"{url}: the answer is not a JSON object")
+    return content
+
 
 POOL = "vllm:cache_config_info"
 MOST_RUNNING = "max_running_requests"
 
 
 def vocab_size_of(model: str) -> int | None:
-    """Return ``vocab_size`` from the ``config.json`` in a model's folder, None if unavailable."""
+    """Return ``vocab_size`` in a model folder's file config.json, or None without the value."""
     try:
         config = json_file(Path(model) / "config.json", model)
         return int(config.get("text_config", config)["vocab_size"])
@@ -24,11 +85,14 @@ def vocab_size_of(model: str) -> int | None:
 
 
 def info_in(metrics: str) -> dict[str, Any]:
-    """Return the known pool and block size, and the plugin's report and limit.
+    """Return the facts in a page of Prometheus metrics, under SGLang's keys.
 
-    Raises ValueError for a text that is not metrics.
+    The facts are the KV pool and the block size in tokens, the plugin's report, and the limit on
+    running requests. Missing facts are left out. Raises ValueError if the text is not a page of
+    metrics.
     """
-    from prometheus_client.parser import text_string_to_metric_families  # part of the extra `live`
+    # The package is in the extra `live`.
+    from prometheus_client.parser import text_string_to_metric_families
 
     info: dict[str, Any] = {}
     for family in text_string_to_metric_families(metrics):
@@ -38,14 +102,14 @@ def info_in(metrics: str) -> dict[str, Any]:
                 blocks, size = int(labels["num_gpu_blocks"]), int(labels["block_size"])
                 info |= {"max_total_num_tokens": (blocks - 1) * size, "page_size": size}
             elif sample.name == PROOF and sample.value == 1:
-                info["fairbench"] = _report(labels)
+                info["fairbench"] = _plugin_report(labels)
             elif sample.name == LIMIT and isfinite(sample.value):
                 info[MOST_RUNNING] = int(sample.value)
     return info
 
 
-def _report(labels: dict[str, str]) -> dict[str, Any]:
-    import msgspec  # part of the extra `live`, too
+def _plugin_report(labels: dict[str, str]) -> dict[str, Any]:
+    import msgspec  # the package is in the extra `live`
 
     try:
         told = {name: msgspec.json.decode(labels[name]) for name in ("params", "weights")}
@@ -55,3 +119,72 @@ def _report(labels: dict[str, str]) -> dict[str, Any]:
         raise ValueError(f"{PROOF}: {error}") from None
     eviction = {"eviction": labels["eviction"]} if labels.get("eviction") else {}
     return {"local": labels["local"], **told, **eviction}
+
+
+@dataclass(frozen=True, slots=True)
+class PluginReport:
+    """The report of one process that runs a scheduler of fairbench.
+
+    - ``params`` holds each parameter as ``NAME.PARAM``.
+    - ``eviction`` names fairbench's eviction policy; None means the server's own order.
+    - ``async_scheduling`` is whether vLLM schedules asynchronously.
+    - ``residency`` holds the tokens of KV memory that each client holds.
+    - ``hooks`` counts the calls of each hooked method of SGLang.
+    """
+
+    local: str
+    params: Mapping[str, Any]
+    weights: Mapping[str, float] = field(default_factory=dict)
+    eviction: str | None = None
+    async_scheduling: bool | None = None
+    residency: Mapping[str, float] = field(default_factory=dict)
+    vocab_size: int | None = None
+    hooks: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
+    clients: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+
+
+def fetch_report(url: str) -> list[PluginReport]:
+    """Fetch the reports of all scheduler processes behind a URL.
+
+    The list is empty if the server runs only schedulers of its engine. Raises RunFailed if the
+    server does not answer or if its answer differs from the answers of SGLang and the emulator.
+    """
+    info = get_json(f"{url}/server_info")
+    # The emulator has one scheduler, whose report is at the top level. SGLang has a report for each
+    # data-parallel rank.
+    places = [info, *info.get("internal_states", ())]
+    known = PluginReport.__slots__
+    return [
+        PluginReport(**{name: value for name, value in place["fairbench"].items() if name in known})
+        for place in places
+        if "fairbench" in place
+    ]
+
+
+def require_active(reports: list[PluginReport], wanted: PluginConfig) -> None:
+    """Raise RunFailed unless every scheduler of the server has the configuration ``wanted``."""
+    local = wanted.local
+    if not reports:
+        raise RunFailed(
+            f"the server does not run fairbench's scheduler {local}: fairbench's plugin is "
+            "not active in it"
+        )
+    for report in reports:
+        if report.local != local:
+            raise RunFailed(f"the server runs the scheduler {report.local} instead of {local}")
+        if report.eviction != wanted.eviction:
+            evicts, expected = (
+                f"by {policy}" if policy else "in its own order"
+                for policy in (report.eviction, wanted.eviction)
+            )
+            raise RunFailed(f"the server evicts {evicts} instead of {expected}")
+        for name in {**wanted.params, LOAD_CAP: None}:
+            found, value = report.params.get(name), wanted.params.get(name)
+            if found != value:
+                raise RunFailed(f"the server runs {local} with {name} = {found} instead of {value}")
+        if report.weights != wanted.weights:
+            raise RunFailed(
+                f"the server has the weights {report.weights} instead of {wanted.weights}"
+            )

@@ -1,4 +1,4 @@
-"""The summary of a live run: the keys of a simulated run, and client-side metrics."""
+"""The result of a live run from its records, also for a killed run: summary and notes."""
 
 from __future__ import annotations
 
@@ -6,78 +6,87 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf, isfinite
+from math import inf
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import ServiceBound
-from fairbench.errors import printable, shortened
-from fairbench.live.backends.base import Served
+from fairbench.engine.contract import CONTRACTS
+from fairbench.errors import DataError, printable, shortened
+from fairbench.files.formats import json_file
+from fairbench.files.reader import MissingFile
+from fairbench.hardware.catalogue import is_known, load_profile
+from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.live.backends.base import Served, time_scale_of
 from fairbench.live.driver.drive import DriveResult
-from fairbench.live.records import FINISHED, REFUSED, LiveRecords, RequestRecord
+from fairbench.live.records import (
+    FINISHED,
+    REFUSED,
+    LiveRecords,
+    RequestRecord,
+    driver_entries,
+    merge,
+    read_records,
+    tables_of,
+)
 from fairbench.metrics.catalogue import forget_needing
 from fairbench.metrics.metric import Needs
-from fairbench.metrics.records import Facts, Floats
+from fairbench.metrics.records import Facts, Floats, Measurements, TokenGaps, WorkPrices
 from fairbench.metrics.summary import summarize
-from fairbench.metrics.tables import Tables
-from fairbench.metrics.totals import distribution
-from fairbench.results.header import run_header
-from fairbench.results.run_facts import cluster_bound, run_facts
+from fairbench.metrics.tables import RunResult, Tables
+from fairbench.metrics.totals import statistic_of
+from fairbench.results.run_facts import cluster_bound, engine_prices, run_facts
+from fairbench.results.summary import run_header
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 
 _MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
-LATE_MS = 10.0  # P99 lateness above which a run is flagged
+LATE_MS = 10.0  # limit in milliseconds on the P99 lateness, above which the result has a note
 NO_CACHED = "the server does not report cached tokens"
 CACHED_AT_END = (
     "the server reports cached tokens at the end of an answer, and too many answers had not ended"
 )
-FEW_CUT = 0.05  # part of the answers that may lack cached tokens because they did not end
+# limit on the fraction of answers that may lack cached tokens because they did not end
+FEW_CUT = 0.05
 NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"
 
 
-def lateness_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
-    """Return ``lateness_{p50,p99,max}_ms``: the delay between due time and sending of requests.
-
-    The values are NaN if no request was sent.
-    """
-    late_ms = np.array([1000 * (r.sent_s - r.arrival_s) for r in requests if r.sent_s is not None])
-    return _percentiles("lateness", "ms", late_ms)
+def lateness_ms(requests: Iterable[RequestRecord]) -> Floats:
+    """Return the milliseconds between the due time and the sending of each sent request."""
+    return np.array(
+        [1000 * (r.submit_s - r.arrival_s) for r in requests if r.submit_s is not None], float
+    )
 
 
-def _percentiles(name: str, unit: str, values: Floats) -> dict[str, float]:
-    found = np.percentile(values, [50, 99, 100]).tolist() if len(values) else [np.nan] * 3
-    keys = (f"{name}_{statistic}_{unit}" for statistic in ("p50", "p99", "max"))
-    return dict(zip(keys, found, strict=True))
+def gaps_s(requests: Iterable[RequestRecord]) -> Floats:
+    """Return the seconds between the single tokens of finished requests.
 
-
-def itl_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
-    """Return ``{mean,median,std,p50,p99}_itl_ms`` over the token gaps of completed requests.
-
-    Tokens that arrive together share the preceding gap evenly, as in SGLang's benchmark.
+    Tokens that arrive together share the preceding gap equally, as in SGLang's benchmark.
     """
     gaps = [token_gaps_s(r.chunk_s, r.chunk_tokens) for r in requests if r.status == FINISHED]
-    return distribution("itl", np.concatenate(gaps) if gaps else np.array([]))
+    return np.concatenate(gaps) if gaps else np.array([])
 
 
 def token_gaps_s(chunk_s: Sequence[float], chunk_tokens: Sequence[int]) -> Floats:
-    """Return the gap before each token after the first chunk."""
+    """Return the gap in seconds before each token after the first chunk."""
     tokens = np.array(chunk_tokens[1:], dtype=np.int64)
     gaps: Floats = np.repeat(np.diff(chunk_s) / tokens, tokens)
     return gaps
 
 
 def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
-    """Count the errors that ended requests by kind, most frequent first."""
+    """Return the number of requests that ended with each kind of error, most frequent first."""
     kinds = Counter(r.error.partition(":")[0] for r in requests if r.error is not None)
     return dict(kinds.most_common())
 
 
 def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
-    """Return the server's text in the first error of each kind, of JSON only the message."""
+    """Return the server's text in the first error of each kind; of JSON, only the message."""
     messages: dict[str, str] = {}
     for request in requests:
         if request.error is not None:
@@ -89,7 +98,7 @@ def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
 
 
 def _message(said: str) -> str:
-    """Return the message of an API's error, perhaps truncated, or the whole text without one."""
+    """Return the message in an API's error, which may be truncated, or else the whole text."""
     found = _MESSAGE.search(said) if said.startswith("{") else None
     return found[1].replace('\\"', '"') if found else " ".join(said.split())
 
@@ -97,11 +106,14 @@ def _message(said: str) -> str:
 def summary_of(
     spec: ExperimentSpec, records: LiveRecords, tables: Tables, result: DriveResult, served: Served
 ) -> dict[str, Any]:
-    """Return the summary as JSON types: metrics, the experiment and its server."""
-    facts = replace(_facts(spec, result, served), failed=_failed(records))
-    metrics = summarize(tables, facts)
+    """Return the summary as JSON types: metrics, the experiment, and its server."""
+    refused = [request for request in records.requests if request.status == REFUSED]
+    # An answer with a status 4xx is a refusal, not a failure.
+    kinds = error_counts(refused).items()
+    failed = sum(number for kind, number in kinds if not kind.startswith("HTTP 4"))
+    facts = replace(_facts(spec, result, served), failed=failed)
+    metrics = summarize(tables, facts, _measured(records))
     notes: dict[str, str] = metrics["notes"]
-    _measure_gaps(metrics, records)
     _forget_unknown(metrics, records)
     notes |= _remarks(spec, records)
     counter = load_counter(spec.tokenizer) if spec.dataset_path else None
@@ -124,29 +136,36 @@ def summary_of(
             **({"pool_flag": served.pool_flag} if served.pool_flag else {}),
         },
     )
-    return {
-        **header,
-        **metrics,
-        **_finite(lateness_ms(records.requests)),
-        **_held(records),
-        **({"estimated": estimated} if (estimated := _estimated(records)) else {}),
-        "errors": error_counts(records.requests),
-    }
+    return {**header, **metrics, "errors": error_counts(records.requests)}
 
 
-def _held(records: LiveRecords) -> dict[str, float]:
-    """Return ``held``, and how long all requests waited for a slot if some did.
+def _measured(records: LiveRecords) -> Measurements:
+    """Return the measurements of the driver that are not in the tables.
 
-    Requests that were still waiting at the end are left out.
+    Requests that still waited for a slot at the end of the run have no wait.
     """
-    waits_s = [r.held_s for r in records.requests if r.held_s or r.sent_s is not None]
-    held = sum(wait_s > 0 for wait_s in waits_s)
-    return {"held": held, **(_percentiles("held", "s", np.array(waits_s)) if held else {})}
+    requests = records.requests
+    held_s = [r.held_s for r in requests if r.held_s or r.submit_s is not None]
+    return Measurements(
+        gaps_s(requests),
+        lateness_ms(requests),
+        np.array(held_s, float),
+        _estimated(records),
+        _token_gaps(requests),
+    )
+
+
+def _token_gaps(requests: Iterable[RequestRecord]) -> TokenGaps | None:
+    """Return the gaps before all chunks after the first chunk; None without such a chunk."""
+    rows = sorted(requests, key=lambda record: record.request_id)  # the order of the table
+    first_s = np.array([row.chunk_s[0] if row.chunk_s else np.nan for row in rows])
+    found = TokenGaps.after(first_s, [np.diff(row.chunk_s) for row in rows], ())
+    return found if len(found.request) else None
 
 
 def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
     workers = served.workers or spec.dp
-    bound, reason = _bound(spec, served)
+    bound, reason = _service_bound(spec, served)
     return run_facts(
         spec,
         spec.client_plans(),
@@ -156,10 +175,20 @@ def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
         pool_tokens=served.pool_tokens or 0,
         bound=bound,
         bound_unavailable=reason,
+        prices=_prices(spec, served),
     )
 
 
-def _bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound | None, str]:
+def _prices(spec: ExperimentSpec, served: Served) -> WorkPrices | None:
+    """Return the least GPU times of requests on an emulated server; None on a real one."""
+    if served.timing_profile is None or not is_known(served.timing_profile):
+        return None
+    profile = load_profile(served.timing_profile)
+    engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, profile)
+    return engine_prices(engine, profile)
+
+
+def _service_bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound | None, str]:
     if served.unbounded:
         return None, served.unbounded
     if served.pool_tokens is None:
@@ -168,24 +197,8 @@ def _bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound | None, s
     return cluster_bound(router, build_local(spec.local, spec.settings), spec.dp)
 
 
-def _measure_gaps(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """Fill in the gaps between tokens, which a service log does not contain."""
-    for key, value in _finite(itl_ms(records.requests)).items():
-        metrics[key] = value
-        if value is not None:
-            metrics["notes"].pop(key, None)
-
-
-def _failed(records: LiveRecords) -> int:
-    """Return how many requests were not refused but failed: an HTTP 4xx answer is a refusal."""
-    over = [request for request in records.requests if request.status == REFUSED]
-    return sum(
-        number for kind, number in error_counts(over).items() if not kind.startswith("HTTP 4")
-    )
-
-
 def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """Replace metrics that depend on unreported data by null, with the reason."""
+    """Set metrics that need unreported data to null, with the reason."""
     answered = [request for request in records.requests if request.first_token_s is not None]
     if any(request.admitted_s is None for request in answered):
         forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)
@@ -199,18 +212,19 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
     elif silent:
         metrics["notes"]["cache"] = (
             f"{len(silent):,} of {len(answered):,} answers did not end, so that the server did not "
-            "report their cached tokens: the cache hit rate and computed service are of the others"
+            "report their cached tokens; the cache hit rate and computed service describe the "
+            "other answers"
         )
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
-    """Return notes that a reader needs in order to judge the numbers."""
-    remarks = {}
-    late_ms = lateness_ms(records.requests)["lateness_p99_ms"]
+    """Return notes that a reader needs to interpret the numbers."""
+    remarks: dict[str, str] = {}
+    late_ms = statistic_of("p99", lateness_ms(records.requests))
     if late_ms > LATE_MS and spec.request_rate != inf:
         remarks["lateness"] = (
             f"1% of the requests were sent {late_ms:,.0f} ms late or more (up to {LATE_MS:g} is "
-            "fine): the load was not the one asked for"
+            "fine), so the load differed from the load of the experiment"
         )
     errors = error_counts(records.requests)
     if errors:
@@ -219,35 +233,104 @@ def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
             f"{number} x {kind}" + (f" ({said[kind]})" if said.get(kind) else "")
             for kind, number in errors.items()
         )
-    finished = _finished(records)
+    finished = _finished_requests(records)
     if estimated := _estimated(records):
         remarks["estimated"] = (
             f"the server did not report the tokens of {estimated} of {len(finished)} answers; an "
             "event with output counts as one token there, and a word of the prompt as another"
         )
-    if short := sum(map(_is_short, finished)):
+    reported = (request for request in finished if not request.estimated)
+    if short := sum(one.output_tokens < (one.min_new_tokens or 0) for one in reported):
         remarks["lengths"] = (
             f"the server ignores min_tokens: {short} of {len(finished)} answers are shorter than "
-            "their requests asked for; --output-lengths free does not send it"
+            "their requests demand; --output-lengths free leaves min_tokens out"
         )
     if spec.dataset_path:
         remarks["dataset"] = "prompts are synthetic tokens; only their lengths are the data set's"
     return remarks
 
 
-def _finished(records: LiveRecords) -> list[RequestRecord]:
+def _finished_requests(records: LiveRecords) -> list[RequestRecord]:
     return [request for request in records.requests if request.status == FINISHED]
 
 
 def _estimated(records: LiveRecords) -> int:
-    """Return the number of answers whose tokens the server did not report."""
-    return sum(request.estimated for request in _finished(records))
+    """Return the number of finished answers whose tokens the server did not report."""
+    return sum(request.estimated for request in _finished_requests(records))
 
 
-def _is_short(request: RequestRecord) -> bool:
-    """Return whether a counted answer is shorter than its request asked for."""
-    return not request.estimated and request.output_tokens < (request.min_new_tokens or 0)
+SERVED_FILE = "served.json"
 
 
-def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    return {key: value if isfinite(value) else None for key, value in values.items()}
+def write_served(folder: Path, served: Served) -> None:
+    """Write the description of the server to the folder of the records."""
+    (folder / SERVED_FILE).write_bytes(msgspec.json.encode(served) + b"\n")
+
+
+def outcome(
+    spec: ExperimentSpec,
+    folder: Path,
+    driven: DriveResult,
+    served: Served,
+    *,
+    ended: Sequence[str] = (),
+    broken: str = "",
+    remarks: Mapping[str, str] | None = None,
+) -> RunResult:
+    """Return the result of the records in ``folder``.
+
+    ``ended`` are the names of workers that ended during the run. ``broken`` is the reason why the
+    run had to end early, or "". A run with either, or without a successful request, is incomplete,
+    and a note says why. ``remarks`` are further notes by key.
+    """
+    records = read_records(folder)
+    tables = tables_of(records, [plan.client for plan in spec.client_plans()])
+    summary = summary_of(spec, records, tables, driven, served)
+    notes = summary["notes"]
+    notes |= remarks or {}
+    if ended:
+        notes["workers"] = f"{', '.join(ended)} ended during the run"
+    if broken:
+        lost = sum(request.status != FINISHED for request in records.requests)
+        notes["complete"] = (
+            f"{broken}; {lost} requests have no complete answer, and no more requests were sent"
+        )
+    elif driven.complete and records.requests and not summary["completed"]:
+        notes["complete"] = f"no request succeeded ({notes.get('errors', 'none was answered')})"
+    summary["complete"] = driven.complete and "complete" not in notes
+    about: dict[str, Any] = {"hosts": list(served.hosts)} if served.hosts else {}
+    if served.async_scheduling is not None:
+        about["async_scheduling"] = served.async_scheduling
+    if drivers := driver_entries(folder):
+        about["drivers"] = drivers
+    return RunResult(*tables.columns()[:3], summary, summary["complete"], about=about)
+
+
+def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
+    """Return the result of a killed run. Raises DataError if its records cannot be read."""
+    path = folder / SERVED_FILE
+    try:
+        served = msgspec.convert(json_file(path, f"{path}"), Served)
+    except MissingFile:
+        raise DataError(
+            f"{folder}: the servers of this run did not become ready, so there are no results"
+        ) from None
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path}: {error}") from None
+    merge(folder, time_scale_of(spec))
+    return outcome(spec, folder, recovered(read_records(folder)), served)
+
+
+def recovered(records: LiveRecords) -> DriveResult:
+    """Return the end of a run that only its records describe: incomplete, at the last record.
+
+    Requests and programs that were in progress are not in the records.
+    """
+    arrivals = [program.arrival_s for program in records.programs]
+    ends = [program.finish_s for program in records.programs]
+    ends += [request.finish_s for request in records.requests]
+    return DriveResult(
+        complete=False,
+        end_s=max([*arrivals, *(end_s for end_s in ends if end_s is not None)], default=0.0),
+        last_arrival_s=max(arrivals, default=0.0),
+    )

@@ -3,3 +3,23 @@
 Everything is computed from the service log and the request and program tables (``records``), never
 from a scheduler's own counters: otherwise a scheduler that charges wrongly would look fair.
 """
+
+from typing import TYPE_CHECKING
+
+from fairbench.named import lazy_names
+
+if TYPE_CHECKING:
+    from fairbench.metrics.catalogue import known_key as known_key
+    from fairbench.metrics.service_rows import service_of as service_of
+    from fairbench.metrics.shown_percentiles import shown_tail as shown_tail
+    from fairbench.metrics.traffic import Traffic as Traffic
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "catalogue": "known_key",
+        "service_rows": "service_of",
+        "shown_percentiles": "shown_tail",
+        "traffic": "Traffic",
+    },
+)

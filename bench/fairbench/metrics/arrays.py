@@ -1,4 +1,4 @@
-"""Array arithmetic: parts of long tables, rows of unequal length, piecewise linear sums."""
+"""Array arithmetic: parts of long tables, rows of unequal length, and piecewise linear sums."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ from numpy.typing import NDArray
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
-PART_ROWS = 2**20
+PART_ROWS = 2**20  # the largest number of log rows that are processed together
+
+
+def ratio(amount: float, of: float) -> float:
+    """Return ``amount / of``, or NaN if ``of`` is 0."""
+    return amount / of if of else float("nan")
 
 
 def is_long(rows: int) -> bool:
-    """Return whether a log with this number of rows is divided."""
+    """Return whether a log with this number of rows is processed in parts."""
     return rows > PART_ROWS
 
 
 def part_bounds(start_s: Floats) -> list[int]:
-    """Return the first row of each part, followed by the number of rows.
+    """Return the first row of each part of a log, followed by the number of rows.
 
-    ``start_s`` are the rows' starts, ascending. A part has at most ``PART_ROWS`` rows. Rows that
-    begin at one instant, such as those of a stretch, stay in one part, which may exceed the limit
-    for this reason only.
+    ``start_s`` is the ascending start of each row in seconds. Rows that start at one instant, such
+    as the rows of a stretch, are in one part. A part has at most ``PART_ROWS`` rows unless more
+    rows start at one instant.
     """
     bounds, count = [0], len(start_s)
     while count - bounds[-1] > PART_ROWS:
@@ -38,14 +43,20 @@ def part_bounds(start_s: Floats) -> list[int]:
 
 
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
-    """Expand each row to ``count`` numbers from ``first``; return the row and number of each."""
+    """Return, for each row, the ``count`` whole numbers from ``first``, and the row of each number.
+
+    ``first`` and ``count`` have the shape (n_rows,). The results are the rows, then the numbers.
+    """
     row = np.repeat(np.arange(len(first)), count)
     number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
     return row, number
 
 
 def portions(length: Ints, most: int) -> Iterator[slice]:
-    """Yield neighbouring rows with at most ``most`` numbers in total, or a single longer row."""
+    """Yield slices of consecutive rows whose ``length`` sums to at most ``most``.
+
+    A row that is longer than ``most`` is a slice of its own.
+    """
     upto = np.cumsum(length)
     bounds = [0]
     while bounds[-1] < len(length):
@@ -56,20 +67,21 @@ def portions(length: Ints, most: int) -> Iterator[slice]:
 
 
 def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
-    """Return the rows sorted by client, in stable order, and the bounds of each client's rows.
+    """Return row numbers sorted by client, and the position of each client's first row.
 
-    The last bound is the number of rows.
+    The sort is stable. The positions end with the number of rows.
     """
-    # numpy sorts two-byte integers by radix, ten times as fast.
+    # numpy sorts two-byte integers by radix sort, which takes a tenth of the time of other sorts.
     order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")
     bounds = np.searchsorted(client[order], np.arange(clients + 1))
     return order, bounds
 
 
 class Piecewise:
-    """The sum of linear pieces for each client; a piece counts in ``(start, end]``.
+    """The sum of linear pieces of each client, at given times in seconds.
 
-    Every piece costs the same however long it lasts, so n pieces cost O(n log times).
+    A piece counts at the times in ``(start, end]``. The cost of a piece does not depend on its
+    length: n pieces cost O(n log times).
     """
 
     def __init__(self, clients: int, times: Floats) -> None:
@@ -77,10 +89,10 @@ class Piecewise:
         self._shape = (clients, len(times) + 1)
         self._level, self._slope = np.zeros(self._shape), np.zeros(self._shape)
 
-    def add(
+    def add_pieces(
         self, client: Ints, start_s: Floats, end_s: Floats, first: Floats, last: Floats
     ) -> None:
-        """Add a piece per client given, from the value ``first`` to ``last``."""
+        """Add a piece for each element of ``client``, with values from ``first`` to ``last``."""
         begin = np.searchsorted(self._times, start_s, "right")
         after = np.searchsorted(self._times, end_s, "right")
         kept = np.flatnonzero((after > begin) & ((first != 0) | (last != 0)))
@@ -93,22 +105,22 @@ class Piecewise:
                 cells = np.bincount(row + place[kept], sign * amount, minlength=total.size)
                 total += cells.reshape(self._shape)
 
-    def values(self) -> Floats:
-        """Return the sums, shape (clients, times)."""
+    def values_at_times(self) -> Floats:
+        """Return the sum of each client's pieces at each time, shape (n_clients, n_times)."""
         level, slope = (np.cumsum(one, axis=1)[:, :-1] for one in (self._level, self._slope))
         found: Floats = level + slope * (self._times - self._times[0])
         return found
 
 
 def lengths_by(client: Ints, start_s: Floats, end_s: Floats, clients: int, times: Floats) -> Floats:
-    """Return the seconds of each client's intervals that lie before each time.
+    """Return the seconds of each client's intervals that lie before each of the ascending times.
 
-    Intervals have the shape (n_intervals,); an end before the start counts as the start. The result
-    for ascending ``times`` has the shape (n_clients, n_times).
+    ``client``, ``start_s`` and ``end_s`` have the shape (n_intervals,); an interval that ends
+    before its start is empty. The result has the shape (n_clients, n_times).
     """
     sums = Piecewise(clients, times)
     over_s = np.maximum(start_s, end_s)
     length = over_s - start_s
-    sums.add(client, start_s, over_s, np.zeros(len(length)), length)
-    sums.add(client, over_s, np.full(len(length), np.inf), length, length)
-    return sums.values()
+    sums.add_pieces(client, start_s, over_s, np.zeros(len(length)), length)
+    sums.add_pieces(client, over_s, np.full(len(length), np.inf), length, length)
+    return sums.values_at_times()

@@ -1,4 +1,4 @@
-"""Theorem bounds on the service gap, from plain numbers."""
+"""Theorem bounds on the service gap, and the numbers of a run that the bounds depend on."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from numpy.typing import ArrayLike
 
 from fairbench.core import ServiceBound, ServiceWeights
 from fairbench.metrics.arrays import in_order, spread
+from fairbench.metrics.reasons import NAN
 from fairbench.metrics.records import Facts, Flags, Floats, Ints, Requests, Service
-from fairbench.metrics.stretches import Stretches, step_times
-from fairbench.metrics.tables import ServiceLog
+from fairbench.metrics.service import Stretches, step_times
+from fairbench.metrics.tables import ServiceRows
 
 Side: TypeAlias = Literal["left", "right"]
 
 
 class Instants:
-    """The distinct instants ``at_s`` of each queue, which ``queue`` identifies by any integers.
+    """The distinct instants of each queue, in seconds; any integers identify the queues.
 
-    Callers with many rows pass the times of their stretches, and the ``stretch`` of each row. Rows
-    that are sorted by queue are found faster.
+    ``queue`` and ``at_s`` have one element per event. In the methods, ``stretch`` is the index of
+    each row into arrays of times, because many rows of a log share their times. Rows sorted by
+    queue are found faster.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
@@ -37,29 +39,32 @@ class Instants:
         return keys
 
     def fall_within(self, queue: Ints, start_s: Floats, end_s: Floats, stretch: Ints) -> Flags:
-        """Return whether one of a queue's instants lies in (start, end].
+        """Return, for each row, whether an instant of the row's queue lies in (start, end].
 
-        ``queue``, ``stretch`` (an index) and the result have one element per row, the times one per
-        stretch.
+        ``queue``, ``stretch`` and the result have the shape (n_rows,), ``start_s`` and ``end_s``
+        the shape (n_stretches,).
         """
-        first = places(self._keys, self._key(queue, start_s, stretch, "right"))
-        after = places(self._keys, self._key(queue, end_s, stretch, "right"))
+        first = sorted_positions(self._keys, self._key(queue, start_s, stretch, "right"))
+        after = sorted_positions(self._keys, self._key(queue, end_s, stretch, "right"))
         within: Flags = first < after
         return within
 
     def landed(self, queue: Ints, at_s: Floats, stretch: Ints, amount: Ints | Floats) -> Floats:
-        """Return, for each instant, the sum of the amounts that arrived since the previous one."""
+        """Return, for each instant, the amounts that arrived since the previous instant, summed.
+
+        ``queue``, ``stretch`` and ``amount`` have the shape (n_rows,), ``at_s`` (n_stretches,).
+        """
         count = len(self._keys)
         if not count:
             return np.zeros(0)
-        place = places(self._keys, self._key(queue, at_s, stretch, "left"))
+        place = sorted_positions(self._keys, self._key(queue, at_s, stretch, "left"))
         known = np.append(self._queues, -1)[place] == queue
         if not known.all():
             place, amount = place[known], amount[known]
         return np.bincount(place, weights=amount, minlength=count).astype(np.float64)
 
     def running(self, landed: Floats) -> Floats:
-        """Return the amounts that had arrived by each instant: sums of ``landed``."""
+        """Return the amounts that had arrived by each instant of a queue: sums of ``landed``."""
         total = np.cumsum(landed)
         begin = np.flatnonzero(np.diff(self._queues, prepend=-1))
         before = np.repeat((total - landed)[begin], np.diff(begin, append=len(self._queues)))
@@ -67,32 +72,37 @@ class Instants:
         return sums
 
 
-def places(keys: Ints, values: Ints) -> Ints:
-    """Return ``np.searchsorted(keys, values)``, faster for many sorted values."""
+def sorted_positions(keys: Ints, values: Ints) -> Ints:
+    """Return ``np.searchsorted(keys, values)``; many sorted values are found faster."""
     if len(values) <= len(keys) or np.any(values[1:] < values[:-1]):
         return np.searchsorted(keys, values)
-    behind = np.searchsorted(values, keys, "right")  # all later values are behind the key
+    # ``behind`` is the index of the first value above each key; all later values are above it, too.
+    behind = np.searchsorted(values, keys, "right")
     found: Ints = np.cumsum(np.bincount(behind, minlength=len(values)))[: len(values)]
     return found
 
 
 def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
-    """Return U = w_e * L_input + w_q * M in weighted tokens, one client's overdraft.
+    """Return a client's largest overdraft U = w_e * L_input + w_q * M in weighted tokens.
 
-    ``largest_input`` is L_input, the most input tokens of any request. ``tokens`` is M: the KV
-    pool, or ``largest_remaining_output`` if that is larger.
+    ``largest_input`` is L_input, the most input tokens of any request. ``tokens`` is M: the size of
+    the KV pool in tokens, or the result of ``largest_remaining_output`` if this result is larger.
     """
     return weights.extend * largest_input + weights.output * tokens
 
 
 def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: int = 0) -> int:
-    """Return U_v in weighted tokens: the largest lead of a counter over the least waiting client's.
+    """Return U_v, the largest lead of a counter over the lowest counter of a waiting client.
 
-    U_v is max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3) if admission reserves prompt and all
-    outputs in M. Otherwise U_v is w_p * L_input + w_q * ``remaining``, the
-    ``largest_remaining_output``, if that is larger (docs/appendix/theory.md). ``largest_input`` is
-    L_input, the most input tokens of any request, and ``pool`` is M, the KV pool of a worker in
-    tokens.
+    U_v is in weighted tokens. If admission reserves the prompt and all outputs in M, U_v is
+    max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3). Otherwise U_v is w_p * L_input + w_q *
+    ``remaining`` if this sum is larger (docs/appendix/theory.md).
+
+    Args:
+        largest_input: L_input, the most input tokens of any request.
+        pool: M, the KV pool of a worker in tokens.
+        weights: w_p and w_q, the prices of an input token and of an output token.
+        remaining: The result of ``largest_remaining_output``, in tokens.
     """
     weighted = weights.extend * largest_input
     reserved = max(weighted, weights.output * pool)
@@ -106,17 +116,24 @@ def theorem_bound(
     client_weights: ArrayLike = (1.0, 1.0),
     remaining: int = 0,
 ) -> float:
-    """Return the largest allowed service difference of two backlogged clients.
+    """Return the largest service difference that a theorem allows between two backlogged clients.
 
-    The bound is 2 * |W| * (U + Q^u) for DLPM and D2LPM ([DLPM] Theorems 4.1, 5.1), and 2 * |W| *
-    U_v for VTC, whose quantum is 0 ([VTC] Theorem 4.4); weights and |W| are the bound's. ``pool``
-    is M, ``remaining`` the ``largest_remaining_output``. Proofs: docs/appendix/theory.md.
+    The result is in weighted tokens: 2 * |W| * (U + Q^u) for DLPM and D2LPM ([DLPM] Theorems 4.1,
+    5.1), and 2 * |W| * U_v for VTC, whose quantum is 0 ([VTC] Theorem 4.4). The proofs are in
+    docs/appendix/theory.md.
 
-    With ``client_weights`` the bound applies to service over weight, |W_f/w_f - W_g/w_g|: for
-    clients f and g it is |W| * (2 Q^u + U/w_f + U/w_g), here for the two clients of least weight.
-    The proofs hold line by line: DLPM refills both by w Q^u equally often while both wait, and each
-    credit stays within (-U, w Q^u]; under VTC a client's counter is at most U_v/w above the least
-    counter of a waiting client.
+    With ``client_weights`` the bound applies to service over weight, |W_f/w_f - W_g/w_g|. The bound
+    for clients f and g is then |W| * (2 Q^u + U/w_f + U/w_g); the result is the bound for the two
+    clients of least weight. The proofs hold line by line. Under DLPM both clients are refilled by
+    w Q^u equally often while both wait, and each credit stays within (-U, w Q^u]. Under VTC a
+    client's counter is at most U_v/w above the least counter of a waiting client.
+
+    Args:
+        bound: The theorem's numbers: Q^u, |W| (its workers) and the prices of tokens.
+        largest_input: L_input, the most input tokens of any request.
+        pool: M, the KV pool of a worker in tokens.
+        client_weights: The weights of the clients, shape (n_clients,).
+        remaining: The result of ``largest_remaining_output``, in tokens.
     """
     if bound.quantum_tokens:
         overdraft = dlpm_unit(largest_input, max(pool, remaining), bound.weights)
@@ -128,33 +145,34 @@ def theorem_bound(
 
 
 def largest_input(requests: Requests) -> int:
-    """Return L_input: the longest input of an admitted request in tokens; 0 without one."""
+    """Return L_input, the most input tokens of an admitted request; 0 without such a request."""
     admitted = requests.input_tokens[~np.isnan(requests.admitted_s)]
     return int(admitted.max(initial=0))
 
 
-def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) -> int:
-    """Return the most output tokens that a client's requests on a worker still had to make.
+def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts) -> int:
+    """Return the most output tokens that a client's requests on one worker still had to produce.
 
-    The value is taken just after every admission, from the outputs that the run really produced.
-    With over-committed memory it can exceed M: a client then decodes more than the pool without a
-    new admission. A retracted request counts as still running.
+    The maximum is over the instants just after every admission, and counts the outputs that the run
+    really produced. With over-committed memory the maximum can exceed M, the KV pool: a client then
+    decodes more tokens than the pool holds without a new admission. A retracted request counts as
+    still running.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))
-    # Between a client's own admissions the value only falls, so no other instant needs to be
-    # examined.
+    # Between a client's own admissions the remaining output only falls, so only the instants of
+    # admissions are examined.
     queue, every = here.worker * clients + here.client, np.arange(len(here))
     instants = Instants(queue, here.admitted_s)
     remaining = instants.landed(queue, here.admitted_s, every, here.output_tokens)
     for part in log.parts():
-        remaining -= _made(part, facts.workers, clients, instants)
+        remaining -= _produced(part, facts.workers, clients, instants)
     return int(instants.running(remaining).max(initial=0.0))
 
 
-def _made(part: Service, workers: int, clients: int, instants: Instants) -> Floats:
-    """Return the tokens made by the rows of a part until each instant of their queue."""
-    own = Stretches.of(part)
+def _produced(part: Service, workers: int, clients: int, instants: Instants) -> Floats:
+    """Return, for each instant, the output tokens that rows of its queue had produced by then."""
+    own = Stretches.of_log(part)
     order, _ = in_order(part.worker * clients + part.client, workers * clients)
     queue, stretch = (part.worker * clients + part.client)[order], own.of_row[order]
     cut = instants.fall_within(queue, own.start_s, own.end_s, stretch) & (own.steps > 1)[stretch]
@@ -165,3 +183,12 @@ def _made(part: Service, workers: int, clients: int, instants: Instants) -> Floa
     each = (tokens[cut] / own.steps[stretch[cut]])[place]
     made += instants.landed(queue[cut][place], at_s, np.arange(len(at_s)), each)
     return made
+
+
+def gap_bound(requests: Requests, log: ServiceRows, facts: Facts) -> float:
+    """Return the theorem's bound on the service gap in weighted tokens; NaN without a theorem."""
+    if facts.bound is None:
+        return NAN
+    remaining = largest_remaining_output(requests, log, facts)
+    longest = largest_input(requests)
+    return theorem_bound(facts.bound, longest, facts.pool_tokens, facts.client_weights, remaining)

@@ -1,7 +1,8 @@
 """Latency percentiles that stay correct if some programs never finished.
 
 Requests unfinished at the end are right-censored: their latency is a lower bound. Refused requests
-have an infinite latency. A metric without either would favour the scheduler that starved them.
+have an infinite latency. A metric that left out either kind would favour the scheduler that starved
+these requests.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
 
 from fairbench.metrics.arrays import in_order, spread
+from fairbench.metrics.reasons import NAN, NO_COHORT, NO_VICTIM, Noted
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
@@ -26,11 +29,14 @@ from fairbench.metrics.records import (
     Requests,
 )
 
+PERCENTS = (50, 95, 99)  # the percentiles that every summary has
+
 
 class Percentile(NamedTuple):
-    """A percentile in seconds; if ``censored``, a lower bound that prints as "> x s".
+    """A percentile in seconds; a ``censored`` percentile is a lower bound and prints as "> x s".
 
-    The value is NaN for an empty sample, and infinite if it falls among refused ones.
+    ``value_s`` is NaN for an empty sample, and infinite if the percentile falls among refused
+    latencies.
     """
 
     value_s: float
@@ -39,7 +45,7 @@ class Percentile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Latencies in seconds: known ones, lower bounds, and the number of refused ones."""
+    """Known latencies in seconds, lower bounds in seconds, and the number of refused latencies."""
 
     known_s: Floats
     more_than_s: Floats
@@ -47,7 +53,7 @@ class Sample:
 
     @property
     def n(self) -> int:
-        """The size of the sample, including censored and refused entries."""
+        """The number of latencies, including lower bounds and refused latencies."""
         return len(self.known_s) + len(self.more_than_s) + self.refused
 
 
@@ -61,7 +67,10 @@ def pooled(samples: Sequence[Sample]) -> Sample:
 
 
 class Ranked:
-    """Sorted samples of all clients, from which percentiles are read."""
+    """Sorted samples of all clients, from which percentiles are read.
+
+    A constructor call sorts all samples once, so that each further percentile costs O(clients).
+    """
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self.samples = samples
@@ -84,7 +93,7 @@ class Ranked:
             self._most = most[np.lexsort((most, owner))]
 
     def percentiles(self, percent: float) -> list[Percentile]:
-        """Return the ``percentile`` of each sample."""
+        """Return the percentile of each sample, with the rule of the function ``percentile``."""
         value_s, censored = np.full(len(self._n), np.nan), np.zeros(len(self._n), dtype=np.bool_)
         some = np.flatnonzero(self._n)
         rank = (self._n[some] - 1) * percent / 100
@@ -93,8 +102,8 @@ class Ranked:
         least = _interpolate(self._least, low, high, part)
         open_ended = least != _interpolate(self._most, low, high, part)
         unsure = self._unknown[low] | self._unknown[high]
-        # Otherwise the percentile may equal this known value, if the latencies censored below it
-        # are short.
+        # A percentile without an upper bound that lies between known values may equal the lower of
+        # these values, if censored latencies are short. Its lower bound is just below this value.
         below = np.where(open_ended & ~unsure, np.nextafter(least, -np.inf), least)
         value_s[some], censored[some] = below, open_ended
         return list(map(Percentile, value_s.tolist(), censored.tolist()))
@@ -103,22 +112,25 @@ class Ranked:
 def percentile(sample: Sample, percent: float) -> Percentile:
     """Return the percentile by linear interpolation between order statistics, as numpy does.
 
-    The value is exact if the censored latencies cannot change it. Otherwise the value is the
-    largest certain lower bound.
+    The percentile is exact if no value of the censored latencies can change it; otherwise the
+    result is the largest lower bound that holds for all their values.
     """
     return Ranked([sample]).percentiles(percent)[0]
 
 
 def mean_percentile(percentiles: list[Percentile]) -> Percentile:
-    """Return the mean of clients' percentiles; censored or NaN if any of them is."""
+    """Return the mean of clients' percentiles; a censored or NaN percentile makes the mean so."""
     if not percentiles:
-        return Percentile(float("nan"), False)
+        return Percentile(NAN, False)
     mean = sum(p.value_s for p in percentiles) / len(percentiles)
     return Percentile(mean, any(p.censored for p in percentiles))
 
 
 def _interpolate(ascending: Floats, low: Ints, high: Ints, part: Floats) -> Floats:
-    """Interpolate between two positions; infinite if an infinite value contributes."""
+    """Interpolate between the elements ``low`` and ``high`` at fraction ``part``.
+
+    The result is infinite next to an infinite element.
+    """
     below, above = ascending[low], ascending[high]
     with np.errstate(invalid="ignore"):
         between = below + part * (above - below)
@@ -131,20 +143,20 @@ def samples(requests: Requests, programs: Programs, facts: Facts) -> list[Sample
     arrived = facts.window.holds(programs.arrival_s)
     if facts.latency == "ttft":
         return _first_tokens(requests, programs, arrived, facts)
-    return _of_programs(programs, arrived, facts)
+    return _program_latencies(programs, arrived, facts)
 
 
-def _of_programs(programs: Programs, arrived: Flags, facts: Facts) -> list[Sample]:
-    """Return finish minus arrival of each client's programs that have arrived."""
+def _program_latencies(programs: Programs, arrived: Flags, facts: Facts) -> list[Sample]:
+    """Return each client's program latencies, finish minus arrival, of the ``arrived`` programs."""
     clients, arrival_s = len(facts.clients), programs.arrival_s
 
-    def of_clients(status: int, latency_s: Floats) -> Iterator[Floats]:
-        """Yield, by client, the latencies of the window's programs with a status."""
+    def by_client(status: int, latency_s: Floats) -> Iterator[Floats]:
+        """Yield, by client, the latencies of the arrived programs with this status."""
         chosen = arrived & (programs.status == status)
-        return _of_each(programs.client[chosen], latency_s[chosen], clients)
+        return _split_by_client(programs.client[chosen], latency_s[chosen], clients)
 
-    known = of_clients(FINISHED, programs.finish_s - arrival_s)
-    more_than = of_clients(UNFINISHED, facts.horizon_s - arrival_s)
+    known = by_client(FINISHED, programs.finish_s - arrival_s)
+    more_than = by_client(UNFINISHED, facts.horizon_s - arrival_s)
     refused = np.bincount(
         programs.client[arrived & (programs.status == REFUSED)], minlength=clients
     )
@@ -154,13 +166,13 @@ def _of_programs(programs: Programs, arrived: Flags, facts: Facts) -> list[Sampl
 def _first_tokens(
     requests: Requests, programs: Programs, arrived: Flags, facts: Facts
 ) -> list[Sample]:
-    """Return the times to first token (first token minus arrival) of programs that have arrived.
+    """Return each client's times to first token in seconds, for requests of ``arrived`` programs.
 
     Requests that an unfinished program had yet to make are censored at 0 s: a starved client makes
-    fewer requests, and would otherwise be judged only by those that were served.
+    fewer requests, and would otherwise be judged only by its served requests.
     """
     clients = len(facts.clients)
-    row, owner = _asked(requests, programs, arrived, clients)
+    row, owner = _arrived_requests(requests, programs, arrived, clients)
     first_s, arrival_s = requests.first_token_s[row], requests.arrival_s[row]
     answered = ~np.isnan(first_s)
     refused = ~answered & (requests.status[row] == REFUSED)
@@ -174,23 +186,23 @@ def _first_tokens(
     more_than = (
         np.concatenate([mine_s, np.zeros(int(more))]) if more else mine_s
         for mine_s, more in zip(
-            _of_each(owner[waiting], (facts.horizon_s - arrival_s)[waiting], clients),
+            _split_by_client(owner[waiting], (facts.horizon_s - arrival_s)[waiting], clients),
             unmade.tolist(),
             strict=True,
         )
     )
-    known = _of_each(owner[answered], (first_s - arrival_s)[answered], clients)
+    known = _split_by_client(owner[answered], (first_s - arrival_s)[answered], clients)
     count = np.bincount(owner[refused], minlength=clients)
     return list(map(Sample, known, more_than, count.tolist()))
 
 
-def _asked(
+def _arrived_requests(
     requests: Requests, programs: Programs, arrived: Flags, clients: int
 ) -> tuple[Ints, Ints]:
-    """Return the requests of programs that have arrived, and their clients.
+    """Return the rows of requests whose programs have ``arrived``, and the requests' clients.
 
-    If clients have programs with equal ids, the owner is unknown, and a request counts for each of
-    these clients.
+    If several clients have a program with one id, the client of a request of this program is
+    unknown, and the request counts for each of these clients.
     """
     order = np.argsort(programs.program_id, kind="stable")
     ids = programs.program_id[order]
@@ -204,7 +216,88 @@ def _asked(
     return row, owner
 
 
-def _of_each(client: Ints, values: Floats, clients: int) -> Iterator[Floats]:
+def _split_by_client(client: Ints, values: Floats, clients: int) -> Iterator[Floats]:
+    """Yield the values of each client, by client."""
     order, bounds = in_order(client, clients)
     mine = values[order]
     return (mine[low:high] for low, high in pairwise(bounds.tolist()))
+
+
+def why_undefined(sample: Sample, lost: str) -> str:
+    """Return the reason why a percentile of this sample has no finite value.
+
+    ``lost`` is the word for requests without an answer, such as "refused".
+    """
+    if sample.n == 0:
+        return NO_COHORT
+    return f"it falls among the {sample.refused} {lost} of {sample.n}, which count as infinite"
+
+
+def noted(percentile: Percentile, reason: str = "", remark: str = "") -> Noted:
+    """Return a percentile as the value of a metric."""
+    bounded = percentile.censored and isfinite(percentile.value_s)
+    return Noted(percentile.value_s, reason, ">" if bounded else "", remark)
+
+
+def client_percentiles(cohorts: Ranked, percent: int, lost: str) -> list[Noted]:
+    """Return a latency percentile of each client, with a reason for each undefined percentile."""
+    return [
+        noted(one, "" if isfinite(one.value_s) else why_undefined(sample, lost))
+        for one, sample in zip(cohorts.percentiles(percent), cohorts.samples, strict=True)
+    ]
+
+
+def mean_of_clients(
+    cohorts: Ranked,
+    counted: Sequence[int],
+    percent: int,
+    facts: Facts,
+    lost: str,
+    remark: str = "",
+) -> Noted:
+    """Return the mean of the percentiles of ``counted`` clients, by their indices.
+
+    The reason for a mean without a finite value names the client that lacks a finite percentile.
+    """
+    every, reason = cohorts.percentiles(percent), NO_VICTIM
+    undefined = next((one for one in counted if not isfinite(every[one].value_s)), None)
+    if undefined is not None:
+        why = why_undefined(cohorts.samples[undefined], lost)
+        reason = f"client {facts.clients[undefined].name}: {why}"
+    return noted(mean_percentile([every[one] for one in counted]), reason, remark)
+
+
+class WellBehaved:
+    """The well-behaved clients whose latency counts: all except the absent clients.
+
+    A client is absent if no work of the client was in progress in the window, because nothing could
+    delay such a client. A client whose program arrived earlier and continues is kept, with an
+    undefined latency, because a waiting client may send nothing more. If all clients were absent,
+    all are kept.
+    """
+
+    def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:
+        window, finished = facts.window, programs.status == FINISHED
+        under_way = (programs.arrival_s < window.end_s) & (
+            finished & (programs.finish_s > window.start_s) | (programs.status == UNFINISHED)
+        )
+        busy = np.bincount(programs.client[under_way], minlength=len(facts.clients)) > 0
+        good = [index for index, one in enumerate(facts.clients) if not one.misbehaving]
+        here = [index for index in good if busy[index] or cohorts.samples[index].n]
+        self._cohorts, self._facts, self._lost = cohorts, facts, lost
+        self._counted = here or good
+        self._absent = len(good) - len(self._counted)
+
+    @property
+    def least_n(self) -> int:
+        """The fewest latencies of a counted client, which support the least certain percentile."""
+        return min((self._cohorts.samples[one].n for one in self._counted), default=0)
+
+    def percentile(self, percent: int) -> Noted:
+        """Return the mean of the counted clients' percentiles in seconds ([DLPM] §6.1)."""
+        remark = ""
+        if self._absent:
+            absent = "one client" if self._absent == 1 else f"{self._absent} clients"
+            remark = f"without {absent} that had no work in progress"
+        cohorts, facts, lost = self._cohorts, self._facts, self._lost
+        return mean_of_clients(cohorts, self._counted, percent, facts, lost, remark)

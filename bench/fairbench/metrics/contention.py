@@ -1,7 +1,7 @@
-"""Whether a run was contended: the clients that waited, and backlogs that no queue shows.
+"""Contention in a run: clients that waited, and backlogs that no queue shows.
 
-Calls are compared with the fastest calls of their own run, using only its tables, so that
-simulated, live, stored and external runs are judged equally.
+Calls are compared with the fastest calls of the same run, and only the run's tables are used. So
+simulated, live, stored and external runs are judged by one rule.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from fairbench.metrics.records import (
     Requests,
     Window,
 )
-from fairbench.metrics.tables import Tables
 from fairbench.metrics.waiting import waits
 
-# rank of the answer that gives the pace: one or two faster answers may be hiccups of a stream
+# The pace of a run's fast answers is that of the answer with this rank by pace, because the two
+# fastest answers may come from a stream that stalled.
 FASTEST = 3
-MANY_TOKENS = 16  # tokens of an answer; the pace of shorter answers is mostly rounding
+MANY_TOKENS = 16  # tokens of an answer whose pace is measured; shorter answers are rounded too much
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unhindered:
-    """The time of each call without delays: to the first token, per further token, total.
+    """The times of each call without delays, in seconds.
 
-    ``lost_s`` is the delay so far: the actual time, up to the end of the run, minus this time.
+    - ``first_token_s`` is the time from arrival to the first token.
+    - ``per_token_s`` is the time per further token.
+    - ``latency_s`` is the time from arrival to the last token.
+    - ``lost_s`` is the delay: the actual time, up to the end of the run, minus ``latency_s``.
     """
 
     first_token_s: Floats
@@ -45,17 +48,22 @@ class Unhindered:
 
 
 def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
-    """Return every call as if it had run alone.
+    """Return the times of every call as if each call had run alone.
 
-    The first token comes after the run's shortest time for a call with at least as much to compute.
-    The whole input of a call that was never admitted counts. The other tokens come at the pace of
-    one of the fastest answers.
+    The first token comes after the run's shortest time to first token of a call with at least as
+    many tokens to compute. All input of a call that was never admitted counts as tokens to compute.
+    Further tokens come at the pace of one of the fastest answers.
+
+    Args:
+        requests: The calls.
+        output_tokens: The full length of each answer, shape (n_requests,).
+        horizon_s: The end of the run in seconds.
     """
     first_s, pace_s = first_token_alone_s(requests), pace_alone_s(requests)
     latency_s = first_s + pace_s * np.maximum(0, output_tokens - 1)
     ended_s = np.where(np.isnan(requests.finish_s), horizon_s, requests.finish_s)
     taken_s = np.maximum(0.0, ended_s - requests.arrival_s)
-    # A refused call was never in progress.
+    # A refused call was never in progress, so all its time is lost.
     lost_s = np.where(requests.status == REFUSED, taken_s, np.maximum(0.0, taken_s - latency_s))
     return Unhindered(first_s, pace_s, latency_s, lost_s)
 
@@ -63,9 +71,9 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
 def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
     """Return the times of all calls as they would be without the wait for admission.
 
-    The time from arrival to first token equals the actual time from admission to first token. The
-    other tokens come at the median pace. Only the wait for admission counts as lost, or the whole
-    time of a refused call.
+    The time from arrival to first token equals the actual time from admission to first token.
+    Further tokens come at the median pace. Lost time is the wait for admission, or the whole time
+    of a refused call. The arguments are those of ``unhindered``.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -80,7 +88,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
 
 def _paces_s(requests: Requests, least: int) -> Floats:
-    """Return the time per token after the first, for finished answers of enough tokens."""
+    """Return the seconds per token after the first, of finished answers of ``least`` tokens."""
     chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
     spent_s = (requests.finish_s - requests.first_token_s)[chosen]
     paces_s: Floats = spent_s / (requests.output_tokens[chosen] - 1)
@@ -88,13 +96,17 @@ def _paces_s(requests: Requests, least: int) -> Floats:
 
 
 def median_pace_s(requests: Requests) -> float:
-    """Return the median time per token after the first, over finished answers."""
+    """Return the median seconds per token after the first, over finished answers."""
     paces_s = _paces_s(requests, 2)
     return float(np.median(paces_s)) if len(paces_s) else pace_alone_s(requests)
 
 
-def first_token_alone_s(requests: Requests) -> Floats:
-    """Return, per call, the shortest time to first token of calls with at least its input."""
+def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Floats:
+    """Return, for each call, the shortest time to first token of a call with at least its work.
+
+    The work of a call is the number of its tokens to compute, or its element of ``tokens``; times
+    are in seconds.
+    """
     answered = ~np.isnan(requests.first_token_s)
     if not answered.any():
         return np.zeros(len(requests))
@@ -104,13 +116,14 @@ def first_token_alone_s(requests: Requests) -> Floats:
     order = np.argsort(computed[answered], kind="stable")
     waited_s = (requests.first_token_s - requests.arrival_s)[answered][order]
     least_s = np.minimum.accumulate(waited_s[::-1])[::-1]
-    found = np.searchsorted(computed[answered][order], computed, "left")
+    work = computed if tokens is None else tokens
+    found = np.searchsorted(computed[answered][order], work, "left")
     result: Floats = least_s[np.minimum(found, len(least_s) - 1)]
     return result
 
 
 def pace_alone_s(requests: Requests) -> float:
-    """Return the time per token after the first, in one of the fastest answers."""
+    """Return the seconds per token after the first, in one of the fastest answers."""
     for least in (MANY_TOKENS, 2):
         paces_s = np.sort(_paces_s(requests, least))
         if len(paces_s):
@@ -118,23 +131,23 @@ def pace_alone_s(requests: Requests) -> float:
     return 0.0
 
 
-# 128 running requests of 1,000 tokens, about the number that operators allow, take 2.6 times as
-# long per token as a lone request (A100, 8B); trees at 1.5 times the capacity, none of them
-# waiting, take 16 to 25 times as long.
+# Multiple of a lone request's time per token above which tokens are slow. 128 running requests of
+# 1,000 tokens, about the number that operators allow, have a multiple of 2.6 (A100, 8B). Trees of
+# thoughts at 1.5 times the capacity, all admitted at once, have multiples from 16 to 25.
 SLOW = 4.0
-MOSTLY = 0.5  # fraction of the window without any waiting request
+# Queues are mostly empty if no request waits in a larger fraction of the window.
+MOSTLY = 0.5
 
 
-def lone_tpot_ratio(tables: Tables, facts: Facts) -> float:
-    """Return the median time per output token, relative to that of a lone request.
+def lone_tpot_ratio(all_of: Requests, facts: Facts) -> float:
+    """Return the median over requests of the time per output token relative to a lone request.
 
-    The lone request is a decode step of the timing profile with the request's own mean context and
-    nothing else. The ratio is NaN without a profile, or if no request that arrived in the window
-    finished with two tokens or more.
+    The time per token of a lone request is a decode step of the timing profile with the request's
+    own mean context and no other request. The ratio is NaN without a profile, or if no request that
+    arrived in the window finished with two tokens or more.
     """
     if facts.lone is None:
         return float("nan")
-    all_of = tables.requests
     inside = facts.window.holds(all_of.arrival_s)
     own = all_of.take(inside & (all_of.status == FINISHED) & (all_of.output_tokens > 1))
     if not len(own):
@@ -148,16 +161,18 @@ def lone_tpot_ratio(tables: Tables, facts: Facts) -> float:
 def hides_backlog(summary: Mapping[str, Any]) -> bool:
     """Return whether queues were mostly empty in the window although tokens were slow.
 
-    In an engine that admits every request, demand above capacity makes the batch larger and its
-    steps longer instead of a queue. The scheduler then has no requests to reorder.
+    In an engine that admits every request, demand above capacity makes batches larger and steps
+    longer, and no queue forms. The scheduler then has no requests to reorder.
     """
     slow, empty = summary.get("lone_tpot_ratio"), summary.get("queue_empty_share")
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
 
 
-# fraction of the service due, or of the calls' time, below which no shortage is seen
+# A client is short of service if a larger fraction of its due service is missing, or if its calls
+# spend a larger fraction of their time in queues.
 SHORT_ABOVE = 0.05
-SERVING_AT_ONCE = 2.0  # multiple of the shortest first-token time that counts as no wait
+# A time to first token of at most this multiple of the shortest one counts as a time without wait.
+SERVING_AT_ONCE = 2.0
 
 
 def contended(
@@ -165,9 +180,16 @@ def contended(
 ) -> bool:
     """Return whether some client was short of service in the window.
 
-    A client is short in one of three cases. The client lacked (``short``) 5% of its ``demand`` in
-    tokens at the window's end; its calls were queued for over 5% of their time; or one of its calls
-    was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
+    A client is short of service in three cases: at the window's end, the client lacked more than 5%
+    of its due service; the client's calls were queued for more than 5% of their time; or a call of
+    the client was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
+
+    Args:
+        requests: All calls of the run.
+        facts: The facts of the run.
+        window: The window.
+        short: The weighted tokens that each client lacked at the window's end.
+        demand: The weighted tokens due to each client in the window.
     """
     refused = (requests.status == REFUSED) & window.holds(requests.arrival_s)
     if refused.any() or np.any(waiting_share(requests, facts, window) > SHORT_ABOVE):
@@ -178,8 +200,9 @@ def contended(
 def served_at_once(requests: Requests) -> bool:
     """Return whether tokens came at a usual pace, so that missing service is no shortage.
 
-    Larger batches slow every answer a little. Only above ``SLOW`` times the run's own fastest pace
-    do they hide a backlog (``hides_backlog``). The result is False if some call was never answered.
+    Larger batches slow every answer a little. A batch hides a backlog (``hides_backlog``) only if
+    answers take more than ``SLOW`` times as long per token as the run's fastest answers. The result
+    is False if some call was never answered.
     """
     paces_s = _paces_s(requests, MANY_TOKENS)
     if not len(paces_s) or np.isnan(requests.first_token_s).any():
@@ -188,7 +211,10 @@ def served_at_once(requests: Requests) -> bool:
 
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
-    """Return the queued fraction of each client's call time in the window; 0 without calls."""
+    """Return the queued fraction of the time of each client's calls in the window; 0 without calls.
+
+    The result has the shape (n_clients,).
+    """
     clients = len(facts.clients)
     sums = []
     for client, start_s, end_s in call_times(requests, facts):
@@ -199,15 +225,15 @@ def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
 
 
 Times: TypeAlias = tuple[Ints, Floats, Floats]
-"""Clients, and the start and the end of an interval of each, in seconds."""
+"""Intervals of clients: the client (index), start and end in seconds of each interval."""
 
 
 def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
-    """Return when calls waited in a queue and when they were open, without refused calls."""
+    """Return when calls waited in a queue, and when calls were open, without refused calls."""
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
-    columns.pop("routed_s", None)  # each call waits once, at whichever place
-    columns["worker"] = np.maximum(0, requests.worker)  # queued requests wait, too
+    columns.pop("routed_s", None)  # a call that waits in two queues counts once
+    columns["worker"] = np.maximum(0, requests.worker)  # a call without a worker waits, too
     queued = waits(Requests.from_columns(columns), horizon_s)
     calls = requests.take(requests.status != REFUSED)
     ended_s = np.where(calls.status == UNFINISHED, horizon_s, calls.finish_s)
@@ -217,17 +243,18 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 def admission_unknown(requests: Requests) -> Flags:
     """Return which answered calls lack a reported admission.
 
-    Their tables put the admission at the first token; no other prefill takes no time.
+    Tables put the admission of these calls at the first token. A reported admission is earlier than
+    the first token, because a prefill takes time.
     """
     unknown: Flags = requests.admitted_s == requests.first_token_s
     return unknown
 
 
 def with_admissions(requests: Requests) -> Requests:
-    """Return the calls with unknown admissions estimated from the time to first token.
+    """Return the calls; unknown admissions are estimated from the times to first token.
 
-    The time to first token beyond twice the run's minimum for an input of that size counts as
-    queued.
+    A call counts as queued for its time to first token beyond twice the run's shortest time to
+    first token of a call with as many tokens to compute.
     """
     unknown = admission_unknown(requests)
     if not unknown.any():

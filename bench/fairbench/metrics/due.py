@@ -1,27 +1,41 @@
 """The service due to each client: the service that it would have received without delays.
 
-A call is due when its program would have made it if its predecessors had taken no longer than alone
-(``unhindered``). Think times stay the same; time lost earlier does not count. A client that is
-served late is therefore due service that it could not even request yet. A client that is idle
-because its user thinks is due nothing.
+A call is due when its program would have made the call if the program's earlier calls had taken no
+longer than alone (``unhindered``). Think times stay the same; time that earlier calls lost does not
+count. A client that is served late is therefore due service that the client could not even request
+yet. A client that is idle because its user thinks is due nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.arrays import in_order
+from fairbench.metrics.arrays import Piecewise, in_order, portions, spread
 from fairbench.metrics.contention import Unhindered, unhindered
-from fairbench.metrics.records import FINISHED, Facts, Floats, Ints, Programs, Requests
+from fairbench.metrics.records import (
+    FINISHED,
+    REFUSED,
+    Facts,
+    Flags,
+    Floats,
+    Ints,
+    Programs,
+    Requests,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Calls:
-    """The calls of a run: the length of each answer, and the delay of each call (s)."""
+class CallDelays:
+    """The calls of a run: the length of each answer in tokens, and the delay of each call.
+
+    ``late_s`` is how many seconds earlier each call would have been made without earlier delays.
+    """
 
     requests: Requests
     output_tokens: Floats
@@ -30,7 +44,7 @@ class Calls:
 
     @property
     def first_due_s(self) -> Floats:
-        """The time at which the first token would have arrived."""
+        """The time in seconds at which each call's first token was due."""
         due: Floats = self.requests.arrival_s - self.late_s + self.alone.first_token_s
         return due
 
@@ -39,41 +53,43 @@ def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float
     """Return the weighted tokens that were due to each client before ``end_s`` and missing.
 
     The result is exact for calls that were made. Programs cut off by the run's end also have calls
-    that were never made. These are estimated from the fraction that finished programs of the client
-    (of all clients, if it has none) had requested at the same age.
+    that were never made. The due service of these calls is estimated from the fraction of their
+    demand that finished programs of the client had requested at the same age. A client without a
+    finished program is estimated from the finished programs of all clients.
     """
-    calls, unmade = asked_of(requests, programs, facts)
+    calls, unmade = calls_of(requests, programs, facts)
     clients = len(facts.clients)
-    made = _short_of(calls, end_s, facts)
+    made = _missing_service(calls, end_s, facts)
     never = np.zeros(len(programs))
     for own, due in unmade:
         cut = np.flatnonzero(due.reached_s < end_s - due.arrival_s)
-        never[own[cut]] = due.by(cut, end_s)
+        never[own[cut]] = due.due_by(cut, end_s)
     short: Floats = np.bincount(requests.client, weights=made, minlength=clients).astype(np.float64)
     short += np.bincount(programs.client, weights=never, minlength=clients)
     return short
 
 
-def asked_of(
+def calls_of(
     requests: Requests,
     programs: Programs,
     facts: Facts,
     served: Callable[[Requests, Floats, float], Unhindered] = unhindered,
-) -> tuple[Calls, list[tuple[Ints, Unmade]]]:
-    """Return the calls that were made, and the calls that were never made.
+) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
+    """Return the calls that were made, and the due service of calls that were never made.
 
-    The latter are one entry for each client that has some: the rows of its programs, and their due
-    service.
+    The list has an entry for each client with calls that were never made: the rows of the client's
+    programs with such calls, and the due service of these calls. ``served`` returns the times that
+    calls would have taken without delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
     alone = served(requests, output, facts.horizon_s)
-    calls = Calls(requests, output, alone, _late(requests, alone.lost_s))
+    calls = CallDelays(requests, output, alone, _late(requests, alone.lost_s))
     return calls, list(_never_made(calls, programs, owner, unsent, facts))
 
 
 def _program_rows(requests: Requests, programs: Programs) -> Ints:
-    """Return each call's program row; ``len(programs)`` if it is missing (killed run)."""
+    """Return the row of each call's program, or ``len(programs)`` if a killed run lacks the row."""
     order = np.argsort(programs.program_id, kind="stable")
     sorted_ids = programs.program_id[order]
     found = np.searchsorted(sorted_ids, requests.program_id)
@@ -86,35 +102,36 @@ def _program_rows(requests: Requests, programs: Programs) -> Ints:
 def _lengths(
     requests: Requests, programs: Programs, owner: Ints, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return each answer's full length, and the remaining demand of each program.
+    """Return each answer's full length in tokens, and each program's unsent weighted tokens.
 
-    The part of a program's demand that its answers lack is divided among its unfinished and unmade
-    calls. The division is proportional to the maximum that each call may still produce.
+    The output that a program's demand has beyond its answers so far is divided among its unfinished
+    calls and its calls never made, in proportion to the most tokens that each call may still
+    produce.
     """
     count = len(programs)
 
-    def of_program(amounts: Floats | Ints) -> Floats:
+    def per_program(amounts: Floats | Ints) -> Floats:
         summed: Floats = np.bincount(owner, weights=amounts, minlength=count).astype(np.float64)
         return summed[:count]
 
     finished = requests.status == FINISHED
     may_come = np.where(finished, 0, requests.max_new_tokens - requests.output_tokens)
     may_come = np.maximum(0, may_come)
-    missing = np.maximum(0, programs.demand_output_tokens - of_program(requests.output_tokens))
-    calls = of_program(np.ones(len(requests)))
-    usual = of_program(requests.max_new_tokens) / np.maximum(1, calls)
+    missing = np.maximum(0, programs.demand_output_tokens - per_program(requests.output_tokens))
+    calls = per_program(np.ones(len(requests)))
+    usual = per_program(requests.max_new_tokens) / np.maximum(1, calls)
     unmade = np.maximum(0, programs.demand_requests - calls) * usual
-    shared = of_program(may_come) + unmade
+    shared = per_program(may_come) + unmade
     part = np.divide(missing, shared, out=np.zeros(count), where=shared > 0)
     part = np.minimum(1, part)
     output = requests.output_tokens + may_come * np.append(part, 0.0)[owner]
-    unsent_input = np.maximum(0, programs.demand_input_tokens - of_program(requests.input_tokens))
+    unsent_input = np.maximum(0, programs.demand_input_tokens - per_program(requests.input_tokens))
     unsent = weights.extend * unsent_input + weights.output * unmade * part
     return output, np.where(programs.status == FINISHED, 0.0, unsent)
 
 
 def _late(requests: Requests, lost_s: Floats) -> Floats:
-    """Return how much earlier each call would have been made without earlier delays."""
+    """Return how many seconds earlier each call would have been made without earlier delays."""
     late_s = np.zeros(len(requests))
     before = _predecessors(requests)
     order = np.argsort(requests.depth, kind="stable")
@@ -126,9 +143,10 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 
 
 def _predecessors(requests: Requests) -> Ints:
-    """Return the call for which each call waited, or -1 for none.
+    """Return the row of the call for which each call waited, or -1 for a call that did not wait.
 
-    The predecessor is the last call of the program that finished earlier at a depth one less.
+    A call waited for the call of its program at the next smaller depth that was the last to finish
+    before the call arrived.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)
@@ -147,8 +165,8 @@ def _predecessors(requests: Requests) -> Ints:
     return before
 
 
-def _short_of(calls: Calls, end_s: float, facts: Facts) -> Floats:
-    """Return the service due to each call before ``end_s`` and not received."""
+def _missing_service(calls: CallDelays, end_s: float, facts: Facts) -> Floats:
+    """Return the weighted tokens due to each call before ``end_s`` and not received by then."""
     requests, output, alone = calls.requests, calls.output_tokens, calls.alone
     first_due_s = calls.first_due_s
     begun = first_due_s < end_s
@@ -166,16 +184,16 @@ def _short_of(calls: Calls, end_s: float, facts: Facts) -> Floats:
 
 
 def ratio_or_inf(amount: Floats, of: Floats | float) -> Floats:
-    """Return ``amount / of``, infinite if ``of`` is 0."""
+    """Return ``amount / of`` by element, infinite where ``of`` is 0."""
     shape = np.broadcast_to(of, amount.shape)
     ratio: Floats = np.divide(amount, shape, out=np.full(amount.shape, np.inf), where=shape > 0)
     return ratio
 
 
 def _never_made(
-    calls: Calls, programs: Programs, owner: Ints, unsent: Floats, facts: Facts
+    calls: CallDelays, programs: Programs, owner: Ints, unsent: Floats, facts: Facts
 ) -> Iterator[tuple[Ints, Unmade]]:
-    """Yield, for each client, its programs with calls never made, and their due service."""
+    """Yield, by client, the rows of programs with calls never made, and the calls' due service."""
     known = owner < len(programs)
     owner = owner[known]
     held_s = np.zeros(len(programs))
@@ -191,39 +209,45 @@ def _never_made(
     clients = len(facts.clients)
     like, bounds = in_order(programs.client[owner[done]], clients)
     like = done[like]
-    everybody = _Asked(call_age_s[done], cost[done])
+    everybody = _RequestedPart(call_age_s[done], cost[done])
     short, short_bounds = in_order(programs.client[cut], clients)
     for client in np.flatnonzero(np.diff(short_bounds)).tolist():
         own = cut[short[short_bounds[client] : short_bounds[client + 1]]]
         mine = like[bounds[client] : bounds[client + 1]]
-        usual = _Asked(call_age_s[mine], cost[mine]) if len(mine) else everybody
+        usual = _RequestedPart(call_age_s[mine], cost[mine]) if len(mine) else everybody
         yield (own, Unmade(programs.arrival_s[own], reached_s[own], unsent[own], whole[own], usual))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unmade:
-    """Programs of one client with calls that were never made, one element for each.
+    """Programs of one client with calls that were never made; arrays have one element per program.
 
-    ``reached_s`` is the age up to which a program requested its due service, ``unsent`` the
-    weighted tokens of its calls never made, ``whole`` those of all its calls.
+    - ``arrival_s`` is the program's arrival in seconds.
+    - ``reached_s`` is the age in seconds up to which the program requested its due service.
+    - ``unsent`` is the weighted tokens of the program's calls never made.
+    - ``whole`` is the weighted tokens of all calls of the program.
+    - ``usual`` is the fraction of demand that programs had usually requested at an age.
     """
 
     arrival_s: Floats
     reached_s: Floats
     unsent: Floats
     whole: Floats
-    usual: _Asked
+    usual: _RequestedPart
 
-    def by(self, row: Ints, end_s: Floats | float) -> Floats:
-        """Return the weighted tokens due in some rows before ``end_s``."""
+    def due_by(self, row: Ints, end_s: Floats | float) -> Floats:
+        """Return the weighted tokens due to the programs ``row`` (indices) before ``end_s``."""
         asked = self.usual.part_by(end_s - self.arrival_s[row])
         asked = asked - self.usual.part_by(self.reached_s[row])
         due: Floats = np.minimum(self.unsent[row], self.whole[row] * asked)
         return due
 
 
-class _Asked:
-    """The fraction of all demand that programs had requested by a given age."""
+class _RequestedPart:
+    """The fraction of all demand that programs had requested by a given age.
+
+    ``ages_s`` are the ages in seconds at which calls were due, ``amounts`` their weighted tokens.
+    """
 
     def __init__(self, ages_s: Floats, amounts: Floats) -> None:
         order = np.argsort(ages_s, kind="stable")
@@ -232,9 +256,129 @@ class _Asked:
         self._something = bool(amounts.sum())
 
     def part_by(self, at_s: Floats) -> Floats:
-        """Return the fraction before each age; 0 if there is no demand."""
+        """Return the fraction requested before each age ``at_s``, or 0 without any demand."""
         if not self._something:
             return np.zeros(len(at_s))
         place = np.searchsorted(self._ages_s, at_s, "left")
         part: Floats = self._total[place] / self._total[-1]
         return part
+
+
+AT_ONCE = 1_000_000  # the most pairs of a program and a time that are computed together
+
+
+class Shortfalls(NamedTuple):
+    """Weighted tokens that were due before each time and not received, shape (clients, times).
+
+    ``refused`` is the part of ``all`` that belongs to refused calls and programs, which are never
+    served later.
+    """
+
+    all: Floats
+    refused: Floats
+
+
+def shortfalls(
+    requests: Requests,
+    programs: Programs,
+    facts: Facts,
+    times: Floats,
+    served: Callable[[Requests, Floats, float], Unhindered] = unhindered,
+) -> Shortfalls:
+    """Return the shortfall of each client before each of the ascending ``times`` (seconds).
+
+    The result equals a call of ``shortfall`` for each time. ``served`` returns the times that calls
+    would have taken without delays. The cost is O(calls log times) at any load; each program that
+    the end of the run cut off costs O(times).
+    """
+    calls, unmade = calls_of(requests, programs, facts, served)
+    refused = requests.status == REFUSED
+    open_calls = _calls_missing(calls, ~refused, facts, times)
+    gone = _calls_missing(calls, refused, facts, times)
+    for own, due in unmade:
+        client, status = programs.client[own[0]], programs.status[own] == REFUSED
+        for rows, total in ((~status, open_calls), (status, gone)):
+            total[client] += _unmade_due(due, np.flatnonzero(rows), times)
+    return Shortfalls(open_calls + gone, gone)
+
+
+def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats) -> Floats:
+    """Return the missing service of calls: due input until admission, and due tokens not made."""
+    sums = Piecewise(len(facts.clients), times)
+    rows = np.flatnonzero(chosen)
+    requests = calls.requests
+    client, due_s = requests.client[rows], calls.first_due_s[rows]
+    never = times[-1] + 1
+    admitted_s = np.nan_to_num(requests.admitted_s[rows], nan=never)
+    amount = facts.weights.extend * requests.input_tokens[rows].astype(np.float64)
+    sums.add_pieces(client, due_s, admitted_s, amount, amount)
+    for start_s, end_s, first, last in _lacking_output(calls, rows, facts.horizon_s, never):
+        sums.add_pieces(
+            client, start_s, end_s, facts.weights.output * first, facts.weights.output * last
+        )
+    values = sums.values_at_times()
+    # ``noise`` is the largest rounding error of the sums, in weighted tokens.
+    noise = 1e-9 * (1 + float(np.abs(amount).max(initial=0.0)))
+    return np.where(values > noise, values, 0.0)
+
+
+def _lacking_output(
+    calls: CallDelays, rows: Ints, horizon_s: float, never_s: float
+) -> list[tuple[Floats, Floats, Floats, Floats]]:
+    """Return the due and missing output tokens of each call as linear pieces over time.
+
+    Due tokens and produced tokens each rise linearly. Four times divide a call into pieces: the due
+    times of its first and last token, and the times at which these tokens came.
+
+    Returns:
+        For each piece: its start and end in seconds, and the missing tokens at start and end.
+    """
+    requests, pace = calls.requests, calls.alone.per_token_s
+    whole, made = calls.output_tokens[rows], requests.output_tokens[rows]
+    begin = calls.first_due_s[rows]
+    full = begin + pace * np.maximum(0.0, whole - 1)
+    token = np.nan_to_num(requests.first_token_s[rows], nan=np.inf)
+    finish = requests.finish_s[rows]
+    done = np.where(np.isnan(finish), horizon_s, finish)
+    limit = np.maximum(begin, never_s)
+    cuts = np.sort(np.clip(np.stack([begin, full, token, done, limit]), begin, limit), axis=0)
+    pieces = []
+    for start, end in pairwise(cuts):
+        middle = (start + end) / 2
+        rising = middle < full
+        producing = (middle >= token) & (middle < done)
+        later = np.maximum(0, made - 1)
+        lasts = np.where(producing, done - token, 1.0)
+        values = []
+        for at in (start, end):
+            came = np.where(rising, 1 + (at - begin) / (pace or 1.0), whole)
+            came = np.minimum(whole, came)
+            since = np.where(producing, at - token, 0.0)
+            got = np.where(middle < token, 0.0, 1 + later * np.where(producing, since / lasts, 1.0))
+            values.append(came - got)
+        pieces.append(_positive(start, end, *values))
+    return pieces
+
+
+def _positive(
+    start: Floats, end: Floats, first: Floats, last: Floats
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return the part of each line above 0: start, end, and the values at start and end."""
+    crosses = (first < 0) != (last < 0)
+    change = np.where(crosses, first - last, 1.0)
+    zero = start + (end - start) * np.where(crosses, first / change, 0.0)
+    begin = np.where(crosses & (first < 0), zero, start)
+    over = np.where(crosses & (last < 0), zero, end)
+    return begin, over, np.maximum(0.0, first), np.maximum(0.0, last)
+
+
+def _unmade_due(due: Unmade, rows: Ints, times: Floats) -> Floats:
+    """Return the weighted tokens due before each time in the calls that were never made."""
+    total = np.zeros(len(times))
+    first = np.searchsorted(times, due.arrival_s[rows] + due.reached_s[rows], "right")
+    count = len(times) - first
+    for part in portions(count, AT_ONCE) if len(rows) else ():
+        place, time = spread(first[part], count[part])
+        amount = np.maximum(0.0, due.due_by(rows[part][place], times[time]))
+        total += np.bincount(time, weights=amount, minlength=len(times))
+    return total

@@ -1,21 +1,22 @@
-"""Fairness over time: the max-min allocation in sliding windows, and at each moment.
+"""Fairness over time: max-min fair shares in sliding windows, and while clients wait.
 
-The share of a whole run counts only service still missing at its end, so a flood that drains leaves
-no trace in that share. Here a client that waits while others are served loses share in exactly the
-windows in which it waited, regardless of later service. Work is due at the pace of the engine
-without the waits: a batch that slows all clients equally counts as no client's loss.
+A client's share of a whole run counts only the service that is still missing at the end, so a flood
+whose backlog drains before the end leaves no trace in the share. In a sliding window, a client that
+waits while others are served loses share in the windows in which it waited, regardless of later
+service. Service is due at the pace of the engine without the waits for admission: a batch that
+slows all clients equally is no client's loss.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairbench.metrics.arrays import lengths_by
 from fairbench.metrics.contention import SHORT_ABOVE, call_times, unqueued
-from fairbench.metrics.due_over_time import Shortfalls, shortfalls
-from fairbench.metrics.max_min import max_min_each
+from fairbench.metrics.due import Shortfalls, shortfalls
+from fairbench.metrics.fairness import max_min_each
 from fairbench.metrics.records import (
     REFUSED,
     Facts,
@@ -27,23 +28,26 @@ from fairbench.metrics.records import (
     Window,
 )
 from fairbench.metrics.service import View, cumulative
-from fairbench.metrics.tables import ServiceLog
+from fairbench.metrics.tables import ServiceRows
 
-WINDOWS_S = (60.0, 10.0)  # lengths of the sliding windows; the first is the headline
-CELL_S = 1.0  # interval between the starts of windows
-# cells of all clients together; longer runs with more clients have longer cells
-MOST_CELLS = 400_000
-# part of a window for which calls must wait: a client that arrived late in it lost nothing
+WINDOWS_S = (60.0, 10.0)  # lengths of the sliding windows in seconds
+CELL_S = 1.0  # the length of a cell in seconds: one window starts in each cell
+MOST_CELLS = 400_000  # the largest number of cells times clients; larger runs have longer cells
+
+# A client is judged in a window if its calls waited in this fraction of the window: a client that
+# arrived late in the window lost nothing.
 LEAST_BACKLOG = 0.5
-# entitlement in requests: a fair scheduler may be one request late, so fewer show too little
+# A client is judged if it was entitled to this number of its requests: a fair scheduler may be late
+# by one request.
 LEAST_REQUESTS = 4.0
 
 
 class WorstWindow(NamedTuple):
     """The window in which a client had the lowest fraction of its fair share.
 
-    ``share`` lies in [0, 1]. ``client`` had this fraction, and ``heavy`` received most beyond its
-    own fair share (-1 if no client did). Both are indices.
+    ``share``, in [0, 1], is the fraction that ``client`` received. ``heavy`` is the client that
+    received most beyond its own fair share, or -1 if no client received more than its fair share.
+    Both clients are indices.
     """
 
     start_s: float
@@ -54,11 +58,17 @@ class WorstWindow(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Cells of a window: each client's received, missing and requested service, and its waits.
+    """The cells of a window of a run, with each client's service and waits.
 
-    ``service`` has a column per cell. The other arrays have one column per bound of a cell:
-    weighted tokens due and not received, seconds that calls had waited, and seconds that calls had
-    lasted.
+    Arrays have a row per client. ``service`` has a column per cell; the arrays below have a column
+    for each of ``times``, which are the bounds of the cells in seconds.
+
+    - ``short`` holds the weighted tokens that were due and not received before each bound.
+    - ``waited_s`` and ``lasted_s`` are the seconds that calls had waited and been open.
+    - ``refused`` is the number of refused calls before each bound.
+
+    ``request_cost`` is the mean size of each client's requests in weighted tokens, and ``weights``
+    are the clients' weights.
     """
 
     times: Floats
@@ -76,39 +86,41 @@ class Timeline(NamedTuple):
         return len(self.times) - 1
 
     def window_cells(self, length_s: float) -> int:
-        """Return the number of cells of a window of this length, from one to all."""
+        """Return the number of cells of a window of ``length_s`` seconds, from one to all cells."""
         cell_s = float(self.times[-1] - self.times[0]) / self.cells
         return min(self.cells, max(1, round(length_s / cell_s)))
 
-    def shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
-        """Return service and entitlement in all windows of ``cells``, and delayed clients.
+    def window_shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
+        """Return service and entitlement in all windows of ``cells`` cells, and delayed clients.
 
-        Each array has the shape (clients, windows). The demand of a window is the service in it
-        plus the shortfall at its end; calls that were refused before the window began no longer
-        count. A client was delayed if its calls waited for half of the window, or for more than 5%
-        of their time, or were refused in it.
+        Each array has the shape (n_clients, n_windows). The demand in a window is the service in
+        the window plus the shortfall at its end, without calls refused before the window began. A
+        client was delayed if its calls waited in half of the window's cells and for more than 5% of
+        their time, or if a call was refused in the window.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
-        service = np.maximum(0.0, _over(total, cells))
+        service = np.maximum(0.0, _increase_over(total, cells))
         short = self.short.all[:, cells:] - self.short.refused[:, :-cells]
         entitlement = max_min_each(
             service.sum(axis=0), service + np.maximum(0.0, short), self.weights
         )
-        waited, lasted = _over(self.waited_s, cells), _over(self.lasted_s, cells)
+        waited, lasted = _increase_over(self.waited_s, cells), _increase_over(self.lasted_s, cells)
         backlogged = np.cumsum(
             np.pad(np.diff(self.waited_s) > 0, ((0, 0), (1, 0))), axis=1, dtype=float
         )
-        waiting = _over(backlogged, cells) >= LEAST_BACKLOG * cells
-        held_up = waiting & (waited > SHORT_ABOVE * lasted) | (_over(self.refused, cells) > 0)
+        waiting = _increase_over(backlogged, cells) >= LEAST_BACKLOG * cells
+        held_up = waiting & (waited > SHORT_ABOVE * lasted) | (
+            _increase_over(self.refused, cells) > 0
+        )
         return service, entitlement, held_up
 
 
 def timeline(
-    requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, window: Window
+    requests: Requests, programs: Programs, log: ServiceRows, facts: Facts, window: Window
 ) -> Timeline:
     """Cut the window into cells of about a second.
 
-    Unreported admissions must be estimated before (``with_admissions``).
+    Precondition: the admissions of all answered requests are known (``with_admissions``).
     """
     clients = len(facts.clients)
     most = max(10, MOST_CELLS // max(1, clients))
@@ -137,13 +149,13 @@ def timeline(
 def worst_window(
     line: Timeline, length_s: float, least_requests: float = LEAST_REQUESTS
 ) -> WorstWindow | None:
-    """Return the window with the lowest share of any client; None if none is judged.
+    """Return the window with the lowest share of any client, or None if no client is judged.
 
-    A client is judged in the windows in which it was delayed and entitled to at least
-    ``least_requests`` requests of its mean size.
+    A client is judged in the windows in which the client was delayed and was entitled to at least
+    ``least_requests`` requests of the client's mean size.
     """
     cells = line.window_cells(length_s)
-    service, entitlement, held_up = line.shares(cells)
+    service, entitlement, held_up = line.window_shares(cells)
     ratio = judged_shares(line, service, entitlement, held_up, least_requests)
     if np.isnan(ratio).all():
         return None
@@ -162,7 +174,7 @@ def worst_window(
 def judged_shares(
     line: Timeline, service: Floats, entitlement: Floats, held_up: Flags, least_requests: float
 ) -> Floats:
-    """Return the share of each client in each window, at most 1; NaN if it is not judged.
+    """Return the share of each client in each window, at most 1; NaN where no share is judged.
 
     Arrays have the shape (n_clients, n_windows), and amounts are weighted tokens.
     """
@@ -174,22 +186,27 @@ def judged_shares(
     return shares
 
 
-def least_by_client(line: Timeline, length_s: float) -> Floats:
-    """Return the share of each client in its worst window; NaN if it is not judged."""
-    ratio = judged_shares(line, *line.shares(line.window_cells(length_s)), LEAST_REQUESTS)
+def least_by_client(
+    line: Timeline, length_s: float, least_requests: float = LEAST_REQUESTS
+) -> Floats:
+    """Return the share of each client in its worst window of ``length_s`` seconds.
+
+    The share is NaN for a client that is judged in no window. A client is judged in the windows in
+    which the client was entitled to at least ``least_requests`` of its requests.
+    """
+    ratio = judged_shares(line, *line.window_shares(line.window_cells(length_s)), least_requests)
     none: Flags = np.asarray(np.isnan(ratio).all(axis=1))
     return np.where(none, np.nan, np.nanmin(np.where(none[:, np.newaxis], 1.0, ratio), axis=1))
 
 
 def backlogged_shares(line: Timeline) -> Floats:
-    """Return each client's service while backlogged over its fair share of that time.
+    """Return each client's service while backlogged, over its fair share of the same cells.
 
-    In each cell the service is divided again between the clients, with each client's current
-    shortfall as its demand: this is the service that generalised processor sharing guarantees a
-    backlogged client. The share of a client that never waited is NaN.
+    The service of each cell is divided again among the clients, with each client's current
+    shortfall as its demand: this division is the service that generalised processor sharing
+    guarantees a backlogged client. The share of a client that never waited is NaN.
     """
-    service, entitlement, held_up = line.shares(1)
-    # From a cell in which calls wait to the cell in which they are admitted and booked.
+    service, entitlement, held_up = line.window_shares(1)
     waiting = held_up & (entitlement > 0)
     got, due = (np.where(waiting, one, 0.0).sum(axis=1) for one in (service, entitlement))
     enough = (due > 0) & (due >= LEAST_REQUESTS * line.request_cost)
@@ -199,16 +216,32 @@ def backlogged_shares(line: Timeline) -> Floats:
     return shares
 
 
-def _over(values: Floats, cells: int) -> Floats:
-    """Return the increase of each row over every window of ``cells``."""
+def _increase_over(values: Floats, cells: int) -> Floats:
+    """Return the increase of each row over every window of ``cells`` cells."""
     grown: Floats = values[:, cells:] - values[:, :-cells]
     return grown
 
 
 def _counts_by(client: Ints, at_s: Floats, clients: int, times: Floats) -> Floats:
-    """Return how many events each client had before each time."""
+    """Return how many events each client had before each time, shape (clients, n_times)."""
     width = len(times) + 1
     place = client * width + np.searchsorted(times, at_s, "right")
     counts = np.bincount(place, minlength=clients * width).reshape(clients, width)
     found: Floats = np.cumsum(counts, axis=1)[:, :-1].astype(np.float64)
     return found
+
+
+def worst_window_rows(line: Timeline, facts: Facts) -> list[dict[str, Any]]:
+    """Return the worst window of each length in ``WINDOWS_S`` as a row of ``worst_windows``."""
+    found = [worst_window(line, length_s) for length_s in WINDOWS_S]
+    return [
+        {
+            "start_s": worst.start_s,
+            "end_s": worst.end_s,
+            "share": worst.share,
+            "client": facts.clients[worst.client].name,
+            "heavy_client": facts.clients[worst.heavy].name if worst.heavy >= 0 else None,
+        }
+        for worst in found
+        if worst
+    ]

@@ -2,58 +2,467 @@
 
 [DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound this difference. Service is as charged at
 admission, without recomputation.
+
+The search has three levels. Time is divided into cells with the service of each client at the
+edges (``Cells``). From the edges alone follow bounds on the difference within each pair of clients
+(``Pairs``). Only cells that may hold the largest difference are examined booking by booking
+(``Inside``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.arrays import portions
-from fairbench.metrics.gap_bookings import END, BookingsByCell, Cells, Places, divided
-from fairbench.metrics.gap_pairs import AT_ONCE, Differences, Joint, Pairs, bounded
-from fairbench.metrics.records import Facts, Floats, Ints
-from fairbench.metrics.service import View
-from fairbench.metrics.tables import ServiceLog
-from fairbench.metrics.waiting import Backlog
+from fairbench.metrics.arrays import in_order, portions, spread
+from fairbench.metrics.records import Facts, Flags, Floats, Ints, Service
+from fairbench.metrics.service import (
+    Stretches,
+    View,
+    booked_tokens,
+    cumulative,
+    step_times,
+    steps_by,
+)
+from fairbench.metrics.tables import ServiceRows
+from fairbench.metrics.waiting import Backlog, Overlaps
 
-ROUNDING = 1e-9  # relative difference of a gap; sums in another order differ by far less
+LEAST_CELLS = 16  # the smallest number of cells of a run
+FEW = 16  # every pair of clients is examined in runs of at most this number of clients
+MANY_CELLS = 2**13  # the largest number of cells of a run with few clients
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """Time divided at ``edge_s`` (seconds), with the service of each client at the edges.
+
+    A cell holds bookings of iterations that end in (edge, next edge] and of iterations that start
+    in [edge, next edge).
+
+    - ``tokens`` is each client's service at each edge, ``service`` this service over the client's
+      weight; both have the shape (n_clients, n_edges).
+    - ``waits`` marks the cells in which a client was backlogged at some instant, ``begins`` the
+      cells in which a backlog of the client began; both have the shape (n_cells, n_clients).
+    """
+
+    edge_s: Floats
+    tokens: Floats
+    service: Floats
+    waits: Flags
+    begins: Flags
+
+    def __len__(self) -> int:
+        return len(self.edge_s) - 1
+
+    def cells_of_ends(self, at_s: Floats) -> Ints:
+        """Return the cell of each iteration that ends at an instant in ``at_s``."""
+        cells: Ints = np.searchsorted(self.edge_s, at_s, "left") - 1
+        return cells
+
+    def cells_of_starts(self, at_s: Floats) -> Ints:
+        """Return the cell of each iteration that starts at an instant in ``at_s``."""
+        cells: Ints = np.searchsorted(self.edge_s, at_s, "right") - 1
+        return cells
+
+    def service_at(self, client: Ints, edge: Ints) -> Floats:
+        """Return the normalised service of each client in ``client`` at its edge in ``edge``."""
+        service: Floats = self.service.ravel().take(client * len(self.edge_s) + edge)
+        return service
+
+    def ahead(self) -> Floats:
+        """Return upper bounds on each client's lead over the average since its backlog began.
+
+        The result has the shape (n_cells, n_clients), with minus infinity outside backlogs.
+        """
+        return self._risen(*self._deviation())
+
+    def behind(self) -> Floats:
+        """Return upper bounds on each client's lag behind the average since its backlog began.
+
+        The result has the shape (n_cells, n_clients), with minus infinity outside backlogs.
+        """
+        low, high = self._deviation()
+        return self._risen(-high, -low)
+
+    def _deviation(self) -> tuple[Floats, Floats]:
+        """Return lower and upper bounds, by cell, on each client's service minus the average.
+
+        The average is that of the waiting clients, rounded to whole tokens, which have exact sums.
+        """
+        service = np.ascontiguousarray(self.service.T)
+        gained = np.where(self.waits, np.diff(service, axis=0), 0.0).sum(axis=1)
+        average = np.floor(np.cumsum(gained / np.maximum(1, self.waits.sum(axis=1))))
+        before = np.concatenate([[0.0], average[:-1]])
+        return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
+
+    def _risen(self, low: Floats, high: Floats) -> Floats:
+        """Return upper bounds on the rise of each client's value since its backlog began.
+
+        The value lies between ``low`` and ``high`` in each cell.
+        """
+        low = np.where(self.waits, low, np.inf)
+        begins_anew = self.begins | ~self.waits
+        least = np.full(low.shape[1], np.inf)
+        since = np.empty_like(low)
+        for cell, here in enumerate(low):
+            np.minimum(least, here, out=least)
+            since[cell] = least
+            np.copyto(least, here, where=begins_anew[cell])
+        return np.where(self.waits, high - since, -np.inf)
+
+
+def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cells:
+    """Divide the run into cells with about equal numbers of ends of rows.
+
+    The number of cells is at most the rows of an average client, so that a table of cells and
+    clients is no larger than the log. For many clients the number is also at most four times the
+    square root of all rows, because the work per cell takes as long as the work per row.
+    """
+    clients, rows = len(facts.clients), len(log)
+    most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
+    cells = max(LEAST_CELLS, min(rows // clients, most))
+    edge_s = _edges(log, backlog, cells)
+    tokens = cumulative(log, view, edge_s, clients, facts.weights, with_ends=True)
+    first = np.searchsorted(edge_s, backlog.start, "left") - 1
+    after = np.searchsorted(edge_s, backlog.end, "left")
+    begins = np.zeros((len(edge_s) - 1, clients), dtype=np.bool_)
+    begins[first, backlog.client] = True
+    change = np.zeros((len(edge_s), clients), dtype=np.int64)
+    np.add.at(change, (first, backlog.client), 1)
+    np.add.at(change, (after, backlog.client), -1)
+    waits = np.cumsum(change, axis=0)[:-1] > 0
+    return Cells(edge_s, tokens, tokens / facts.client_weights[:, np.newaxis], waits, begins)
+
+
+def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
+    """Return the edges of cells: instants at which rows end while two clients wait, and both ends.
+
+    The first edge lies before the first backlog, the last edge at the end of the last backlog.
+    """
+    ends = [np.empty(0)]
+    for part in log.parts():
+        own = Stretches.of_log(part)
+        several = backlog.depth(own.end_s) > 1
+        ends.append(np.repeat(own.end_s[several], own.rows[several]))
+    shared = np.sort(np.concatenate(ends))
+    if len(shared):
+        shared = shared[np.linspace(0, len(shared) - 1, cells + 1).astype(np.int64)]
+    before = np.nextafter(backlog.start.min(), -np.inf)
+    return np.unique(np.concatenate([[before], shared, [backlog.end.max()]]))
+
+
+END, START = 0, 1  # kinds of bookings: at one instant, an iteration ends before the next starts
+BOOKINGS_AT_ONCE = 2**20  # the most bookings in memory, unless a single place has more
+
+
+class Places(NamedTuple):
+    """Pairs of a client and a cell, by index."""
+
+    client: Ints
+    cell: Ints
+
+
+class Bookings(NamedTuple):
+    """Bookings of tokens, with one element per booking in each array.
+
+    ``place`` is an index into places, ``at_s`` the instant in seconds, and ``kind`` END or START.
+    """
+
+    place: Ints
+    at_s: Floats
+    kind: Ints
+    tokens: Floats
+
+
+class _Part(NamedTuple):
+    """The rows of a part of the log in cells in which several clients wait, sorted by client.
+
+    The part is rows ``begin`` up to ``after`` of the log. ``rows`` are indices of rows in the part.
+    ``first`` and ``reach`` number places by client and then by cell: the first cell of each row,
+    and the last cell that this row or an earlier row of its client touches.
+    """
+
+    begin: int
+    after: int
+    rows: Ints
+    first: Ints
+    reach: Ints
+
+    @classmethod
+    def of_part(cls, part: Service, begin: int, cells: Cells, clients: int) -> _Part:
+        """Return the index of a part that begins with row ``begin`` of the log."""
+        own = Stretches.of_log(part)
+        final = len(cells) - 1
+        first = np.clip(cells.cells_of_starts(own.start_s), 0, final)
+        last = np.clip(cells.cells_of_ends(own.end_s), first, final)
+        # ``shared`` is the number of earlier cells in which several clients wait.
+        shared = np.append(0, np.cumsum(cells.waits.sum(axis=1) > 1))
+        touching = np.flatnonzero((shared[last + 1] > shared[first])[own.of_row])
+        if np.any(own.start_s[1:] < own.start_s[:-1]):
+            touching = touching[np.argsort(part.start_s[touching], kind="stable")]
+        rows = touching[in_order(part.client[touching], clients)[0]]
+        before = part.client[rows] * len(cells)
+        # All parts stay in memory during the search, and the log may be larger than memory, so the
+        # parts use small integers.
+        small = np.min_scalar_type(-max(len(part), clients * len(cells)))
+        stretch = own.of_row[rows]
+        return cls(
+            *(begin, begin + len(part), rows.astype(small)),
+            (before + first[stretch]).astype(small),
+            np.maximum.accumulate(before + last[stretch]).astype(small),
+        )
+
+    def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
+        """Return the rows that may touch the places, as pairs of indices into places and rows."""
+        wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
+        low = np.searchsorted(self.reach, wanted, "left")
+        high = np.searchsorted(self.first, wanted, "right")
+        return spread(low, np.maximum(0, high - low))
+
+
+class BookingsByCell:
+    """The bookings of each client inside cells in which several clients wait."""
+
+    def __init__(self, log: ServiceRows, view: View, cells: Cells, facts: Facts) -> None:
+        self._log, self._view, self._cells, self._weights = log, view, cells, facts.weights
+        self._parts: list[_Part] = []
+        for part in log.parts():
+            begin = self._parts[-1].after if self._parts else 0
+            self._parts.append(_Part.of_part(part, begin, cells, len(facts.clients)))
+
+    def portions(self, *places: Places) -> Iterator[slice]:
+        """Yield slices of the places; the bookings of a slice fit into memory."""
+        booked = np.zeros(len(places[0].cell), dtype=np.int64)
+        for part in self._parts:
+            steps = self._log.between(part.begin, part.after).steps
+            for some in places:
+                place, at = part.touching(some, self._cells)
+                count = np.bincount(place, 1 + steps[part.rows[at]], minlength=len(booked))
+                booked += count.astype(np.int64)
+        return portions(booked, BOOKINGS_AT_ONCE)
+
+    def in_places(self, places: Places) -> Bookings:
+        """Return the bookings in the given places."""
+        nothing = np.empty(0, dtype=np.int64)
+        found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
+        for part in self._parts:
+            place, at = part.touching(places, self._cells)
+            if len(at):
+                rows = self._log.between(part.begin, part.after).take(part.rows[at])
+                found += self._of_rows(rows, place, places.cell[place])
+        return Bookings(*map(np.concatenate, zip(*found, strict=True)))
+
+    def _of_rows(self, log: Service, place: Ints, cell: Ints) -> Iterator[Bookings]:
+        """Yield the bookings of each row in its cell: at the row's start, and at ends of steps."""
+        at_start, _, stepwise = booked_tokens(log, self._view, self._weights)
+        own = np.flatnonzero((self._cells.cells_of_starts(log.start_s) == cell) & (at_start > 0))
+        yield Bookings(place[own], log.start_s[own], np.full(len(own), START), at_start[own])
+        begin_s, end_s = self._cells.edge_s[cell], self._cells.edge_s[cell + 1]
+        before, by_then = np.zeros(len(log), dtype=np.int64), log.steps.copy()
+        inside = (log.start_s >= begin_s) & (log.end_s > begin_s) & (log.end_s <= end_s)
+        cut = np.flatnonzero(~inside)
+        before[cut] = steps_by(log, cut, begin_s[cut], inclusive=True)
+        by_then[cut] = steps_by(log, cut, end_s[cut], inclusive=True)
+        row, number = spread(before + 1, by_then - before)
+        yield Bookings(
+            place[row],
+            step_times(log, row, number),
+            np.full(len(row), END),
+            (stepwise / log.steps)[row],
+        )
+
+
+CELLS_AT_ONCE = 2**18  # the most cells of joint backlogs that are in memory at once
+
+
+class Joint(NamedTuple):
+    """A table of joint backlogs, one per row: intervals in which both clients of a pair wait.
+
+    ``first`` and ``second`` are the clients, ``start`` and ``end`` the interval in seconds, ``low``
+    and ``high`` its first and last cell.
+    """
+
+    first: Ints
+    second: Ints
+    start: Floats
+    end: Floats
+    low: Ints
+    high: Ints
+
+    def take(self, rows: slice | Ints) -> Joint:
+        """Return the joint backlogs with these row numbers."""
+        return Joint._make(column[rows] for column in self)
+
+
+class Pairs:
+    """The pairs of clients that wait together, with bounds on the lead within each pair.
+
+    ``promise`` is, for each row of the backlog, an upper bound on the lead of the row's client over
+    any other client.
+    """
+
+    def __init__(self, cells: Cells, backlog: Backlog) -> None:
+        self._cells, self._backlog, self._overlaps = cells, backlog, Overlaps(backlog)
+        self._low, self._high = cells.cells_of_ends(backlog.start), cells.cells_of_ends(backlog.end)
+        self._clients = np.arange(cells.waits.shape[1])
+        client = backlog.client
+        # A client's lead grows at most by the service that it receives during its backlog.
+        self.promise = cells.service_at(client, self._high + 1) - cells.service_at(
+            client, self._low
+        )
+        if len(self._clients) > FEW:
+            self._ahead, self._behind = cells.ahead(), cells.behind()
+            self._furthest = self._behind.max(axis=1)
+            self.promise = np.minimum(self.promise, self._reach())
+
+    def _reach(self) -> Floats:
+        """Return upper bounds on each backlog's lead over the client that is furthest behind."""
+        reach = (self._ahead + self._furthest[:, np.newaxis]).T.ravel()
+        begin = self._backlog.client * len(self._cells)
+        bounds = np.column_stack([begin + self._low, begin + self._high + 1]).ravel()
+        reached: Floats = np.maximum.reduceat(np.append(reach, -np.inf), bounds)[::2]
+        return reached
+
+    def rivals(self, row: int, above: float) -> Ints:
+        """Return the clients over which backlog ``row`` may lead by more than ``above`` tokens."""
+        client, cells = self._backlog.client[row], slice(self._low[row], self._high[row] + 1)
+        if len(self._clients) <= FEW:
+            return np.flatnonzero(self._clients != client)
+        ahead = self._ahead[cells, client]
+        hot = np.flatnonzero(ahead + self._furthest[cells] > above)
+        apart = (self._behind[cells][hot] + ahead[hot, np.newaxis]).max(axis=0, initial=-np.inf)
+        apart[client] = -np.inf
+        return np.flatnonzero(apart > above)
+
+    def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
+        """Return joint backlogs of each backlog ``row`` with its ``rival``.
+
+        Only joint backlogs in which the backlog's client receives more than ``above`` are kept.
+        """
+        place, other = self._overlaps.found(self._backlog, row, rival)
+        own, backlog = row[place], self._backlog
+        client = backlog.client[own]
+        low = np.maximum(self._low[own], self._low[other])
+        high = np.minimum(self._high[own], self._high[other])
+        gained = self._cells.service_at(client, high + 1) - self._cells.service_at(client, low)
+        kept = np.flatnonzero(gained > above)
+        own, other = own[kept], other[kept]
+        return Joint(
+            client[kept],
+            backlog.client[other],
+            np.maximum(backlog.start[own], backlog.start[other]),
+            np.minimum(backlog.end[own], backlog.end[other]),
+            low[kept],
+            high[kept],
+        )
+
+
+def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
+    """Return lower and upper bounds on the gap of each joint backlog, from the edges of cells."""
+    least, most = [np.empty(0)], [np.empty(0)]
+    for some in portions(joint.high + 1 - joint.low, CELLS_AT_ONCE):
+        here = joint.take(some)
+        states = Differences.of_joint(cells, here)
+        least.append(states.at_least)
+        most.append(states.at_most)
+    return np.concatenate(least), np.concatenate(most)
+
+
+class Differences(NamedTuple):
+    """Bounds on the service difference of two clients, in each cell of their joint backlogs.
+
+    Arrays have one element per cell of a joint backlog, except ``begin``, the position of each
+    joint backlog's first cell. ``row`` is the joint backlog, and ``cell`` the cell. The difference
+    lies between ``least`` and ``most`` in the cell; ``edge`` is the difference at the cell's first
+    edge, or NaN if this edge lies before the joint backlog.
+    """
+
+    row: Ints
+    cell: Ints
+    begin: Ints
+    least: Floats
+    most: Floats
+    edge: Floats
+
+    @classmethod
+    def of_joint(cls, cells: Cells, joint: Joint) -> Differences:
+        """Return the differences of given joint backlogs."""
+        count = joint.high + 1 - joint.low
+        row, cell = spread(joint.low, count)
+        first, second = joint.first[row], joint.second[row]
+        mine, theirs = cells.service_at(first, cell), cells.service_at(second, cell)
+        least = mine - cells.service_at(second, cell + 1)
+        most = cells.service_at(first, cell + 1) - theirs
+        edge = np.where(cell == joint.low[row], np.nan, mine - theirs)
+        return cls(row, cell, np.cumsum(count) - count, least, most, edge)
+
+    @property
+    def lowest(self) -> Floats:
+        """A lower bound on the differences in each joint backlog."""
+        found: Floats = np.minimum.reduceat(self.least, self.begin)
+        return found
+
+    @property
+    def highest(self) -> Floats:
+        """An upper bound on the differences in each joint backlog."""
+        found: Floats = np.maximum.reduceat(self.most, self.begin)
+        return found
+
+    @property
+    def at_most(self) -> Floats:
+        """An upper bound on the range of the difference over each joint backlog."""
+        return self.highest - self.lowest
+
+    @property
+    def at_least(self) -> Floats:
+        """A lower bound on the range of the difference over each joint backlog; 0 without edges."""
+        high = np.fmax.reduceat(self.edge, self.begin)
+        found: Floats = np.nan_to_num(high - np.fmin.reduceat(self.edge, self.begin))
+        return found
+
+
+# The relative margin of comparisons. Sums of equal tokens in another order differ by far less.
+ROUNDING = 1e-9
 
 
 class Inside:
-    """Differences between two clients at every instant where an extreme is possible."""
+    """Differences between two clients at every instant at which the difference may be extreme."""
 
-    def __init__(self, log: ServiceLog, view: View, cells: Cells, facts: Facts) -> None:
+    def __init__(self, log: ServiceRows, view: View, cells: Cells, facts: Facts) -> None:
         self._cells, self._weights = cells, facts.client_weights
         self._bookings = BookingsByCell(log, view, cells, facts)
 
     def ranges(self, joint: Joint, above: float) -> Floats:
-        """Return the range of the service difference of two clients over given joint backlogs.
+        """Return the range of the clients' service difference over each joint backlog.
 
-        A range greater than ``above`` is exact, as is the largest; others are upper bounds.
+        The largest range is exact, and so is every range greater than ``above``. Other ranges are
+        upper bounds.
         """
-        parts = portions(joint.high + 1 - joint.low, AT_ONCE)
-        return np.concatenate([self._ranges(joint.of_rows(some), above) for some in parts])
+        parts = portions(joint.high + 1 - joint.low, CELLS_AT_ONCE)
+        return np.concatenate([self._ranges(joint.take(some), above) for some in parts])
 
     def _ranges(self, joint: Joint, above: float) -> Floats:
         high, low = np.full(len(joint.start), -np.inf), np.full(len(joint.start), np.inf)
         row, cell = self._wanted(joint, above)
         first, second = Places(joint.first[row], cell), Places(joint.second[row], cell)
         for some in self._bookings.portions(first, second):
-            own, difference = self._states(joint, row[some], cell[some])
+            own, difference = self._differences(joint, row[some], cell[some])
             np.maximum.at(high, own, difference)
             np.minimum.at(low, own, difference)
         ranges: Floats = high - low
         return ranges
 
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
-        """Return the cells whose values may differ so much that a range exceeds ``above``.
+        """Return the cells with values that may make a range exceed ``above``.
 
-        The result is the joint backlog and the cell of each such cell. Ranges smaller than a range
-        already known from the edges are not searched.
+        Cells are left out if their ranges are smaller than a range that is known from the edges.
+        The result is the joint backlog and the cell of each wanted cell.
         """
-        states = Differences.of(self._cells, joint)
+        states = Differences.of_joint(self._cells, joint)
         above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))
         row, cell = states.row, states.cell
         wanted = states.most - states.lowest[row] > above
@@ -61,14 +470,14 @@ class Inside:
         wanted |= (cell == joint.low[row]) | (cell == joint.high[row])
         return row[wanted], cell[wanted]
 
-    def _states(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
-        """Return every difference within cells of joint backlogs, and its joint backlog.
+    def _differences(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
+        """Return the differences in the given cells of joint backlogs, and their joint backlogs.
 
-        Differences are taken at the ends of a joint backlog, and at each booking of its clients
-        inside it.
+        Differences are taken at both ends of a joint backlog, and after each booking of its clients
+        in the joint backlog.
         """
-        one = self._bookings.of(Places(joint.first[row], cell))
-        two = self._bookings.of(Places(joint.second[row], cell))
+        one = self._bookings.in_places(Places(joint.first[row], cell))
+        two = self._bookings.in_places(Places(joint.second[row], cell))
         starts = np.flatnonzero(cell == joint.low[row])
         ends = np.flatnonzero(cell == joint.high[row])
         place = np.concatenate([one.place, two.place, starts, ends])
@@ -82,7 +491,7 @@ class Inside:
         own = row[place]
         ours = self._service(joint.first[own], cell[place], place, tokens[0, order])
         theirs = self._service(joint.second[own], cell[place], place, tokens[1, order])
-        # everything of that instant and kind is booked
+        # ``settled`` marks the last booking of each instant and kind, with all its tokens booked.
         settled = np.ones(len(order), dtype=np.bool_)
         settled[:-1] = (place[1:] != place[:-1]) | (at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1])
         begun = at_s >= joint.start[own]
@@ -91,7 +500,7 @@ class Inside:
         return own[kept], (ours - theirs)[kept]
 
     def _service(self, client: Ints, cell: Ints, place: Ints, tokens: Floats) -> Floats:
-        """Return the normalised service after each booking: the cell's edge plus bookings."""
+        """Return the normalised service after each booking: service at the edge, plus bookings."""
         total = np.cumsum(tokens)
         begin = np.flatnonzero(np.diff(place, prepend=-1))
         before = np.repeat((total - tokens)[begin], np.diff(begin, append=len(place)))
@@ -100,13 +509,17 @@ class Inside:
         return service
 
 
-PAIRS_AT_ONCE = 2**16  # joint backlogs whose bounds are examined together
-WAITING = 2**18  # joint backlogs that may wait for their examination
-LOOKS_FIRST, LOOKS_AT_ONCE = 8, 2**12  # joint backlogs that are examined together
+PAIRS_AT_ONCE = 2**16  # the most joint backlogs whose bounds are computed together
+MOST_LISTED = 2**18  # a list with more joint backlogs is examined
+EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12  # joint backlogs examined first, and later together
 
 
 class Gap(NamedTuple):
-    """The normalised service in ``tokens`` between two clients (indices), and its backlog."""
+    """The gap in normalised service between two clients, and the joint backlog of the gap.
+
+    ``first`` and ``second`` are indices of clients, ``tokens`` is the gap in weighted tokens over
+    weight, and the joint backlog lies between ``start_s`` and ``end_s``.
+    """
 
     tokens: float
     first: int
@@ -115,44 +528,47 @@ class Gap(NamedTuple):
     end_s: float
 
 
-def max_service_gap(backlog: Backlog, log: ServiceLog, facts: Facts) -> Gap:
+def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
     """Return the largest range of W_f/w_f - W_g/w_g, over pairs and maximal joint backlogs.
 
-    w is the client's weight. The range over an interval is the largest |W_f(t1, t2)/w_f - W_g(t1,
-    t2)/w_g| inside it. A backlog [a, e) includes the bookings of iterations that end in (a, e] and
-    of iterations that start in [a, e). The reason is the order at one instant: an iteration ends,
-    then requests arrive, then a pass admits. The view is the bound's: ``client``, or as charged,
-    which is also the view without a bound. Precondition: the ``backlog`` is shared, so that two
-    clients had a waiting request on every worker at every instant of some interval.
+    W is a client's service and w its weight. The range over an interval is the largest |W_f(t1,
+    t2)/w_f - W_g(t1, t2)/w_g| for times t1 and t2 in the interval. A backlog [a, e) includes the
+    bookings of iterations that end in (a, e] and of iterations that start in [a, e), because of the
+    order at one instant: an iteration ends, requests arrive, and a pass admits requests. Service is
+    seen as in the theorem's bound, and as charged at admission without a bound. Precondition: the
+    ``backlog`` is shared, so that two clients had a waiting request on every worker at every
+    instant of some interval.
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()
 
 
 class _Search:
-    """Branch and bound: the clients that may be furthest ahead are examined first.
+    """A branch-and-bound search, which examines the clients that may be furthest ahead first.
 
-    A client is ahead of, or behind, the average of all. The gap of a pair is at most the sum of
-    both deviations at some instant, and at most the service that the leading client receives
-    meanwhile; the edges of its cells bound the gap of a joint backlog.
+    The gap of a pair of clients is at most the sum of one client's lead over the average and of the
+    other client's lag behind the average at some instant. The gap is also at most the service that
+    the leading client receives in the joint backlog. The service at the edges of cells bounds the
+    gap of each joint backlog.
     """
 
-    def __init__(self, backlog: Backlog, log: ServiceLog, view: View, facts: Facts) -> None:
+    def __init__(self, backlog: Backlog, log: ServiceRows, view: View, facts: Facts) -> None:
         self._cells = divided(log, view, backlog, facts)
         self._pairs = Pairs(self._cells, backlog)
         self._inside = Inside(log, view, self._cells, facts)
-        self._known = -1.0  # the gap is larger than this
-        self._best = Gap(-1.0, 0, 0, 0.0, 0.0)  # the largest gap of the examined joint backlogs
-        # joint backlogs to be examined, with their bounds
-        self._waiting: list[tuple[Joint, Floats]] = []
+        self._known = -1.0  # a lower bound on the gap, in tokens
+        self._best = Gap(-1.0, 0, 0, 0.0, 0.0)  # the largest gap in the examined joint backlogs
+
+        # The joint backlogs on the list will be examined; each has an upper bound on its gap.
+        self._listed: list[tuple[Joint, Floats]] = []
 
     @property
     def _above(self) -> float:
-        """The threshold below which ranges do not matter."""
+        """The number of tokens up to which the range of a joint backlog does not matter."""
         return max(self._known, self._best.tokens)
 
     def largest(self) -> Gap:
-        """Return the gap."""
+        """Return the largest service gap between any two clients."""
         promise, limit = self._pairs.promise, 1
         rows: list[int] = []
         rivals: list[Ints] = []
@@ -162,43 +578,44 @@ class _Search:
             rows.append(row)
             rivals.append(self._pairs.rivals(row, self._above))
             if sum(map(len, rivals)) >= limit:
-                self._consider(rows, rivals)
+                self._list_joint_backlogs(rows, rivals)
                 rows, rivals = [], []
                 limit = min(8 * limit, PAIRS_AT_ONCE)
-        self._consider(rows, rivals)
-        self._look()
+        self._list_joint_backlogs(rows, rivals)
+        self._examine_listed()
         return self._best
 
-    def _consider(self, rows: list[int], rivals: list[Ints]) -> None:
-        """Add the joint backlogs of rows' clients with their rivals to the list, if they matter."""
+    def _list_joint_backlogs(self, rows: list[int], rivals: list[Ints]) -> None:
+        """List the joint backlogs of backlogs ``rows`` with their rivals whose gap may matter."""
         if not rows:
             return
         row = np.repeat(rows, [len(some) for some in rivals])
         joint = self._pairs.joint(row, np.concatenate(rivals), self._above)
-        least, most = bounded(self._cells, joint)
+        least, most = gap_bounds(self._cells, joint)
         if (at_least := float(least.max(initial=0.0))) > 0:
             self._known = max(self._known, at_least * (1 - ROUNDING))
         kept = np.flatnonzero(most > self._above)
-        self._waiting.append((joint.of_rows(kept), most[kept]))
-        if self._best.tokens < 0 or sum(len(most) for _, most in self._waiting) > WAITING:
-            self._look()
+        self._listed.append((joint.take(kept), most[kept]))
+        if self._best.tokens < 0 or sum(len(most) for _, most in self._listed) > MOST_LISTED:
+            self._examine_listed()
 
-    def _look(self) -> None:
-        """Examine the listed joint backlogs, the most promising first."""
-        if not self._waiting:
+    def _examine_listed(self) -> None:
+        """Examine the listed joint backlogs, starting with the highest upper bounds."""
+        if not self._listed:
             return
-        tables = [joint for joint, _ in self._waiting]
-        most = np.concatenate([most for _, most in self._waiting])
+        tables = [joint for joint, _ in self._listed]
+        most = np.concatenate([most for _, most in self._listed])
         joint = Joint(*map(np.concatenate, zip(*tables, strict=True)))
-        self._waiting.clear()
+        self._listed.clear()
         order = np.argsort(-most, kind="stable")
-        done, count = 0, LOOKS_FIRST
+        done, count = 0, EXAMINED_FIRST
         while done < len(order) and most[order[done]] > self._above:
             some = order[done : done + count]
-            self._look_into(joint.of_rows(some[most[some] > self._above]))
-            done, count = done + count, LOOKS_AT_ONCE
+            self._examine(joint.take(some[most[some] > self._above]))
+            done, count = done + count, EXAMINED_AT_ONCE
 
-    def _look_into(self, joint: Joint) -> None:
+    def _examine(self, joint: Joint) -> None:
+        """Compute the ranges of joint backlogs, and keep the largest range found so far."""
         ranges = self._inside.ranges(joint, self._above)
         at = int(np.argmax(ranges))
         if ranges[at] > self._best.tokens:

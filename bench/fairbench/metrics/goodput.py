@@ -1,41 +1,54 @@
-"""Goodput: the requests that met their clients' latency targets, and their service.
+"""Goodput, the service of requests within their latency targets, and useful service.
 
-Rates count the requests that finished in the window. All other metrics follow the programs that
-arrived in the window to the end of the run: unfinished requests missed their targets, and so did
-requests that an ended program never sent, because a starved client sends less.
+Rates of goodput count the requests that finished in the window. All other metrics of goodput follow
+the programs that arrived in the window to the end of the run. Unfinished requests missed their
+targets, and so did requests that an ended program never sent, because a starved client sends less.
+
+Useful service is service without padding: without the tokens that a client requests and does not
+need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.arrays import in_order
-from fairbench.metrics.catalogue import CLIENTS, Notes, Part
-from fairbench.metrics.fairness import entitlement_ratios, jain
-from fairbench.metrics.max_min import max_min
-from fairbench.metrics.records import FINISHED, Facts, Floats, Ints, Programs, Requests
+from fairbench.core import ServiceWeights
+from fairbench.metrics.arrays import in_order, ratio
+from fairbench.metrics.fairness import entitlement_ratios, max_min
+from fairbench.metrics.reasons import NAN
+from fairbench.metrics.records import (
+    FINISHED,
+    PLAIN,
+    Facts,
+    Floats,
+    Ints,
+    Padding,
+    Programs,
+    Requests,
+    Window,
+)
+from fairbench.metrics.service import booked_in
 from fairbench.metrics.tables import Tables
-from fairbench.metrics.totals import ratio
 from fairbench.targets import Alone, RequestCosts, Targets, alone
 
-TICK_S = 1e-9  # rounding error: a smaller delay counts as in time
+TICK_S = 1e-9  # rounding error in seconds: a request that is late by less counts as in time
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:
-    """Return the slack of one client's requests to their tightest target, in seconds.
+    """Return the slack in seconds of one client's requests to their tightest target.
 
-    The slack is negative if the target was missed, and NaN for unfinished requests; for ``tpot`` it
-    covers all tokens together, and is infinite for a single token. ``costs`` gives latencies on an
-    idle replica.
+    A slack is the time left before a target was missed: negative if the target was missed, and NaN
+    for unfinished requests. The slack to a ``tpot`` target covers all tokens of the request, and is
+    infinite for a single token. ``costs`` gives the latencies of a request on an idle replica.
     """
     ttft_s = requests.first_token_s - requests.arrival_s
     e2el_s = requests.finish_s - requests.arrival_s
     gaps = np.maximum(requests.output_tokens - 1, 0)
-    alone_s = _alone(requests, costs) if targets.of_alone else None
+    alone_s = _alone_s(requests, costs) if targets.of_alone else None
     slack = np.full(len(requests), np.inf)
     for name, target in targets.given():
         usual = np.zeros(len(requests)) if alone_s is None else alone_s[f"{name}_s"]
@@ -52,8 +65,8 @@ def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -
     return slack
 
 
-def _alone(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats]:
-    """Return the latencies of each request on an idle replica, by name."""
+def _alone_s(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats]:
+    """Return the latencies in seconds of each request on an idle replica, by name."""
     assert costs is not None, "multiples of the latency alone need a timing profile"
     sizes = zip(requests.input_tokens.tolist(), requests.output_tokens.tolist(), strict=True)
     each = np.array([alone(costs, *size) for size in sizes]).reshape(-1, len(Alone._fields))
@@ -62,13 +75,16 @@ def _alone(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientGoodput:
-    """Counts of one client.
+    """The goodput of one client, in numbers of requests and in tokens.
 
-    ``in_window*`` count requests that finished in the window within their targets, and their
-    weighted tokens in the client view. The other counts cover the window's programs: ``asked*`` is
-    their demand, ``met*`` the part of it within the targets; ``computed`` are tokens of prompts
-    (without cached ones, with recomputed ones) and outputs, ``wasted`` those of requests that
-    missed; ``slack_s`` has the slack of every finished request that has one.
+    - ``in_window`` requests finished in the window within their targets, and had
+      ``in_window_tokens`` weighted tokens.
+    - The window's programs demanded ``asked`` requests of ``asked_tokens`` weighted tokens.
+      ``met`` of these requests, with ``met_tokens`` weighted tokens, kept their targets.
+    - ``computed`` is the number of tokens computed for requests of the window's programs: uncached
+      prompt tokens, recomputed tokens and output tokens. ``wasted`` of these tokens belong to
+      requests that missed their targets.
+    - ``slack_s`` is the slack in seconds of each finished request whose slack is finite.
     """
 
     in_window: int
@@ -83,7 +99,7 @@ class ClientGoodput:
 
 
 def client_goodput(tables: Tables, facts: Facts, which: Sequence[int]) -> Iterator[ClientGoodput]:
-    """Yield the goodput counts of the clients with these indices."""
+    """Yield the goodput of the clients with the indices ``which``."""
     clients = len(facts.clients)
     programs, program_bounds = in_order(tables.programs.client, clients)
     requests, request_bounds = in_order(tables.requests.client, clients)
@@ -119,87 +135,179 @@ def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) 
     )
 
 
-NAN = float("nan")
+@dataclass(frozen=True, slots=True, eq=False)
+class Goodput:
+    """The goodput of a run: ``counts`` of each client with targets, whose indices are ``promised``.
 
-
-def goodput(tables: Tables, facts: Facts, notes: Notes) -> Part:
-    """Return the goodput in the window, and that of each class.
-
-    Precondition: some clients have targets.
+    ``length_s`` is the length of the window, ``weights`` are the weights of these clients.
     """
+
+    counts: list[ClientGoodput]
+    promised: list[int]
+    clients: int
+    length_s: float
+    weights: Floats
+
+    def by_client(self, value: Callable[[Sequence[ClientGoodput]], float]) -> list[float | None]:
+        """Return ``value`` of each client by index, None for a client without targets."""
+        found: list[float | None] = [None] * self.clients
+        for index, one in zip(self.promised, self.counts, strict=True):
+            found[index] = value([one])
+        return found
+
+    def requests_per_s(self, counts: Sequence[ClientGoodput]) -> float:
+        """Return the requests per second that finished in the window within their targets."""
+        return ratio(sum(one.in_window for one in counts), self.length_s)
+
+    def tokens_per_s(self, counts: Sequence[ClientGoodput]) -> float:
+        """Return the weighted tokens per second of requests within their targets."""
+        return ratio(sum(one.in_window_tokens for one in counts), self.length_s)
+
+    @property
+    def client_shares(self) -> Floats:
+        """Each client's tokens within targets, over its fair share of all tokens within targets."""
+        got, asked = (
+            np.array([getattr(one, field) for one in self.counts], dtype=np.float64)
+            for field in ("met_tokens", "asked_tokens")
+        )
+        return entitlement_ratios(got, max_min(float(got.sum()), asked, self.weights))
+
+    @property
+    def slack_s(self) -> Floats:
+        """The slack in seconds of every finished request whose slack is finite."""
+        return np.concatenate([one.slack_s for one in self.counts])
+
+    def classes(self, facts: Facts) -> list[dict[str, Any]]:
+        """Return a row of rates for each class of clients."""
+        members: dict[str, list[ClientGoodput]] = {}
+        for index, one in zip(self.promised, self.counts, strict=True):
+            if name := facts.clients[index].service_class:
+                members.setdefault(name, []).append(one)
+        return [
+            {
+                "class": name,
+                "clients": len(counts),
+                "goodput_req_s": self.requests_per_s(counts),
+                "goodput_tok_s": self.tokens_per_s(counts),
+                "goodput_ratio": met_ratio(counts),
+            }
+            for name, counts in members.items()
+        ]
+
+
+def goodput_of(tables: Tables, facts: Facts) -> Goodput:
+    """Return the goodput in the window of ``facts``. Precondition: some clients have targets."""
     promised = [index for index, one in enumerate(facts.clients) if one.targets]
-    each = list(client_goodput(tables, facts, promised))
-    length_s = facts.window.length_s
-    run: dict[str, Any] = {
-        **notes.values(_rates(each, length_s)),
-        **notes.values(_spread(each, facts, promised)),
-        **notes.values(_slack(each)),
-        **_waste(each, notes),
-    }
-    clients: list[dict[str, Any]] = [{} for _ in facts.clients]
-    for index, one in zip(promised, each, strict=True):
-        client = facts.clients[index]
-        clients[index] = {"goodput_targets": str(client.targets)}
-        if client.service_class:
-            clients[index]["goodput_class"] = client.service_class
-        clients[index] |= notes.values(_rates([one], length_s), f"{CLIENTS}{client.name}.")
-    if classes := _classes(facts, promised, each, length_s):
-        run["goodput_classes"] = classes
-    return Part(run, clients)
+    return Goodput(
+        list(client_goodput(tables, facts, promised)),
+        promised,
+        len(facts.clients),
+        facts.window.length_s,
+        facts.client_weights[promised],
+    )
 
 
-def _rates(counts: Sequence[ClientGoodput], length_s: float) -> dict[str, float]:
-    met, asked = sum(one.met for one in counts), sum(one.asked for one in counts)
-    return {
-        "goodput_req_s": ratio(sum(one.in_window for one in counts), length_s),
-        "goodput_tok_s": ratio(sum(one.in_window_tokens for one in counts), length_s),
-        "goodput_ratio": ratio(met, asked),
-    }
+def met_ratio(counts: Sequence[ClientGoodput]) -> float:
+    """Return the fraction of the demanded requests that kept their targets."""
+    return ratio(sum(one.met for one in counts), sum(one.asked for one in counts))
 
 
-def _spread(each: Sequence[ClientGoodput], facts: Facts, promised: list[int]) -> dict[str, float]:
-    weight = facts.client_weights[promised]
-    rates = np.array([one.in_window_tokens for one in each], dtype=np.float64)
-    got = np.array([one.met_tokens for one in each], dtype=np.float64)
-    asked = np.array([one.asked_tokens for one in each], dtype=np.float64)
-    shares = entitlement_ratios(got, max_min(float(got.sum()), asked, weight))
-    parts = [ratio(one.met, one.asked) for one in each if one.asked]
-    return {
-        "goodput_min_ratio": min(parts, default=NAN),
-        "goodput_jain_index": jain(rates / weight),
-        "goodput_worst_share": float(np.nanmin(shares)) if np.any(shares >= 0) else NAN,
-    }
-
-
-def _slack(each: Sequence[ClientGoodput]) -> dict[str, float]:
-    """Return the median time left of requests in time, and the median excess of others."""
-    slack = np.concatenate([one.slack_s for one in each])
-    in_time = slack >= -TICK_S
-    return {
-        "goodput_slack_p50_s": _median(np.maximum(slack[in_time], 0.0)),
-        "goodput_late_p50_s": _median(-slack[~in_time]),
-    }
-
-
-def _median(values: Floats) -> float:
+def median(values: Floats) -> float:
+    """Return the median, or NaN without values."""
     return float(np.median(values)) if len(values) else NAN
 
 
-def _waste(counts: Sequence[ClientGoodput], notes: Notes) -> dict[str, float]:
-    """Return the tokens computed for requests that missed, and their fraction of all."""
-    wasted, computed = sum(one.wasted for one in counts), sum(one.computed for one in counts)
-    share = notes.value("goodput_wasted_ratio", ratio(wasted, computed))
-    return {"goodput_wasted_tokens": wasted, "goodput_wasted_ratio": share}
+class GroupService(NamedTuple):
+    """The useful service of a group of clients until some time, in weighted tokens.
+
+    ``served`` is the useful service, and ``due`` the useful demand of all programs that had arrived
+    by the time. ``programs`` is the number of these programs, and ``finished`` the number of
+    programs that had ended by the time.
+    """
+
+    served: float
+    due: float
+    programs: int
+    finished: int
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of the due service that was served, or NaN if none was due."""
+        return self.served / self.due if self.due else float("nan")
+
+    @property
+    def programs_served(self) -> float:
+        """The useful service as a number of programs of the mean size, including fractions."""
+        return self.fraction * self.programs if self.due else 0.0
 
 
-def _classes(
-    facts: Facts, promised: list[int], each: list[ClientGoodput], length_s: float
-) -> list[dict[str, Any]]:
-    members: dict[str, list[ClientGoodput]] = {}
-    for index, one in zip(promised, each, strict=True):
-        if name := facts.clients[index].service_class:
-            members.setdefault(name, []).append(one)
-    return [
-        {"class": name, "clients": len(counts), **_rates(counts, length_s)}
-        for name, counts in members.items()
-    ]
+def group_service(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> GroupService:
+    """Return the useful service before ``end_s`` of the clients (indices) in ``padding``.
+
+    Every token of a lengthened answer counts the same fraction, because a program can use the
+    answer only when the answer is complete.
+    """
+    weights, clients = ServiceWeights(), np.array(sorted(padding), dtype=np.int64)
+    waste, output = _prices(padding, len(tables.clients), weights)
+    served, padded = _served(tables, padding, Window(0.0, end_s), weights)
+    programs = tables.programs
+    own = programs.take(np.isin(programs.client, clients) & (programs.arrival_s < end_s))
+    wanted = (
+        weights.extend * own.demand_input_tokens + output[own.client] * own.demand_output_tokens
+    )
+    over = (own.status == FINISHED) & (own.finish_s < end_s)
+    return GroupService(
+        served=float(served[clients].sum() - padded[clients].sum()),
+        due=float((wanted - waste[own.client] * own.demand_requests).sum()),
+        programs=len(own),
+        finished=int(np.count_nonzero(over)),
+    )
+
+
+def useful(
+    tables: Tables, padding: Mapping[int, Padding], window: Window, weights: ServiceWeights
+) -> Floats:
+    """Return each client's useful service in the half-open window, in weighted tokens.
+
+    ``padding`` is by index of the client; a client without padding needs all tokens it requests.
+    """
+    served, padded = _served(tables, padding, window, weights)
+    return served - padded
+
+
+def _served(
+    tables: Tables, padding: Mapping[int, Padding], window: Window, weights: ServiceWeights
+) -> tuple[Floats, Floats]:
+    """Return each client's service with useful outputs only, and its padding of inputs.
+
+    Both arrays are in weighted tokens and have the shape (n_clients,).
+    """
+    count = len(tables.clients)
+    waste, output = _prices(padding, count, weights)
+    booked = booked_in(tables.service, window, count)
+    begun = window.holds(tables.requests.admitted_s)
+    padded = waste * np.bincount(tables.requests.client[begun], minlength=count)
+    return weights.extend * booked.input + output * booked.output, padded
+
+
+def _prices(
+    padding: Mapping[int, Padding], count: int, weights: ServiceWeights
+) -> tuple[Floats, Floats]:
+    """Return, by client, the weighted padding of a request, and the price of an output token."""
+    waste, output = np.zeros(count), np.full(count, float(weights.output))
+    for client, one in padding.items():
+        waste[client] = weights.extend * one.input_tokens
+        output[client] = weights.output / one.output_multiple
+    return waste, output
+
+
+def padding_of(facts: Facts) -> dict[int, Padding]:
+    """Return the padding of each client of a run, by index."""
+    return {index: client.padding for index, client in enumerate(facts.clients)}
+
+
+def padding_row(padding: Mapping[str, int]) -> dict[str, int]:
+    """Return a client's padding for the client's row of a summary, without unused settings."""
+    plain = PLAIN._asdict()
+    names = {"input_tokens": "padding_tokens"}
+    return {names.get(key, key): one for key, one in padding.items() if one != plain[key]}

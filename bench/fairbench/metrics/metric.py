@@ -1,49 +1,26 @@
-"""A metric: name, format, direction, tables that show it, and reasons for no value."""
+"""The entry of a metric: name, unit, direction, form, the tables that show it, and its function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from fairbench.metrics.reasons import Noted
 
 if TYPE_CHECKING:
-    from fairbench.metrics.records import Facts, Floats
-    from fairbench.metrics.tables import Tables
+    from fairbench.metrics.beside import RunBeside
+    from fairbench.metrics.records import Floats, Ints
+    from fairbench.metrics.run_data import RunData
 
 
-LATENCIES = {
-    "ttft": "no request completed",
-    "tpot": "no completed request has two tokens",
-    "e2el": "no request completed",
-    "itl": "the records hold each request's first and last token, not the ones between",
-}
-"""Latencies of single requests, with the reasons why one may be undefined."""
-STATISTICS = ("mean", "median", "std", "p50", "p99")
-
-EMPTY_WINDOW = "the run ended before its window began"
-NO_TIME = "the run lasted no time"
-NO_SERVICE = "no client was served in the window"
-NO_DEMAND = "no client was entitled to any service in the window"
-NOT_CONTENDED = "not contended: no client was short of service"
-TOO_FEW_REQUESTS = "no client that was entitled to four requests or more had to wait"
-QUEUE_ESTIMATED = "estimated from the times to first token: the server reported no admissions"
-NOT_ALL_ACTIVE = "the clients were never all active together"
-NO_COHORT = "no request arrived in the window"
-NO_VICTIM = "there is no well-behaved client"
-NO_BOUND = "no theorem bounds the difference"
-NO_TENANTS = "no client has a tenant, or no one was short of service"
-NOT_SENT = "no request was sent"
-NOT_ALONE_IN_MEMORY = "no run of the client alone was simulated, or its hit rate there was 0"
-NOT_ALONE = "the client alone was not simulated"
-
-
-LAST = 1_000  # the position of a column that states none
+LAST = 1_000  # the position of a column whose entry names no position
 
 
 class Better(Enum):
-    """The better direction of a metric, which may be neither."""
+    """The direction in which a metric is better; NEITHER for a metric that only describes."""
 
     MORE = "more"
     LESS = "less"
@@ -59,7 +36,7 @@ class Of(Enum):
 
 
 class Kind(Enum):
-    """The type of a value in the JSON; a number that is undefined is null there."""
+    """The type of a value in ``summary.json``, where an undefined number is null."""
 
     NUMBER = "number"
     COUNT = "count"
@@ -67,7 +44,7 @@ class Kind(Enum):
 
 
 class Needs(Enum):
-    """The data that not every server reports, and that external measurements may lack."""
+    """Data that a metric needs and that not every server or external log reports."""
 
     ADMISSION = "admission times"
     CACHED = "cached tokens"
@@ -77,7 +54,7 @@ class Form(Enum):
     """The format in which a value is written for people."""
 
     AMOUNT = "1,234 or 1.23"
-    SECONDS = "as an amount; > x where it is only a lower bound"
+    SECONDS = "1,234 or 1.23; > 1.23 for a lower bound"
     WHOLE = "1,234"
     INDEX = "0.123"
     PERCENT = "12.3%"
@@ -85,7 +62,7 @@ class Form(Enum):
 
     @property
     def is_share(self) -> bool:
-        """Return whether 1 is written as 100%."""
+        """Return whether the value 1 is written as 100%."""
         return self in (Form.PERCENT, Form.WHOLE_PERCENT)
 
     @property
@@ -98,34 +75,38 @@ DIGITS = {Form.SECONDS: 1, Form.INDEX: 3, Form.PERCENT: 3, Form.WHOLE_PERCENT: 3
 
 
 class Presence(Enum):
-    """The stored summaries that must have a metric; older summaries lack later additions."""
+    """Which stored summaries must have a metric; older summaries lack later additions."""
 
     ALWAYS = "all"
-    IN_REPORTS = "those that a report or a new score is made from"
+    IN_REPORTS = "summaries from which a report or a new score is made"
     OPTIONAL = "none"
 
 
 class Display(Enum):
-    """The places where metrics are shown, one line or one column each."""
+    """The tables and pages that show metrics, with a line or a column for each metric."""
 
     SUMMARY = "a line of its own in the summary of a run"
     CLIENTS = "the clients of a run"
-    HEADLINES = "what the report of a run shows first"
+    HEADLINES = "the headlines of the report of a run"
     COMPARISON = "schedulers compared"
+    CONTRAST = "two schedulers compared, unless all metrics are asked for"
     COMPARED_CLIENTS = "the clients under each scheduler"
     REPEATS = "repeated runs, one line each"
-    SEEDS = "repeated runs seed by seed, and what their report shows first"
+    SEEDS = "repeated runs seed by seed, and the headlines of their report"
     REPEATED_CLIENTS = "the clients of repeated runs"
     LIVE = "a live run beside its simulation"
-    LIVE_CLIENTS = "the clients of both"
+    LIVE_CLIENTS = "the clients of a live run beside those of its simulation"
 
 
 class Shown(NamedTuple):
-    """The appearance of a metric in a table.
+    """The column, line or headline of a metric in one display.
 
-    ``heading`` and ``form`` replace the metric's own. ``position`` orders the columns. A table that
-    is too wide drops the columns with ``dropped``, lowest first. ``note`` explains a headline;
-    ``{latency}`` in a note stands for the subject of the run's latencies.
+    - ``position`` orders the columns of the display.
+    - ``heading`` and ``form`` replace the heading and the form of the metric.
+    - ``dropped`` is the order in which a table that is too wide drops columns, lowest first; a
+      column with None is never dropped.
+    - ``note`` explains a headline; ``{latency}`` in a note stands for the subject of the run's
+      latencies.
     """
 
     display: Display
@@ -137,7 +118,10 @@ class Shown(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A metric as one table shows it; ``heading`` is on one or two lines."""
+    """The column of a metric in one display; ``heading`` has one or two lines.
+
+    The other attributes have the meanings of ``Metric`` and ``Shown``.
+    """
 
     key: str
     heading: str
@@ -149,31 +133,48 @@ class Column(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The heading on one line."""
+        """The heading on a single line."""
         return self.heading.replace("\n", " ")
 
 
-# Short names for the entries.
+# Short names of enum members, for the entries.
 MORE, LESS = Better.MORE, Better.LESS
 CLIENT, BOTH = Of.CLIENT, Of.BOTH
 COUNT = Kind.COUNT
 ALWAYS, IN_REPORTS, OPTIONAL = Presence.ALWAYS, Presence.IN_REPORTS, Presence.OPTIONAL
 
 
+Value: TypeAlias = "float | Noted"
+Values: TypeAlias = "Floats | Ints | Sequence[float | Noted | None]"
+
+
+def every_run(run: RunData) -> bool:
+    """Return that a run has a metric, whatever the run."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric with its heading, unit, direction and computation.
+    """The entry of a metric: name, unit, direction, columns, and the function of its values.
 
-    ``heading`` names it in words, ``column`` in the head of a narrow column (by default heading and
-    unit). ``digits`` are the decimals in lines of means with intervals, by default the format's. No
-    value is negative, and none is above ``most``. ``undefined`` is the reason why it may have no
-    value; a metric without a reason always has one. ``compute`` gives the value of a run from its
-    tables and facts, ``compute_clients`` the values of all clients by index. Metrics without these
-    functions are computed together by ``metrics.summary``, by the code for real servers, or
-    (``of_comparison``) from several runs. NaN means undefined. ``tail`` is its percentile if that
-    is high: tables show one such metric (``metrics.tail``); 0 for other metrics. ``verdict`` is
-    true if a difference between schedulers is better or worse, and false if it is only more or
-    less.
+    - ``heading`` names the metric in words; ``column`` does so in the head of a narrow column, by
+      default as heading and unit.
+    - ``meaning`` is the text of the reference page, by default the heading; ``page`` is the link of
+      a page with more about the metric.
+    - ``digits`` is the number of decimals in lines of means with intervals, by default that of
+      ``form``.
+    - No value is negative, and no value is above ``most``.
+    - ``undefined`` is the reason why a value may be missing; a metric without a reason always has a
+      value.
+    - ``when`` tells whether a run has the metric. ``compute`` returns the value of such a run, and
+      ``by_client`` the values of its clients, by index, None for a client without the metric. NaN
+      means undefined.
+    - ``beside`` and ``clients_beside`` are the functions of a metric that a run has only beside
+      other runs, in a comparison.
+    - ``tail`` is the metric's percentile if this percentile is high, else 0: tables show one high
+      percentile (``shown_percentiles``).
+    - ``verdict`` is true if a difference between schedulers is called better or worse, and false if
+      the difference is only called more or less.
     """
 
     key: str
@@ -191,16 +192,26 @@ class Metric:
     needs: frozenset[Needs] = frozenset()
     presence: Presence = Presence.OPTIONAL
     shown: tuple[Shown, ...] = ()
-    of_comparison: bool = False
     tail: int = 0
     verdict: bool = True
-    compute: Callable[[Tables, Facts], float] | None = None
-    compute_clients: Callable[[Tables, Facts], Floats] | None = None
+    meaning: str = ""
+    page: str = ""
+    # Entries with one key have equal functions, so comparisons of entries ignore functions.
+    when: Callable[[RunData], object] = field(default=every_run, compare=False)
+    compute: Callable[[RunData], Value] | None = field(default=None, compare=False)
+    by_client: Callable[[RunData], Values] | None = field(default=None, compare=False)
+    beside: Callable[[RunBeside], Value] | None = field(default=None, compare=False)
+    clients_beside: Callable[[RunBeside], Values] | None = field(default=None, compare=False)
 
     @property
     def label(self) -> str:
         """The heading with the unit, for a line."""
         return f"{self.heading}, {self.unit}" if self.unit else self.heading
+
+    @property
+    def of_comparison(self) -> bool:
+        """Return whether runs have the metric only in a comparison."""
+        return bool(self.beside or self.clients_beside)
 
     @property
     def nullable(self) -> bool:

@@ -1,12 +1,12 @@
-"""The input contract: tables of numpy columns, and the facts of a run.
+"""The input of metrics: tables of numpy columns, and the facts of a run.
 
-Times are float seconds since the start of the run and NaN means never. Clients are indices into
-``Facts.clients``, workers are numbered from 0.
+Times are float seconds since the start of the run, and NaN means that the event never happened.
+Clients are indices into ``Facts.clients``, and workers are numbered from 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import pairwise
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from fairbench.core import ServiceBound, ServiceWeights
 from fairbench.errors import DataError
+from fairbench.metrics.arrays import Floats as Floats
+from fairbench.metrics.arrays import Ints as Ints
 from fairbench.metrics.arrays import is_long, part_bounds
 from fairbench.targets import NO_TARGETS, RequestCosts, Targets
 
-Ints: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.int8]
 Flags: TypeAlias = NDArray[np.bool_]
 
@@ -33,13 +33,14 @@ _DTYPES: dict[str, Any] = {"Ints": np.int64, "Floats": np.float64, "Codes": np.i
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A table of equally long columns, which are the fields of the subclass."""
+    """A table whose columns, arrays of equal length, are the fields of the subclass."""
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> Self:
-        """Return a table from array-likes, cast to the right types; others are ignored.
+        """Return a table of columns by name, cast to the types of the fields.
 
-        Raises DataError if a column without default is missing, or if lengths differ.
+        Columns that are no fields are ignored. Raises DataError if a column without a default is
+        missing, or if the lengths of columns differ.
         """
         made: dict[str, NDArray[Any]] = {}
         for column in fields(cls):
@@ -59,17 +60,17 @@ class Table:
         return cls(**made)
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
-        """Return the present columns by name, in the order of the fields."""
+        """Return the columns that are not None by name, in the order of the fields."""
         columns = ((name, getattr(self, name)) for name in self._names())
         return {name: column for name, column in columns if column is not None}
 
     def _names(self) -> tuple[str, ...]:
-        # a class is hashable, which mypy does not see for dataclasses without eq
+        # mypy takes the class of a dataclass without eq for unhashable
         table: Any = type(self)
         return _names_of(table)
 
     def take(self, rows: Flags | Ints) -> Self:
-        """Return the table of the rows that a mask or an index array selects."""
+        """Return a table of the rows that a mask or an array of row numbers selects."""
         return type(self)(**{name: column[rows] for name, column in self.to_columns().items()})
 
     def __len__(self) -> int:
@@ -85,21 +86,26 @@ def _names_of(table: Any) -> tuple[str, ...]:
 class Requests(Table):
     """A table with one row per request.
 
-    - ``worker`` is -1 before dispatch.
-    - ``admitted_s`` is the first admission. ``retracted_s`` and ``readmitted_s`` are the last
-    retraction and the admission after it.
-    - ``input_tokens`` is ``cached_tokens + extend_tokens`` once admitted (first admission).
-    - ``output_tokens`` is the output so far.
-    - ``recompute_tokens`` were computed again after retractions.
-    - ``routed_s`` is the time at which a gateway released the request to its worker. None means
-    on arrival.
-    - ``swapped_tokens`` were copied to host memory or back; None if no scheduler does that.
+    - ``worker`` is -1 before the request is sent to a worker.
+    - ``admitted_s`` is the first admission; ``retracted_s`` is the last retraction, and
+      ``readmitted_s`` the admission after the last retraction.
+    - ``input_tokens`` is ``cached_tokens + extend_tokens`` at the first admission.
+    - ``output_tokens`` is the number of output tokens so far.
+    - ``recompute_tokens`` is the number of tokens computed again after retractions.
+    - ``routed_s`` is the time at which a gateway released the request to its worker; None if
+      requests were released on arrival.
+    - ``swapped_tokens`` is the number of tokens copied to host memory or back; None if the
+      scheduler does not swap.
     - ``demoted`` is 1 for requests that admission control put behind the others; None without
-    admission control.
-    - ``decode_worker`` generates the answer where ``worker`` only computes the prompt (-1 before it
-    is chosen), ``reserved_s`` is when it reserved memory, ``computed_s`` when the prompt was ready,
-    ``sent_s`` and ``received_s`` are the transfer of the KV cache. None if one worker does both.
-    - ``estimated`` is 1 if a server did not report the request's tokens; None if all are known.
+      admission control.
+    - ``decode_worker`` is the worker that generates the answer of a prompt that ``worker``
+      computes, -1 before the choice. ``reserved_s`` is the reservation of memory on this worker,
+      ``computed_s`` the end of the prompt's computation, and ``sent_s`` and ``received_s`` are
+      start and end of the transfer of the KV cache. All are None if one worker does both.
+    - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
+      known.
+    - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
+      answer of the run contains, and 0 for an unfinished request; None if prompts are unknown.
     """
 
     request_id: Ints
@@ -130,11 +136,16 @@ class Requests(Table):
     sent_s: Floats | None = None
     received_s: Floats | None = None
     estimated: Ints | None = None
+    compulsory_tokens: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Programs(Table):
-    """A row per program: ``requests`` made so far, and ``demand_*``, its total demand."""
+    """A table with one row per program.
+
+    ``requests`` is the number of requests made so far; the columns ``demand_*`` are the total
+    demand of the program.
+    """
 
     program_id: Ints
     client: Ints
@@ -149,14 +160,18 @@ class Programs(Table):
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Service(Table):
-    """A row per client and stretch of ``steps`` iterations of one worker's unchanged batch.
+    """A service log: a row for each client in each stretch of constant batch composition.
 
-    Each step lasts ``step_growth_s`` longer than the previous step. ``input_tokens`` and
-    ``extend_charged_tokens`` are booked at ``start_s`` (admission). ``extend_tokens`` (computed by
-    this iteration) are booked at ``end_s``, and ``output_tokens / steps`` at the end of every step.
-    A prefill iteration is a row of one step. ``recompute_tokens`` are in no other column. The rows
-    of one worker either share their stretch or do not overlap in time. ``gpu_s`` is the client's
-    part of the stretch; None if the composition of iterations is unknown.
+    A stretch consists of ``steps`` iterations of one worker. Each step lasts ``step_growth_s``
+    seconds longer than the step before. A prefill iteration is a stretch of one step. Rows of one
+    worker belong to one stretch, or do not overlap in time.
+
+    - ``input_tokens`` and ``extend_charged_tokens`` are booked at ``start_s``, the admission.
+    - ``extend_tokens``, computed by the iteration, are booked at ``end_s``.
+    - ``output_tokens / steps`` are booked at the end of every step.
+    - ``recompute_tokens`` are tokens computed again, which no other column counts.
+    - ``gpu_s`` is the client's part of the GPU time in seconds, or None if the composition of
+      iterations is unknown.
     """
 
     worker: Ints
@@ -175,7 +190,7 @@ class Service(Table):
     gpu_s: Floats | None = None
 
     def parts(self) -> Iterator[Service]:
-        """Yield the log in parts if it is long and in order of time (see ``service_log``)."""
+        """Yield the log in parts if the log is long and in order of time, else in one part."""
         if not is_long(len(self)) or np.any(self.start_s[1:] < self.start_s[:-1]):
             yield self
             return
@@ -189,10 +204,10 @@ class Service(Table):
 
 
 class Padding(NamedTuple):
-    """The useless part of a client's requests.
+    """The useless part of each request of a client.
 
-    ``input_tokens`` tokens of each input are padding, and so are all but one in ``output_multiple``
-    of its output tokens.
+    ``input_tokens`` tokens of each input are useless. Of ``output_multiple`` output tokens, one is
+    useful.
     """
 
     input_tokens: int = 0
@@ -203,12 +218,13 @@ PLAIN = Padding()
 
 
 class Client(NamedTuple):
-    """A client of the run, even if it never sent anything.
+    """A registered client of the run, which may have sent no request.
 
-    ``weight`` is its entitlement relative to the others, ``targets`` are the promises for each of
-    its requests, and ``service_class`` is the class that shares these targets ("" without a class).
-    ``owner`` is its owner's name ("" if its own name states the owner), ``padding`` the tokens that
-    it requests and does not need.
+    - ``weight`` is the client's entitlement relative to the other clients.
+    - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
+      name of the class with these targets, "" without a class.
+    - ``owner`` is the name of the client's owner, "" if the client's own name states the owner.
+    - ``padding`` is the useless part of the client's requests.
     """
 
     name: str
@@ -228,27 +244,81 @@ class Window(NamedTuple):
 
     @property
     def length_s(self) -> float:
-        """The window's length, 0 if it is empty."""
+        """The length of the window in seconds, 0 for an empty window."""
         return max(0.0, self.end_s - self.start_s)
 
     def holds(self, times_s: Floats) -> Flags:
-        """Return which times lie in the window."""
+        """Return a flag for each time: whether the time lies in the window."""
         inside: Flags = (times_s >= self.start_s) & (times_s < self.end_s)
         return inside
 
 
 class FitLimits(NamedTuple):
-    """The largest decode iterations of a timing profile's fit; None without known limits."""
+    """The largest decode iterations to which a timing profile was fitted.
+
+    ``decode_batch`` is in requests, ``context_tokens`` is None if this limit is unknown.
+    """
 
     decode_batch: int
     context_tokens: int | None
 
 
 class LoneStep(NamedTuple):
-    """The duration of a decode step of a lone request: constant, and per context token."""
+    """The seconds of a decode step of a lone request: a constant, and a time per context token."""
 
     step_s: float
     context_token_s: float
+
+
+class WorkPrices(NamedTuple):
+    """The least GPU times on one replica, in seconds, by a timing profile and an engine's limits.
+
+    - ``token_s`` is for a prompt token in the linear layers of a full pass.
+    - ``request_s`` is for each request that is prefilled.
+    - ``attention_s`` is for a new token of a prompt and one token before it.
+    - ``read_s`` is for a cached token of a prompt.
+    - ``decode_token_s`` is for a decoded token in the largest batch, without its context.
+    - ``context_s`` is for a token of context that a decoded token reads.
+    - ``lone_first_s`` is for the last prompt token of a lone request, without its context.
+    - ``lone_token_s`` and ``lone_context_s`` are for a decoded token of a lone request.
+    """
+
+    token_s: float
+    request_s: float
+    attention_s: float
+    read_s: float
+    decode_token_s: float
+    context_s: float
+    lone_first_s: float
+    lone_token_s: float
+    lone_context_s: float
+
+    def prompt_s(self, input_tokens: Ints, new_tokens: Ints) -> Floats:
+        """Return the least seconds to compute the last ``new_tokens`` tokens of each prompt."""
+        cached = input_tokens - new_tokens
+        pairs = new_tokens * cached + new_tokens * (new_tokens + 1) / 2
+        attention_s = np.maximum(self.attention_s * pairs, self.read_s * cached)
+        prompt_s: Floats = self.token_s * new_tokens + self.request_s + attention_s
+        return prompt_s
+
+    def answer_s(self, input_tokens: Ints, output_tokens: Ints) -> Floats:
+        """Return the least seconds of each answer, after the first token that the prefill makes."""
+        steps = np.maximum(output_tokens - 1, 0)
+        return self.decoded_s(steps, steps * input_tokens + steps * (steps + 1) // 2)
+
+    def decoded_s(self, tokens: Ints, context_tokens: Ints) -> Floats:
+        """Return the least seconds of decoded tokens that read ``context_tokens`` in total."""
+        time_s: Floats = self.decode_token_s * tokens + self.context_s * context_tokens
+        return time_s
+
+    def alone_s(self, input_tokens: Ints, output_tokens: Ints) -> Floats:
+        """Return the least seconds of each request alone, with one uncached prompt token."""
+        attention_s = np.maximum(self.attention_s * input_tokens, self.read_s * (input_tokens - 1))
+        steps = np.maximum(output_tokens - 1, 0)
+        context = steps * input_tokens + steps * (steps + 1) // 2
+        time_s: Floats = self.lone_first_s + attention_s + self.lone_token_s * steps
+        time_s += self.lone_context_s * context
+        return time_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,17 +326,24 @@ class Facts:
     """The facts about a run that the tables do not contain.
 
     - ``window`` is [end of warm-up, end of arrivals); ``horizon_s`` is the end of the run.
-    - ``pool_tokens`` is the KV pool of one worker. ``prefill_workers`` is the number of the first
-    workers that alone compute prompts; None if all do.
-    - ``bound`` is the theorem for router and local scheduler together. If None,
-    ``bound_unavailable`` gives the reason.
-    - ``fit`` is the range to which the timing profile was fitted, ``lone`` its decode step of a
-    single request, and ``costs`` all its times. They are None on real servers, or if unknown.
-    - ``percentiles`` of latency replace the default ones.
-    - ``tenant_weights`` are by tenant, whose names end in /; the default is 1.
-    - ``hit_alone`` is a client's cache hit rate alone on its share of the pool, if known.
-    - ``failed`` is the number of requests that are refused in the tables, but broke off instead.
-    - ``sessions`` means that programs are recorded sessions, with think time between calls.
+    - ``workers`` is the number of workers, and ``pool_tokens`` the KV pool of one worker.
+    - ``prefill_workers`` is the number of workers that only compute prompts, which have the lowest
+      numbers; None if every worker computes prompts and answers.
+    - ``latency`` is the latency that is judged: of programs, or to the first token.
+    - ``bound`` has the numbers of the theorem for router and local scheduler together. If ``bound``
+      is None, ``bound_unavailable`` is the reason.
+    - ``fit`` is the range to which the timing profile was fitted, ``lone`` the profile's decode
+      step of a single request, and ``costs`` are all times of the profile. The three are None on
+      real servers, and if the profile is unknown.
+    - ``percentiles`` of latency replace the usual percentiles, if there are any.
+    - ``tenant_weights`` are the weights of tenants, whose names end in /; the default is 1.
+    - ``hit_alone`` are cache hit rates of clients alone on their share of the pool, by client.
+    - ``prices`` are the least GPU times of requests; None on real servers, and if unknown.
+    - ``least_computed`` is the fewest prompt tokens that the KV memory of all replicas allows in
+      the run's order; None if all distinct prefixes fit, and if unknown.
+    - ``closed_loop`` are the clients whose programs wait for the client's earlier programs.
+    - ``failed`` is the number of requests that broke off; the tables show them as refused.
+    - ``sessions`` tells whether programs are recorded sessions, with think time between calls.
     """
 
     clients: tuple[Client, ...]
@@ -284,11 +361,74 @@ class Facts:
     percentiles: tuple[int, ...] = ()
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     hit_alone: Mapping[str, float] = field(default_factory=dict)
+    prices: WorkPrices | None = None
+    least_computed: int | None = None
+    closed_loop: frozenset[int] = frozenset()
     sessions: bool = False
     prefill_workers: int | None = None
     failed: int = 0
 
     @property
     def client_weights(self) -> Floats:
-        """The weights of clients; service divided by weight is called *normalised*."""
+        """The weight of each client; *normalised* service is service divided by this weight."""
         return np.array([client.weight for client in self.clients], dtype=np.float64)
+
+
+class TokenGaps(NamedTuple):
+    """The gaps between tokens of requests; arrays have the shape (gaps,).
+
+    - ``request`` is the row of the gap's request in the table of requests.
+    - ``start_s`` is the time of the token before the gap, and ``gap_s`` the length of the gap.
+    - ``names`` are the requests' names in a log, in the order of the table; "" without a name.
+    """
+
+    request: Ints
+    start_s: Floats
+    gap_s: Floats
+    names: Sequence[str] = ()
+
+    @classmethod
+    def after(cls, first_s: Floats, gaps_s: Sequence[Floats | None], names: Sequence[str]) -> Self:
+        """Return the gaps of requests, given the first token and the gaps of each request."""
+        answered = np.isfinite(first_s).tolist()
+        known = [
+            np.empty(0) if one is None or not has_token else one
+            for one, has_token in zip(gaps_s, answered, strict=True)
+        ]
+        request = np.repeat(np.arange(len(known)), [len(one) for one in known])
+        starts = [at_s + np.cumsum(one) - one for at_s, one in zip(first_s, known, strict=True)]
+        nothing = np.empty(0)
+        start_s, gap_s = np.concatenate([nothing, *starts]), np.concatenate([nothing, *known])
+        return cls(request, start_s, gap_s, names)
+
+
+class Measurements(NamedTuple):
+    """Measurements that the tables do not contain, by the driver of a live run or from a log.
+
+    - ``gaps_s`` are the seconds between single tokens of completed requests, None if unknown.
+    - ``late_ms`` is the delay of each request between its planned and its real sending time.
+    - ``held_s`` is the time that each request waited for a slot under a limit on concurrency.
+    - ``estimated`` is the number of answers whose tokens the server did not report.
+    - ``token_gaps`` are the gaps before tokens, or pieces of answers, of all requests, None if
+      unknown.
+    - ``sessions`` are the names of sessions in a log, by program id; none if unknown.
+    """
+
+    gaps_s: Floats | None = None
+    late_ms: Floats | None = None
+    held_s: Floats | None = None
+    estimated: int = 0
+    token_gaps: TokenGaps | None = None
+    sessions: Sequence[str] = ()
+
+    def session(self, program_id: int) -> str:
+        """Return the name of a session, or its number."""
+        return self.sessions[program_id] if self.sessions else f"{program_id}"
+
+    @property
+    def held(self) -> int:
+        """The number of requests that waited for a slot."""
+        return 0 if self.held_s is None else int(np.count_nonzero(self.held_s > 0))
+
+
+NO_MORE = Measurements()

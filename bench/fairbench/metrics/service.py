@@ -1,31 +1,146 @@
-"""Service of each client over time, exact to the decode step.
+"""Service of each client over time, exact to the decode step, and GPU time.
 
-A booking has an instant: charges have the start of an iteration, computed extend tokens its end,
-and output tokens the end of the step that made them.
+A booking of service has an instant: tokens charged at admission have the start of an iteration,
+computed extend tokens have the end of the iteration, and each output token has the end of the step
+that made the token. A stretch is a time of constant batch composition. A batch of 64 requests of
+64 clients is 64 consecutive rows of the log with the same times, so that the times of a stretch are
+computed once.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Literal, NamedTuple
+from itertools import pairwise
+from typing import Literal, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.arrays import spread
-from fairbench.metrics.records import Floats, Ints, Service, Window
-from fairbench.metrics.stretches import Stretches, steps_before, steps_by
-from fairbench.metrics.tables import ServiceLog
+from fairbench.metrics.arrays import in_order, ratio, spread
+from fairbench.metrics.records import FitLimits, Floats, Ints, Service, Window
+from fairbench.metrics.tables import ServiceRows
 
-MOST_UNDER_WAY = 0.1  # largest part of a client's computed tokens at the edges of a window
+
+class Timed(Protocol):
+    """Columns with the times of steps: the rows of a log, or stretches."""
+
+    @property
+    def start_s(self) -> Floats: ...
+
+    @property
+    def end_s(self) -> Floats: ...
+
+    @property
+    def steps(self) -> Ints: ...
+
+    @property
+    def step_growth_s(self) -> Floats: ...
+
+
+class Stretches(NamedTuple):
+    """The stretches of a log, in the order of the log.
+
+    ``of_row`` is the index of each row's stretch, ``rows`` the number of rows of each stretch.
+    """
+
+    start_s: Floats
+    end_s: Floats
+    steps: Ints
+    step_growth_s: Floats
+    of_row: Ints
+    rows: Ints
+
+    @classmethod
+    def of_log(cls, log: Service) -> Stretches:
+        """Return the stretches: neighbouring rows with equal times are one stretch.
+
+        The stretches of a log are computed once and cached while the log exists.
+        """
+        known: Stretches | None = _KNOWN.get(log)
+        if known is None:
+            known = _KNOWN[log] = cls._found(log)
+        return known
+
+    @classmethod
+    def _found(cls, log: Service) -> Stretches:
+        begins = np.zeros(len(log), dtype=np.bool_)
+        begins[:1] = True
+        for column in (log.start_s, log.end_s, log.steps, log.step_growth_s):
+            begins[1:] |= column[1:] != column[:-1]
+        first = np.flatnonzero(begins)
+        return cls(
+            log.start_s[first],
+            log.end_s[first],
+            log.steps[first],
+            log.step_growth_s[first],
+            of_row=np.cumsum(begins) - 1,
+            rows=np.diff(first, append=len(log)),
+        )
+
+
+_KNOWN: WeakKeyDictionary[Service, Stretches] = WeakKeyDictionary()
+
+
+def step_times(log: Timed, row: Ints, number: Ints) -> Floats:
+    """Return the time in seconds at which step ``number`` (from 1) of each row in ``row`` ended.
+
+    The first step of a row lasts d with ``steps * d + growth * steps * (steps - 1) / 2 = end -
+    start``.
+    """
+    steps, growth = log.steps[row], log.step_growth_s[row]
+    start, end = log.start_s[row], log.end_s[row]
+    first = (end - start) / steps - growth * (steps - 1) / 2
+    return np.where(number == steps, end, _step_end(start, first, growth, number))
+
+
+def steps_before(log: Timed, at_s: float) -> Ints:
+    """Return how many steps of each row had ended before the instant ``at_s``, in seconds."""
+    steps: Ints = np.where(log.end_s < at_s, log.steps, 0)
+    cut = np.flatnonzero((log.start_s < at_s) & (log.end_s >= at_s) & (log.steps > 1))
+    steps[cut] = steps_by(log, cut, np.full(len(cut), at_s), inclusive=False)
+    return steps
+
+
+def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
+    """Return how many steps of each row in ``row`` had ended before the row's instant in ``at_s``.
+
+    If ``inclusive``, a step that ends at the instant counts, too.
+    """
+    steps, growth = log.steps[row], log.step_growth_s[row]
+    start, end = log.start_s[row], log.end_s[row]
+    first = (end - start) / steps - growth * (steps - 1) / 2
+    ended, beyond = np.zeros(len(row), dtype=np.int64), steps + 1
+    while np.any(beyond - ended > 1):
+        middle = (ended + beyond) // 2
+        step_s = np.where(middle == steps, end, _step_end(start, first, growth, middle))
+        over = (step_s <= at_s) if inclusive else (step_s < at_s)
+        ended, beyond = np.where(over, middle, ended), np.where(over, beyond, middle)
+    return ended
+
+
+def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) -> Floats:
+    """Return the end of step ``number``, except the last, if the first step takes ``first_s``."""
+    end_s: Floats = start_s + number * first_s + growth_s * number * (number - 1) / 2
+    return end_s
+
+
+# The largest fraction of a client's computed tokens that may lie in prompts across the window's
+# edges without a correction.
+MOST_UNDER_WAY = 0.1
 
 
 class View(Enum):
-    """The view of service. Tokens are weighted in the first three views, raw in the last two."""
+    """Ways to measure service: the first three in weighted tokens, the last two in plain tokens.
 
-    CLIENT = "client"  # w_e * input + w_q * output: what clients see ([DLPM] §6.1)
-    ACTUAL = "actual"  # w_e * computed extend + w_q * output: what the cluster did ([DLPM] §3)
-    # w_e * extend booked at admission + w_q * output: the service that theorems bound
+    w_e is the price of an input (extend) token, w_q the price of an output token.
+    """
+
+    # The service to clients is w_e * input + w_q * output ([DLPM] §6.1).
+    CLIENT = "client"
+    # The work of the cluster is w_e * computed extend + w_q * output ([DLPM] §3).
+    ACTUAL = "actual"
+    # Theorems bound w_e * extend booked at admission + w_q * output.
     CHARGED = "charged"
     OUTPUT = "output"
     EXTEND = "extend"
@@ -34,7 +149,8 @@ class View(Enum):
 class Booked(NamedTuple):
     """Unweighted tokens of each client that were booked in a window.
 
-    ``charged`` is the extend at admission, ``extend`` its computed part.
+    ``charged`` is the extend booked at admission, ``extend`` the extend that was computed. Each
+    array has the shape (n_clients,).
     """
 
     input: Floats
@@ -43,7 +159,7 @@ class Booked(NamedTuple):
     output: Floats
 
     def seen(self, view: View, weights: ServiceWeights) -> Floats:
-        """Return the service of each client in a view."""
+        """Return the service of each client in a view, shape (n_clients,)."""
         output = weights.output * self.output
         match view:
             case View.CLIENT:
@@ -58,24 +174,25 @@ class Booked(NamedTuple):
                 return self.extend
 
     def on_one_clock(self) -> Booked:
-        """Book computed tokens at admission, as input is, for clients for whom that matters.
+        """Book computed tokens at admission, like input, if prompts at the window's edges matter.
 
-        Prompts that an edge of the window divides have their input on one side of it and their
-        computed tokens on the other. Either these are few, or the client's computed tokens become
-        those of the prompts admitted in the window. So no client has more computed than input.
+        A prompt that an edge of the window divides has its input on one side of the edge and its
+        computed tokens on the other side. If such prompts are more than ``MOST_UNDER_WAY`` of a
+        client's tokens, the client's computed tokens are replaced by the extend of the prompts
+        admitted in the window. No client therefore has more computed tokens than input tokens.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input
         return self._replace(extend=np.where(apart, self.charged, self.extend))
 
 
-def booked_in(log: ServiceLog, window: Window, clients: int) -> Booked:
-    """Return the service that was booked in the window (without its end), for all views."""
+def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
+    """Return the tokens that were booked in the half-open window, for all views."""
     total = np.zeros((4, clients))
     if window.length_s == 0:
         return Booked(*total)
     for part in log.parts():
-        own = Stretches.of(part)
+        own = Stretches.of_log(part)
         started, ended = window.holds(own.start_s), window.holds(own.end_s)
         steps = steps_before(own, window.end_s) - steps_before(own, window.start_s)
         some = part.output_tokens / part.steps * steps[own.of_row]
@@ -86,21 +203,21 @@ def booked_in(log: ServiceLog, window: Window, clients: int) -> Booked:
             (total[1], part.extend_charged_tokens, started),
             (total[2], part.extend_tokens, ended),
         ):
-            rows = np.flatnonzero(tokens)  # few rows: those of prefill iterations
+            rows = np.flatnonzero(tokens)  # the few rows of prefill iterations
             rows = rows[when[own.of_row[rows]]]
             sums += np.bincount(part.client[rows], weights=tokens[rows], minlength=clients)
     return Booked(*total)
 
 
 def window_service(
-    log: ServiceLog, view: View, window: Window, clients: int, weights: ServiceWeights
+    log: ServiceRows, view: View, window: Window, clients: int, weights: ServiceWeights
 ) -> Floats:
-    """Return the service of each client booked in the half-open window, by ``view``."""
+    """Return the service of each client booked in the half-open window, shape (n_clients,)."""
     return booked_in(log, window, clients).seen(view, weights)
 
 
 def cumulative(
-    log: ServiceLog,
+    log: ServiceRows,
     view: View,
     times: Floats,
     clients: int,
@@ -111,14 +228,14 @@ def cumulative(
 ) -> Floats:
     """Return the service of each client booked before each time, shape (clients, times).
 
-    At one instant, steps end before iterations start. ``with_ends`` and ``with_starts`` also count
-    the bookings at the instant itself, by ends and by starts.
+    At one instant, steps end before iterations start. With ``with_ends``, steps that end at a time
+    itself count for this time; with ``with_starts``, so do iterations that start at the time.
     """
-    width = len(times) + 1  # later bookings are counted there
+    width = len(times) + 1  # the last column has the bookings after all times
     cells = np.zeros(clients * width)
     for part in log.parts():
-        at_start, at_end, stepwise = amounts(part, view, weights)
-        own = Stretches.of(part)
+        at_start, at_end, stepwise = booked_tokens(part, view, weights)
+        own = Stretches.of_log(part)
         place, tokens, again = _step_bookings(own, stepwise, times, with_ends)
         starts, ends = np.flatnonzero(at_start), np.flatnonzero(at_end)
         start = np.searchsorted(times, own.start_s, "left" if with_starts else "right")
@@ -132,8 +249,13 @@ def cumulative(
     return booked[:, :-1]
 
 
-def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, Floats, Floats]:
-    """Return the (weighted) tokens that each row books at its start, at its end, and in steps."""
+def booked_tokens(
+    log: Service, view: View, weights: ServiceWeights
+) -> tuple[Floats, Floats, Floats]:
+    """Return the tokens that each row books at its start, at its end, and over its steps.
+
+    Tokens are weighted in the weighted views. Each array has the shape (n_rows,).
+    """
     nothing = np.zeros(len(log))
     output = weights.output * log.output_tokens.astype(np.float64)
     extend = weights.extend * log.extend_tokens.astype(np.float64)
@@ -153,11 +275,15 @@ def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, 
 def _step_bookings(
     log: Stretches, stepwise: Floats, times: Floats, inclusive: bool
 ) -> tuple[Ints, Floats, Ints]:
-    """Return the bookings of rows' steps, merged if no time falls between them.
+    """Return the bookings of rows' steps, merged if none of the times falls between them.
 
-    Each booking has its tokens and the first of the times by which it is booked (before the time,
-    or ``inclusive`` at it). Each row has one booking, and one more for each time inside the row.
-    The latter come last.
+    Each row has one booking, and a further booking for each of the times inside the row. The
+    further bookings come last.
+
+    Returns:
+        The index of the first time by which each booking is booked (before this time or, if
+        ``inclusive``, at this time), the tokens of each booking, and the row of each further
+        booking.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"
     last = np.searchsorted(times, log.end_s, side)
@@ -166,14 +292,15 @@ def _step_bookings(
     count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
     stretch, place = spread(low, count)
     done = steps_by(log, stretch, times[place], inclusive)
-    # Differences within each stretch: the first from 0; the remainder follows after its last time.
+    # ``since`` counts the steps between two times in a stretch, ``left`` the steps after the last
+    # time in the stretch.
     since = np.diff(done, prepend=0)
     begin = np.cumsum(count) - count
     cut = count > 0
     since[begin[cut]] = done[begin[cut]]
     left = log.steps.copy()
     left[cut] -= done[(begin + count - 1)[cut]]
-    # Only rows of divided stretches differ from their total booking at their end.
+    # The rows of undivided stretches book all their tokens at their end.
     rows = np.flatnonzero(cut[log.of_row])
     own = log.of_row[rows]
     each = stepwise[rows] / log.steps[own]
@@ -185,3 +312,67 @@ def _step_bookings(
         np.concatenate([in_the_end, since[entry] * each[row]]),
         rows[row],
     )
+
+
+def one_per_stretch(log: Service) -> Service:
+    """Return one row per stretch of a worker's batch, for any number of clients in the batch."""
+    order = np.lexsort((log.start_s, log.worker))
+    worker, start_s = log.worker[order], log.start_s[order]
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (worker[1:] != worker[:-1]) | (start_s[1:] != start_s[:-1])
+    return log.take(order[new])
+
+
+def gpu_time(log: ServiceRows) -> float:
+    """Return the seconds in which workers computed, summed over workers and the run.
+
+    The result is NaN if the composition of iterations is unknown: on real servers, and in older
+    records.
+    """
+    times = [part.gpu_s for part in log.parts()]
+    return sum(float("nan") if one is None else float(one.sum()) for one in times)
+
+
+def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
+    """Return the seconds of GPU time of each client, shape (n_clients,); NaN if unknown.
+
+    The parts of the clients add up to ``gpu_time``.
+    """
+    total = np.zeros(clients)
+    for part in log.parts():
+        if (gpu_s := part.gpu_s) is None:
+            return np.full(clients, np.nan)
+        order, bounds = in_order(part.client, clients)
+        mine_s = gpu_s[order]
+        total += [mine_s[low:high].sum() for low, high in pairwise(bounds.tolist())]
+    return total
+
+
+WARN_ABOVE = 0.1  # a run with a larger fraction of busy time outside the fit is marked
+
+
+def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
+    """Return the fraction of busy time in decode steps with batches or contexts beyond the fit.
+
+    The result is NaN if nothing was run, or if the range of the profile's fit is unknown. In a
+    stretch whose context grows beyond the fit, only the steps beyond the fit count.
+    """
+    if fit is None:
+        return float("nan")
+    outside_s = total_s = 0.0
+    for part in log.parts():
+        stretches = one_per_stretch(part)
+        busy_s = stretches.end_s - stretches.start_s
+        outside_s += float((_outside_fit(stretches, fit) * busy_s).sum())
+        total_s += float(busy_s.sum())
+    return ratio(outside_s, total_s)
+
+
+def _outside_fit(log: Service, fit: FitLimits) -> Floats:
+    """Return the fraction of each row's steps whose batch or context exceeds the fit."""
+    limit = fit.context_tokens or np.inf
+    within = np.floor((limit - log.context_tokens) / np.maximum(log.batch_size, 1)) + 1
+    beyond = 1 - np.clip(within, 0, log.steps) / log.steps
+    outside: Floats = np.where(log.batch_size > fit.decode_batch, 1.0, beyond)
+    outside[log.context_tokens == 0] = 0.0  # the fit has no limit for prefills
+    return outside

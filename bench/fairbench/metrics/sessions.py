@@ -1,109 +1,284 @@
-"""Metrics of runs that play recorded sessions: duration without think time, turns, cache hits."""
+"""Sessions: how long each waits and lasts, its turns, and its share with sessions as clients.
+
+A session is a program with several calls, its turns, and think time between them. Sessions that
+arrived in the window count.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.catalogue import CLIENTS, Notes, Part
-from fairbench.metrics.censored_latency import Sample, mean_percentile, percentile, samples
-from fairbench.metrics.records import FINISHED, REFUSED, Facts, Floats
+from fairbench.metrics.arrays import Floats, Ints, in_order, ratio
+from fairbench.metrics.censored_latency import Sample
+from fairbench.metrics.contention import first_token_alone_s, pace_alone_s, with_admissions
+from fairbench.metrics.reasons import NAN
+from fairbench.metrics.records import (
+    FINISHED,
+    REFUSED,
+    UNFINISHED,
+    Client,
+    Facts,
+    Flags,
+    Programs,
+    Requests,
+)
+from fairbench.metrics.service_rows import service_of
 from fairbench.metrics.tables import Tables
 
-PERCENTS = (50, 95)
-OF_RUN = ("session", "ttft")  # latencies that are averaged over the well-behaved clients
+MOST_SESSIONS = 1_000  # maximum number of sessions whose shares are computed
+SESSION_WINDOW_S = 60.0  # length of the windows in which sessions are judged
+LEAST_CALLS = 1.0  # number of its calls to which a session is entitled in a window that is judged
+WORST_SESSIONS = 10  # number of sessions that a summary lists
 
 
-def session_summary(tables: Tables, facts: Facts, notes: Notes) -> Part:
-    """Return the metrics of a run whose programs are recorded sessions."""
-    sessions = _Sessions(tables, facts)
-    waits = samples(tables.requests, tables.programs, replace(facts, latency="ttft"))
-    found = [
-        {
-            f"{name}_p{percent}_s": percentile(sample, percent)
-            for name, sample in (
-                ("session", sessions.busy(at)),
-                ("turn", sessions.turns(at)),
-                ("ttft", wait),
-            )
-            for percent in PERCENTS
-        }
-        for at, wait in enumerate(waits)
-    ]
-    clients = []
-    for at, (client, own) in enumerate(zip(facts.clients, found, strict=True)):
-        prefix = f"{CLIENTS}{client.name}."
-        row = {key: notes.latency(prefix + key, one) for key, one in own.items()}
-        hit = notes.values({"session_cache_hit_rate": sessions.hit_rate(at)}, prefix)
-        clients.append({**row, **hit})
-    good = [at for at, one in enumerate(facts.clients) if not one.misbehaving]
-    # the other clients sent nothing in the window
-    here = [at for at in good if waits[at].n] or good
-    run = {
-        key: notes.latency(key, mean_percentile([found[at][own] for at in here]))
-        for own in (f"{name}_p{percent}_s" for name in OF_RUN for percent in PERCENTS)
-        for key in [f"victim_{own}"]
-    }
-    return Part(run, clients)
+class Calls(NamedTuple):
+    """The calls of sessions in order of session and arrival; times in seconds, shape (calls,).
+
+    - ``session`` is the row of the call's program.
+    - ``end_s`` is the end of the call, or of the run.
+    - ``alone_s`` is the time of the call alone, with the cache of its own session.
+    - ``wait_s`` is the time from arrival to admission, so far for a call that still waits.
+    """
+
+    requests: Requests
+    session: Ints
+    end_s: Floats
+    alone_s: Floats
+    wait_s: Floats
+    still_waits: Flags
 
 
-class _Sessions:
+class RecordedSessions:
+    """The sessions of a run, which are its programs, by session and by client."""
+
     def __init__(self, tables: Tables, facts: Facts) -> None:
-        requests, programs = tables.requests, tables.programs
-        self._facts = facts
-        self._programs = programs
-        self._arrived = facts.window.holds(programs.arrival_s)
-        order = np.lexsort((requests.arrival_s, requests.program_id))
-        self._requests = requests.take(order)
-        ids = self._requests.program_id
-        self._first = np.searchsorted(ids, programs.program_id, "left").tolist()
-        self._after = np.searchsorted(ids, programs.program_id, "right").tolist()
-        ends = self._requests.finish_s
-        self._ends = np.where(np.isnan(ends), facts.horizon_s, ends)
+        self._programs, self._facts = tables.programs, facts
+        self._clients = len(facts.clients)
+        self.calls = _calls_of(tables.requests, tables.programs, facts.horizon_s)
+        self._arrived = facts.window.holds(tables.programs.arrival_s)
+        self._client = tables.programs.client
 
-    def _of(self, client: int) -> list[int]:
-        chosen: list[int] = np.flatnonzero(
-            self._arrived & (self._programs.client == client)
-        ).tolist()
-        return chosen
+    def _sums(self, values: Floats | Flags) -> Floats:
+        """Return the sum of the calls' values of each session, shape (n_sessions,)."""
+        sums: Floats = np.bincount(self.calls.session, values, len(self._programs)).astype(float)
+        return sums
 
-    def busy(self, client: int) -> Sample:
-        """Return the time in which each session had a call running: latency without think time."""
+    @cached_property
+    def busy_s(self) -> Floats:
+        """The seconds in which each session had a call in progress, shape (n_sessions,)."""
+        return _union_s(self.calls, self.calls.end_s, len(self._programs))
+
+    @cached_property
+    def slowdown(self) -> Floats:
+        """The busy time of each session over that of its calls alone, at least 1 or NaN."""
+        calls = self.calls
+        ends_s = np.minimum(calls.end_s, calls.requests.arrival_s + calls.alone_s)
+        alone_s = _union_s(calls, ends_s, len(self._programs))
+        over: Floats = np.full(len(alone_s), np.nan)
+        np.divide(self.busy_s, alone_s, out=over, where=alone_s > 0)
+        return over
+
+    @cached_property
+    def wait_s(self) -> Floats:
+        """The seconds that the calls of each session waited for admission, shape (n_sessions,)."""
+        return self._sums(self.calls.wait_s)
+
+    @cached_property
+    def longest_wait_s(self) -> Floats:
+        """The longest wait of a call of each session in seconds, 0 without calls."""
+        longest_s = np.zeros(len(self._programs))
+        np.maximum.at(longest_s, self.calls.session, self.calls.wait_s)
+        return longest_s
+
+    @cached_property
+    def turns(self) -> Floats:
+        """The number of finished calls of each session, shape (n_sessions,)."""
+        return self._sums(self.calls.requests.status == FINISHED)
+
+    @cached_property
+    def active_s(self) -> Floats:
+        """The seconds from the first call of each session to its end, or to the end of the run."""
+        finish_s, begun_s = self._programs.finish_s, self._programs.arrival_s
+        horizon_s = self._facts.horizon_s
+        until_s = np.where(np.isfinite(finish_s), finish_s, horizon_s)
+        active_s: Floats = np.maximum(0.0, until_s - begun_s)
+        return active_s
+
+    def busy_times(self) -> list[Sample]:
+        """Return, by client, the latency of each session without its think time."""
         status = self._programs.status
-        mine = self._of(client)
-        known = [self._busy_s(one) for one in mine if status[one] == FINISHED]
-        more = [self._busy_s(one) for one in mine if status[one] not in (FINISHED, REFUSED)]
-        refused = sum(status[one] == REFUSED for one in mine)
-        return Sample(np.array(known, float), np.array(more, float), int(refused))
+        done, open_ended = status == FINISHED, status == UNFINISHED
+        return self._samples(self._client, self.busy_s, done, open_ended, self._arrived)
 
-    def _busy_s(self, program: int) -> float:
-        """Return the length of the union of the times in which the program's calls ran."""
-        rows = slice(self._first[program], self._after[program])
-        busy_s, until_s = 0.0, -np.inf
-        for start_s, end_s in zip(
-            self._requests.arrival_s[rows].tolist(), self._ends[rows].tolist(), strict=True
-        ):
-            busy_s += max(0.0, end_s - max(start_s, until_s))
-            until_s = max(until_s, end_s)
-        return busy_s
+    def slowdowns(self) -> list[Sample]:
+        """Return, by client, the slowdown of each session so far."""
+        known = np.isfinite(self.slowdown)
+        nothing = np.zeros(len(known), np.bool_)
+        return self._samples(self._client, self.slowdown, known, nothing, self._arrived & known)
 
-    def turns(self, client: int) -> Sample:
-        """Return the duration of each call in the client's sessions, from arrival to last token."""
-        mine = self._of(client)
-        rows = [row for one in mine for row in range(self._first[one], self._after[one])]
-        took_s: Floats = self._ends[rows] - self._requests.arrival_s[rows]
-        status = self._requests.status[rows]
-        done, refused = status == FINISHED, status == REFUSED
-        return Sample(took_s[done], took_s[~done & ~refused], int(refused.sum()))
+    def turn_times(self) -> list[Sample]:
+        """Return, by client, the seconds of each call from its arrival to its last token."""
+        calls, status = self.calls, self.calls.requests.status
+        turn_s = calls.end_s - calls.requests.arrival_s
+        return self._of_calls(turn_s, status == FINISHED, status == UNFINISHED)
 
-    def hit_rate(self, client: int) -> float:
-        """Return the median cached fraction of input of the client's sessions; NaN without any."""
-        rates = []
-        for one in self._of(client):
-            rows = slice(self._first[one], self._after[one])
-            admitted = ~np.isnan(self._requests.admitted_s[rows])
-            tokens = int(self._requests.input_tokens[rows][admitted].sum())
-            if tokens:
-                rates.append(int(self._requests.cached_tokens[rows][admitted].sum()) / tokens)
-        return float(np.median(rates)) if rates else float("nan")
+    def waits(self) -> list[Sample]:
+        """Return, by client, the seconds of each call from its arrival to its admission."""
+        calls = self.calls
+        refused = calls.requests.status == REFUSED
+        still = calls.still_waits & ~refused
+        return self._of_calls(calls.wait_s, ~still & ~refused, still)
+
+    def gate_waits(self) -> list[Sample]:
+        """Return, by client, the seconds of each call in a gateway; the run has a gateway."""
+        requests = self.calls.requests
+        assert requests.routed_s is not None
+        held = np.isnan(requests.routed_s)
+        refused = requests.status == REFUSED
+        until_s = np.where(held, self._facts.horizon_s, requests.routed_s)
+        return self._of_calls(until_s - requests.arrival_s, ~held & ~refused, held & ~refused)
+
+    def _of_calls(self, values: Floats, known: Flags, more: Flags) -> list[Sample]:
+        session = self.calls.session
+        return self._samples(self._client[session], values, known, more, self._arrived[session])
+
+    def _samples(
+        self, client: Ints, values: Floats, known: Flags, more: Flags, chosen: Flags
+    ) -> list[Sample]:
+        """Return the values of each client: known values, lower bounds, and the rest as refused."""
+        by_client = (
+            self._split(client[rows], values[rows]) for rows in (chosen & known, chosen & more)
+        )
+        rest = np.bincount(client[chosen & ~known & ~more], minlength=self._clients)
+        return list(map(Sample, *by_client, rest.tolist()))
+
+    def _split(self, client: Ints, values: Floats) -> list[Floats]:
+        order, bounds = in_order(client, self._clients)
+        return [values[order][low:high] for low, high in pairwise(bounds.tolist())]
+
+    def hit_rates(self) -> list[float]:
+        """Return, by client, the median over sessions of the cached fraction of the input.
+
+        The median is NaN for a client without an admitted request.
+        """
+        admitted = ~np.isnan(self.calls.requests.admitted_s)
+        tokens = self._sums(np.where(admitted, self.calls.requests.input_tokens, 0))
+        cached = self._sums(np.where(admitted, self.calls.requests.cached_tokens, 0))
+        rows = np.flatnonzero(self._arrived & (tokens > 0))
+        rates = self._split(self._client[rows], cached[rows] / tokens[rows])
+        return [float(np.median(one)) if len(one) else NAN for one in rates]
+
+    def turns_per_min(self) -> list[float]:
+        """Return each client's finished calls per minute of an active session."""
+        rows = np.flatnonzero(self._arrived)
+        turns, active_s = (
+            np.bincount(self._client[rows], values[rows], self._clients).tolist()
+            for values in (self.turns, self.active_s)
+        )
+        return [60 * ratio(count, time_s) for count, time_s in zip(turns, active_s, strict=True)]
+
+    def least_by_client(self, shares: Floats) -> list[float]:
+        """Return the lowest share of a session of each client, NaN without a known share."""
+        rows = np.flatnonzero(self._arrived & np.isfinite(shares))
+        lowest = np.full(self._clients, np.inf)
+        np.minimum.at(lowest, self._client[rows], shares[rows])
+        found: list[float] = np.where(np.isfinite(lowest), lowest, np.nan).tolist()
+        return found
+
+    def worst(self) -> list[int]:
+        """Return the rows of the sessions with the longest wait of a call, the longest first."""
+        rows = np.flatnonzero(self._arrived)
+        order = np.argsort(-self.longest_wait_s[rows], kind="stable")[:WORST_SESSIONS]
+        worst: list[int] = rows[order].tolist()
+        return worst
+
+
+def _calls_of(requests: Requests, programs: Programs, horizon_s: float) -> Calls:
+    """Return the calls of programs that have a row, with estimates of unknown admissions."""
+    order = np.argsort(programs.program_id, kind="stable")
+    ids = programs.program_id[order]
+    place = np.minimum(np.searchsorted(ids, requests.program_id), max(0, len(ids) - 1))
+    known = ids[place] == requests.program_id if len(ids) else np.zeros(len(requests), np.bool_)
+    rows = np.flatnonzero(known)
+    rows = rows[np.lexsort((requests.arrival_s[rows], order[place[rows]]))]
+    session, calls = order[place[rows]], with_admissions(requests).take(rows)
+    end_s = np.where(np.isnan(calls.finish_s), horizon_s, calls.finish_s)
+    waiting = np.isnan(calls.admitted_s)
+    until_s = np.where(waiting, end_s, calls.admitted_s)
+    wait_s = np.maximum(0.0, until_s - calls.arrival_s)
+    return Calls(calls, session, end_s, _alone_s(calls, session), wait_s, waiting)
+
+
+def _alone_s(calls: Requests, session: Ints) -> Floats:
+    """Return the seconds of each call alone, if only its own session's cache were there.
+
+    A call computes the tokens beyond the longest earlier prompt and answer of its session, at most
+    the tokens that it computed in the run. Times are those of the run's fastest calls.
+    """
+    context = calls.input_tokens + calls.output_tokens
+    before = np.zeros(len(context), np.int64)
+    before[1:] = _longest_so_far(context, session)[:-1]
+    before[np.flatnonzero(np.diff(session, prepend=-1))] = 0
+    new = np.maximum(1, calls.input_tokens - before)
+    admitted = ~np.isnan(calls.admitted_s)
+    new = np.where(admitted, np.minimum(new, np.maximum(1, calls.extend_tokens)), new)
+    steps = np.maximum(0, calls.output_tokens - 1)
+    alone_s: Floats = first_token_alone_s(calls, new) + pace_alone_s(calls) * steps
+    return alone_s
+
+
+def _longest_so_far(values: Ints, session: Ints) -> Ints:
+    """Return the largest value up to each call of its session; calls are in order of session."""
+    period = int(values.max(initial=0)) + 1
+    longest: Ints = np.maximum.accumulate(values + session * period) - session * period
+    return longest
+
+
+def _union_s(calls: Calls, end_s: Floats, sessions: int) -> Floats:
+    """Return the seconds in which each session had a call in progress, given the calls' ends.
+
+    The times of each session are shifted by a period that is longer than the run.
+    """
+    begin_s = calls.requests.arrival_s
+    period_s = 1.0 + max(begin_s.max(initial=0.0), end_s.max(initial=0.0))
+    shift_s = calls.session * period_s
+    latest_s = np.maximum.accumulate(end_s + shift_s) - shift_s
+    before_s = np.append(-np.inf, latest_s[:-1])[: len(end_s)]
+    before_s[np.flatnonzero(np.diff(calls.session, prepend=-1))] = -np.inf
+    parts_s = np.maximum(0.0, end_s - np.maximum(begin_s, before_s))
+    union_s: Floats = np.bincount(calls.session, parts_s, sessions).astype(float)
+    return union_s
+
+
+def as_clients(sessions: RecordedSessions, tables: Tables, facts: Facts) -> tuple[Tables, Facts]:
+    """Return the tables and facts of a run in which every session is a client of its own.
+
+    The service of a call counts at its admission, at its first token, and evenly after that.
+    """
+    calls, owners = sessions.calls, tables.programs.client.tolist()
+    requests = replace(calls.requests, client=calls.session)
+    programs = replace(tables.programs, client=np.arange(len(owners)))
+    last_s = np.where(np.isnan(requests.first_token_s), np.nan, calls.end_s)
+    names = _names(tables.programs, facts.clients)
+    clients = tuple(
+        Client(name, misbehaving=False, weight=facts.clients[owner].weight)
+        for name, owner in zip(names, owners, strict=True)
+    )
+    service = service_of(requests, last_s)
+    found = replace(facts, clients=clients, closed_loop=frozenset(), tenant_weights={})
+    return Tables(list(names), requests, programs, service), found
+
+
+def _names(programs: Programs, clients: Sequence[Client]) -> list[str]:
+    return [
+        f"{clients[client].name} {program}"
+        for client, program in zip(
+            programs.client.tolist(), programs.program_id.tolist(), strict=True
+        )
+    ]

@@ -1,8 +1,9 @@
 """The percentiles of latency that tables show: chosen by the user, or with enough latencies.
 
-A high percentile with hardly any latency beyond it is random. Three latencies beyond it are
-required: 300 latencies for a P99, 60 for a P95. The summary of a run always has a P99, which is
-marked and followed by a P95 if latencies are too few. Other tables show one of the two.
+A high percentile is random unless several latencies lie beyond the percentile. Three latencies are
+required: a P99 needs 300 latencies, and a P95 needs 60. The summary of a single run always shows
+the P99; if the latencies are too few, the P99 is marked, and the P95 follows. Other tables show
+either the P99 or the P95.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from typing import Any
 
 from fairbench.errors import UsageError
 
-KEY = "percentiles"  # key of a summary, and of an experiment
+KEY = "percentiles"  # the key of the choice in a summary and in an experiment
 
 ALLOWED = "must be different whole numbers from 1 to 99 with commas between, such as 50,90,95,99"
 
 
 def parse_percentiles(text: str) -> tuple[int, ...]:
-    """Parse ``50,90,99`` as ascending numbers. Raises UsageError for another text."""
-    if not isinstance(text, str):  # in a file that someone edited
+    """Parse percentiles such as ``50,90,99``; return them in ascending order.
+
+    Raises UsageError for a text that is no list of percentiles.
+    """
+    if not isinstance(text, str):  # an edited experiment file may hold a number
         raise UsageError(f"{KEY} = {text!r}: {ALLOWED}")
     words = [word.strip() for word in text.split(",")] if text.strip() else []
     ranks = sorted(int(word) for word in words if re.fullmatch(r"[0-9]{1,2}", word))
@@ -30,49 +34,52 @@ def parse_percentiles(text: str) -> tuple[int, ...]:
 
 
 def written_percentiles(ranks: tuple[int, ...]) -> str:
-    """Return the text that ``parse_percentiles`` reads."""
+    """Return percentiles as the text that ``parse_percentiles`` parses."""
     return ",".join(map(str, ranks))
 
 
 def chosen_percentiles(summary: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the chosen percentiles of a run, or of several combined runs."""
+    """Return the chosen percentiles of a run's summary, or of a summary of combined runs."""
     return parse_percentiles(summary.get(KEY) or "")
 
 
 def common_percentiles(summaries: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Return the chosen percentiles of several runs if all agree, else none."""
+    """Return the chosen percentiles of several runs; an empty tuple if the choices differ."""
     chosen = {chosen_percentiles(summary) for summary in summaries}
     return chosen.pop() if len(chosen) == 1 else ()
 
 
 P95, P99 = 95, 99
-TAILS = (P95, P99)
-ENOUGH = {P95: 60, P99: 300}  # latencies that a percentile needs
+TAILS = (P95, P99)  # the high percentiles of latency
+ENOUGH = {P95: 60, P99: 300}  # the number of latencies that a high percentile needs
 
 
 def shown_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
-    """Return P99 if all well-behaved clients have enough latencies in every run, else P95."""
+    """Return P99 if each well-behaved client has enough latencies in every run, else P95."""
     return _tail((one.get("victim_n"), "victim_p95_s" in one) for one in summaries)
 
 
 def shown_client_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
-    """Return the percentile for a table of clients: P99 if all clients have enough latencies."""
+    """Return P99 if each client has enough latencies in every run, else P95."""
     rows = (row for one in summaries for row in one["clients"])
     return _tail((row.get("latency_n") or None, "p95_s" in row) for row in rows)
 
 
 def is_carried(n: int | None, tail: int) -> bool:
-    """Return whether ``n`` latencies support a percentile; True if ``n`` is unknown."""
+    """Return whether ``n`` latencies are enough for a high percentile; True if ``n`` is None."""
     return n is None or n >= ENOUGH[tail]
 
 
 def is_few(n: int | None, rank: int) -> bool:
-    """Return whether ``n`` latencies, if known, are too few for a high percentile."""
+    """Return whether percentile ``rank`` is high and ``n`` latencies are too few for it."""
     return rank in TAILS and not is_carried(n, rank)
 
 
 def _tail(known: Iterable[tuple[int | None, bool]]) -> int:
-    """Return the percentile, given latency counts and whether a P95 exists in each summary."""
+    """Return the shown percentile, P99 or P95.
+
+    ``known`` has the number of latencies of each sample, and whether its summary has a P95.
+    """
     found = list(known)
     carried = all(is_carried(n, P99) for n, _ in found)
     return P99 if carried or not all(has_p95 for _, has_p95 in found) else P95

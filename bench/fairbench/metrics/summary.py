@@ -1,137 +1,183 @@
-"""A run's summary, computed from its records."""
+"""A run's summary, computed from its records by the entries of the catalogue."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from math import inf, isfinite, nextafter
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, Notes, Part
-from fairbench.metrics.censored_latency import Ranked, samples
-from fairbench.metrics.client_summary import WellBehaved, chosen_of_clients, client_rows
-from fairbench.metrics.contention import with_admissions
-from fairbench.metrics.fairness import shares, tenant_shares
-from fairbench.metrics.fairness_summary import fairness, over_time
-from fairbench.metrics.goodput import goodput
-from fairbench.metrics.memory import memory_summary
-from fairbench.metrics.records import PLAIN, Facts, Requests, Window
-from fairbench.metrics.sessions import session_summary
+from fairbench.metrics.arrays import ratio
+from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, chosen_metrics
+from fairbench.metrics.entries import STALLS
+from fairbench.metrics.fairness_over_time import worst_window_rows
+from fairbench.metrics.goodput import padding_row
+from fairbench.metrics.limit import why_no_limit
+from fairbench.metrics.metric import Metric, Value
+from fairbench.metrics.reasons import NO_GAPS, Noted
+from fairbench.metrics.recorded_gaps import RequestNames, cause_rows, causes_of
+from fairbench.metrics.records import NO_MORE, PLAIN, Facts, Measurements
+from fairbench.metrics.run_data import RunData
+from fairbench.metrics.sessions import SESSION_WINDOW_S
 from fairbench.metrics.shown_percentiles import KEY, written_percentiles
 from fairbench.metrics.tables import Tables
-from fairbench.metrics.totals import (
-    lost_as,
-    request_latency_ms,
-    sides_summary,
-    time_to_finish,
-    totals,
-)
-from fairbench.metrics.useful_service import useful_service
-from fairbench.targets import NO_TARGETS
 
 
-def summarize(tables: Tables, facts: Facts) -> dict[str, Any]:
+def summarize(tables: Tables, facts: Facts, measured: Measurements = NO_MORE) -> dict[str, Any]:
     """Return every metric of a run by JSON key; undefined numbers are null.
 
-    A run that stopped early ends the window. ``clients`` has a row for each client, ``notes`` the
-    reason for each null by key (``clients.NAME.key`` inside ``clients``). ``censored`` lists the
-    latencies that are lower bounds, to be printed as "> x s" and never rounded up.
+    A run that stopped early ends the window. ``clients`` has a row for each client. ``notes`` has
+    the reason for each null, by key (``clients.NAME.key`` inside ``clients``). ``censored`` lists
+    the latencies that are lower bounds, which are printed as "> x s" and never rounded up.
     """
-    notes, requests, programs = Notes(), tables.requests, tables.programs
-    # Requests that end with the run are included: their last tokens come at the horizon.
-    horizon_s = nextafter(facts.horizon_s, inf)
-    window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
-    seen, cut = with_admissions(requests), replace(facts, window=window)
-    got = shares(seen, programs, tables.service, facts, window)
-    cohorts = Ranked(samples(requests, programs, facts))
-    run: dict[str, Any] = totals(tables, facts, notes)
-    lost = lost_as(run)
-    good = WellBehaved(programs, cohorts, facts, lost)
-    run |= notes.values(request_latency_ms(requests, facts.percentiles))
-    for percent in (50, 90, 100):
-        time_s = time_to_finish(programs, facts.window, percent)
-        run |= notes.values({f"time_to_{percent}pct_s": time_s})
-    run |= {"window_start_s": window.start_s, "window_end_s": window.end_s}
-    fair = fairness(tables, facts, got, notes)
-    windows, worst = over_time(replace(tables, requests=seen), facts, got, notes)
-    run |= {**windows.run, **fair, **good.summary(notes)}
-    rows = Part(clients=list(client_rows(tables, facts, got, cohorts, lost, notes)))
-    computed, promised, useful = _computed(tables, cut, notes), Part(), Part()
-    if any(client.targets != NO_TARGETS for client in facts.clients):
-        promised = goodput(tables, cut, notes)
-    tenants = tenant_shares(got, facts, notes)
-    demoted = _demoted(requests, len(facts.clients))
-    chosen = Part(_chosen(good, facts, notes), list(chosen_of_clients(cohorts, facts, lost, notes)))
-    if any(client.padding != PLAIN for client in facts.clients):
-        useful = Part(clients=useful_service(tables, cut, notes))
-    for part in (computed, promised, demoted, chosen, tenants):
-        run |= part.run
-    parts = (rows, computed, promised, demoted, chosen, useful, windows, tenants)
-    if facts.bound is None:
-        notes.remark("bound_source", facts.bound_unavailable)
-    of_some_runs = [Part(sides_summary(tables, facts, notes))]
-    if tables.memory is not None:
-        of_some_runs.append(memory_summary(tables, tables.memory, facts, notes))
-    if facts.sessions:
-        of_some_runs.append(session_summary(tables, facts, notes))
+    run = RunData(tables, facts, measured)
+    chosen = (one for one in chosen_metrics(facts.percentiles) if one.key not in CATALOGUE)
+    values = _Values(run)
+    for metric in (*CATALOGUE.values(), *chosen):
+        if metric.when(run):
+            values.add_metric(metric)
     summary = {
-        **run,
-        "clients": _together([*parts, *of_some_runs], len(facts.clients)),
-        "worst_windows": worst,
-        "censored": notes.censored,
-        "notes": notes.reasons,
+        **values.run,
+        **_descriptions(run),
+        "clients": _client_rows(run, values),
+        "worst_windows": [] if run.timeline is None else worst_window_rows(run.timeline, facts),
+        "censored": values.censored,
+        "notes": values.notes,
     }
-    for part in of_some_runs:
-        summary |= part.run
     return {key: _as_json(value) for key, value in summary.items()}
 
 
-def _together(parts: Iterable[Part], clients: int) -> list[dict[str, Any]]:
-    """Return one row per client, with the values of all parts in their order."""
-    rows: list[dict[str, Any]] = [{} for _ in range(clients)]
-    for part in parts:
-        for row, more in zip(rows, part.clients, strict=False):
-            row |= more
+def stall_summary(tables: Tables, facts: Facts, measured: Measurements) -> dict[str, Any]:
+    """Return the metrics of stalls alone, with the keys that ``summarize`` has for them."""
+    run = RunData(tables, facts, measured)
+    values = _Values(run)
+    for metric in STALLS:
+        if metric.when(run):
+            values.add_metric(metric)
+    clients = _client_rows(run, values)
+    summary = {**values.run, **_stalls_of(run), "clients": clients, "notes": values.notes}
+    return {key: _as_json(value) for key, value in summary.items()}
+
+
+class _Values:
+    """The values of a run's metrics and of its clients, with notes by JSON key."""
+
+    def __init__(self, run: RunData) -> None:
+        self._run = run
+        self._prefixes = [f"{CLIENTS}{client.name}." for client in run.facts.clients]
+        self.run: dict[str, float] = {}
+        self.clients: list[dict[str, float]] = [{} for _ in run.facts.clients]
+        self.notes: dict[str, str] = {}
+        self.censored: list[str] = []
+        if run.facts.bound is None:
+            self.notes["bound_source"] = run.facts.bound_unavailable
+        if reason := why_no_limit(run.tables, run.facts):
+            self.notes["limit"] = reason
+        if run.stalls is None:
+            self.notes["stalls"] = NO_GAPS
+
+    def add_metric(self, metric: Metric) -> None:
+        """Compute a metric of the run, and of its clients."""
+        if metric.compute:
+            self.run[metric.key] = self._noted_value(metric.key, metric, metric.compute(self._run))
+        if metric.by_client is None:
+            return
+        column = metric.by_client(self._run)
+        if isinstance(column, np.ndarray):
+            column = column.tolist()
+        for prefix, row, value in zip(self._prefixes, self.clients, column, strict=True):
+            if value is not None:
+                row[metric.key] = self._noted_value(prefix, metric, value, inside=True)
+
+    def _noted_value(
+        self, key: str, metric: Metric, value: Value, *, inside: bool = False
+    ) -> float:
+        """Return a value; note why it is missing, or that it is a bound or an estimate."""
+        found = value if isinstance(value, Noted) else Noted(value)
+        if inside and (found.bound or found.remark or not isfinite(found.value)):
+            key += metric.key
+        if found.bound:
+            self.censored.append(key)
+        if not isfinite(found.value):
+            self.notes[key] = found.reason or metric.undefined
+        elif found.remark:
+            self.notes[key] = found.remark
+        return found.value
+
+
+def _descriptions(run: RunData) -> dict[str, Any]:
+    """Return what a summary says about the run beside its metrics."""
+    found: dict[str, Any] = {}
+    if run.facts.percentiles:
+        found[KEY] = written_percentiles(run.facts.percentiles)
+    if run.has_targets and (classes := run.goodput.classes(run.facts)):
+        found["goodput_classes"] = classes
+    if run.tenants:
+        found["tenants"] = run.tenants.tenants
+    if run.limit_values:
+        found["limit_cause"] = run.limit_values["limit_cause"]
+    found |= _stalls_of(run)
+    if run.facts.sessions:
+        found["worst_sessions"] = _worst_sessions(run)
+    names = [client.name for client in run.facts.clients]
+    if run.tables.memory is not None:
+        found["evictions"] = [
+            {"client": names[lost], "by": names[by], "tokens": float(run.evicted_tokens[lost, by])}
+            for lost, by in np.argwhere(run.evicted_tokens > 0).tolist()
+        ]
+    return found
+
+
+def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
+    """Return the sessions with the longest wait of a call, each with what it paid."""
+    own, shares, names = run.own_sessions, run.session_shares, run.facts.clients
+    return [
+        {
+            "session": run.measured.session(int(run.programs.program_id[row])),
+            "client": names[int(run.programs.client[row])].name,
+            "turns": int(own.turns[row]),
+            "longest_wait_s": float(own.longest_wait_s[row]),
+            "wait_s": float(own.wait_s[row]),
+            "slowdown": float(own.slowdown[row]),
+            "turns_per_min": 60 * ratio(float(own.turns[row]), float(own.active_s[row])),
+            **{key: float(shares[length_s][row]) for key, length_s in SHARES.items()},
+        }
+        for row in own.worst()
+    ]
+
+
+SHARES = {"share": 0.0, "share_60s": SESSION_WINDOW_S}  # keys of shares, by length of the window
+
+
+def _stalls_of(run: RunData) -> dict[str, Any]:
+    """Return who stalls whom, and the prompts that caused the longest recorded stalls."""
+    found: dict[str, Any] = {}
+    names = [client.name for client in run.facts.clients]
+    if run.stalls is not None and run.stalls.matrix_s is not None:
+        found["stalled"] = [
+            {"client": names[own], "by": names[by], "s": float(run.stalls.matrix_s[own, by])}
+            for own, by in np.argwhere(run.stalls.matrix_s > 0).tolist()
+        ]
+    if (gaps := run.measured.token_gaps) is not None:
+        causes = causes_of(run.requests, gaps, run.facts)
+        found["stall_causes"] = cause_rows(causes, run.requests, RequestNames(names, gaps.names))
+    return found
+
+
+def _client_rows(run: RunData, values: _Values) -> list[dict[str, Any]]:
+    """Return a row for each client: its name, its metrics, and its settings that matter."""
+    owners = run.tenants.owners if run.tenants else [""] * run.clients
+    rows = []
+    for client, metrics, owner in zip(run.facts.clients, values.clients, owners, strict=True):
+        row = {"client": client.name, "misbehaving": client.misbehaving, **metrics}
+        if client.targets:
+            row["goodput_targets"] = str(client.targets)
+        if client.targets and client.service_class:
+            row["goodput_class"] = client.service_class
+        if client.padding != PLAIN:
+            row |= padding_row(client.padding._asdict())
+        rows.append(row | ({"owner": owner} if owner else {}))
     return rows
-
-
-def _demoted(requests: Requests, clients: int) -> Part:
-    """Return the number of demoted requests; nothing without admission control."""
-    if requests.demoted is None:
-        return Part()
-    counts = np.bincount(requests.client, weights=requests.demoted, minlength=clients)
-    own = [{"demoted": int(count)} for count in counts.tolist()]
-    return Part({"demoted": int(requests.demoted.sum())}, own)
-
-
-def _chosen(good: WellBehaved, facts: Facts, notes: Notes) -> dict[str, Any]:
-    """Return the user's percentiles of well-behaved clients; empty without a choice."""
-    if not facts.percentiles:
-        return {}
-    return {KEY: written_percentiles(facts.percentiles)} | {
-        f"victim_p{one}_s": good.percentile(one, notes) for one in facts.percentiles
-    }
-
-
-def _computed(tables: Tables, facts: Facts, notes: Notes) -> Part:
-    """Return the metrics that catalogue entries compute, and clients' weights other than 1."""
-    entries = CATALOGUE.items()
-    run = {key: one.compute(tables, facts) for key, one in entries if one.compute}
-    columns = {
-        key: one.compute_clients(tables, facts).tolist()
-        for key, one in entries
-        if one.compute_clients
-    }
-    weighted = any(client.weight != 1 for client in facts.clients)
-    notes.values(run)
-    clients: list[Mapping[str, float]] = []
-    for index, client in enumerate(facts.clients):
-        own = {key: column[index] for key, column in columns.items()}
-        notes.values(own, f"{CLIENTS}{client.name}.")
-        clients.append({"weight": client.weight, **own} if weighted else own)
-    return Part(run, clients)
 
 
 def _as_json(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The tables of a run, in memory or in files, and their columns in Arrow's form."""
+"""The tables of a run, in memory or in files, and the columns of stored tables."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-COLUMN_BYTES = 8  # bytes of a row
+COLUMN_BYTES = 8  # the bytes of each number in the file of a column
 
 
-class ServiceLog(Protocol):
-    """Rows of ``Service``."""
+class ServiceRows(Protocol):
+    """The service log of a run, which may be in memory or in files."""
 
     def __len__(self) -> int: ...
 
     def parts(self) -> Iterator[Service]:
-        """Yield all rows in order; the rows of a stretch stay together."""
+        """Yield all rows in order, in parts; the rows of a stretch are in one part."""
         ...
 
     def between(self, first: int, after: int) -> Service:
-        """Return the rows from ``first`` up to ``after``, at least one."""
+        """Return the rows from ``first`` up to ``after``. Precondition: there is such a row."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FiledService:
-    """A ``ServiceLog`` of ``rows`` in order of time, with one file per column in ``folder``.
+    """A service log of ``rows`` rows in order of time, with a file for each column in ``folder``.
 
-    Data that is read is mapped and not copied, and leaves memory with its reader.
+    The files are mapped into memory, not copied; the memory is free when no array uses it.
     """
 
     folder: Path
@@ -58,18 +58,18 @@ class FiledService:
         return self.rows
 
     def parts(self) -> Iterator[Service]:
-        """Yield the parts that this log would have in memory."""
+        """Yield all rows in order, in the parts that a log in memory would have."""
         for first, after in pairwise(part_bounds(self._column("start_s", 0, self.rows))):
             yield self.between(first, after)
 
     def between(self, first: int, after: int) -> Service:
-        """Return the rows from ``first`` up to ``after``, at least one."""
+        """Return the rows from ``first`` up to ``after``. Precondition: there is such a row."""
         columns = self.column_types()
         return Service(**{name: self._column(name, first, after) for name in columns})
 
     @staticmethod
     def column_types() -> Mapping[str, type]:
-        """Return the types of the stored columns, by name."""
+        """Return the numpy type of each stored column, by name."""
         return {
             one.name: np.int64 if str(one.type).startswith("Ints") else np.float64
             for one in fields(Service)
@@ -77,7 +77,7 @@ class FiledService:
 
     @staticmethod
     def path(folder: Path, column: str) -> Path:
-        """Return the file of a column."""
+        """Return the path of a column's file."""
         return folder / f"service.{column}"
 
     def _column(self, name: str, first: int, after: int) -> Any:
@@ -93,9 +93,9 @@ class FiledService:
 
 
 def to_arrow(values: NDArray[Any]) -> pa.Array:
-    """Return numbers as an Arrow array without nulls; contiguous arrays are not copied.
+    """Return numbers as an Arrow array without nulls; a contiguous array is not copied.
 
-    pyarrow's own conversions import pandas if it is installed, which takes 45 MiB.
+    The conversions of pyarrow are avoided: they import pandas, if installed, which takes 45 MiB.
     """
     import pyarrow as pa
 
@@ -104,13 +104,13 @@ def to_arrow(values: NDArray[Any]) -> pa.Array:
 
 
 def to_numpy(numbers: pa.Array) -> NDArray[np.int64]:
-    """Return 64-bit integers without nulls as numpy, without a copy."""
+    """Return an Arrow array of 64-bit integers without nulls as a numpy array, without a copy."""
     values = np.frombuffer(numbers.buffers()[1], np.int64)
     return values[numbers.offset : numbers.offset + len(numbers)]
 
 
 def named(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
-    """Return indices into ``names`` as a column of names."""
+    """Return indices into ``names`` as an Arrow column of names."""
     import pyarrow as pa
 
     texts = [name.encode() for name in names]
@@ -121,16 +121,18 @@ def named(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(to_arrow(codes.astype(np.int32)), dictionary)
 
 
-NOBODY = -1
+NOBODY = -1  # the number in ``by`` for a change that no request of a client caused
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory(Table):
-    """A row per change: ``client`` holds ``change`` more tokens, shared with others.
+    """A table of KV memory, with a row for each change of the tokens that a client holds.
 
-    ``holders`` is the number of clients that hold each of the tokens. A token counts 1 /
-    ``holders`` for the client. ``by`` is the client for whose requests the tokens were evicted,
-    -1 for none.
+    - ``at_s`` is the time of the change in seconds, and ``worker`` the worker.
+    - ``client`` holds ``change`` more tokens; a negative number means fewer tokens.
+    - ``holders`` is the number of clients that hold these tokens. Each token counts 1 / ``holders``
+      for the client.
+    - ``by`` is the client whose requests evicted the tokens, or ``NOBODY`` without an eviction.
     """
 
     at_s: Floats
@@ -142,7 +144,7 @@ class Memory(Table):
 
 
 class SavedColumns(NamedTuple):
-    """The columns of each table in their saved form: clients and states by name."""
+    """The columns of each table as files store them: with names of clients and states."""
 
     requests: dict[str, Any]
     programs: dict[str, Any]
@@ -151,7 +153,7 @@ class SavedColumns(NamedTuple):
 
 
 class FiledColumns(Mapping[str, Any]):
-    """The saved columns of a log in files, read completely only by name."""
+    """The stored columns of a service log in files; a column is read when asked for by name."""
 
     def __init__(self, log: FiledService, saved: Callable[[Table], dict[str, Any]]) -> None:
         self._log, self._saved = log, saved
@@ -166,31 +168,32 @@ class FiledColumns(Mapping[str, Any]):
         return len(self._log.column_types())
 
     def parts(self, rows: int) -> Iterator[dict[str, Any]]:
-        """Yield the columns in parts of ``rows`` rows."""
+        """Yield the columns in parts of at most ``rows`` rows."""
         for first in range(0, len(self._log), rows):
             yield self._saved(self._log.between(first, min(first + rows, len(self._log))))
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Requests, programs and service log of a run; clients are indices into ``clients``.
+    """The requests, programs and service log of a run.
 
-    ``memory`` exists only for runs that recorded the holders of KV memory.
+    The columns ``client`` of all tables are indices into ``clients``. ``memory`` is None unless the
+    run recorded the holders of KV memory.
     """
 
     clients: list[str]
     requests: Requests
     programs: Programs
-    service: ServiceLog
+    service: ServiceRows
     memory: Memory | None = None
 
     def all_refused(self) -> bool:
-        """Return whether there were requests and all were refused."""
+        """Return whether the run had requests, and every request was refused."""
         status = self.requests.status
         return len(status) > 0 and bool((status == REFUSED).all())
 
     def columns(self) -> SavedColumns:
-        """Return the columns of the tables that are saved."""
+        """Return the columns of all tables as files store them."""
         log = self.service
         assert isinstance(log, Service | FiledService)
         return SavedColumns(
@@ -201,6 +204,7 @@ class Tables:
         )
 
     def _saved(self, table: Table) -> dict[str, Any]:
+        """Return the columns of a table with names in place of indices."""
         columns: dict[str, Any] = dict(table.to_columns())
         columns["client"] = named(columns["client"], self.clients)
         if "status" in columns:
@@ -212,10 +216,11 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Raw tables (column name -> values), the summary, and whether the run is complete.
+    """The result of a run: its tables, as columns by name, and its summary.
 
-    ``memory`` is the table of the holders of KV memory, None if not recorded. ``about`` holds the
-    other facts of the run's manifest.
+    - ``complete`` tells whether the run ran to its end.
+    - ``memory`` is the table of the holders of KV memory, None if they were not recorded.
+    - ``about`` holds further facts for the run's manifest.
     """
 
     requests: dict[str, Any]
@@ -227,6 +232,6 @@ class RunResult:
     about: dict[str, Any] = field(default_factory=dict)
 
     def tables(self) -> dict[str, Mapping[str, Any]]:
-        """Return the tables by the names under which they are saved."""
+        """Return the tables by the names of their files."""
         tables = {"requests": self.requests, "programs": self.programs, "service": self.service}
         return tables if self.memory is None else {**tables, "memory": self.memory}

@@ -17,30 +17,28 @@ class Intervals(NamedTuple):
     end: Floats
 
 
-EVERYWHERE = -1  # before the cluster: a request there waits for any worker
+EVERYWHERE = -1  # the worker number of a wait in a gateway, where a request waits for any worker
 
 
 class Waits(NamedTuple):
-    """A row per wait of a request in a worker's queue, or in a gateway (``EVERYWHERE``)."""
+    """A table with one row per wait of a request in the queue of a worker or of a gateway.
+
+    The worker of a wait in a gateway is ``EVERYWHERE``. Times are in seconds.
+    """
 
     worker: Ints
     client: Ints
     start: Floats
     end: Floats
 
-    def of(self, rows: Ints) -> Waits:
-        """Return some of the rows."""
-        return Waits(self.worker[rows], self.client[rows], self.start[rows], self.end[rows])
-
 
 def waits(requests: Requests, horizon_s: float) -> Waits:
-    """Return every wait: arrival to admission, and last retraction to readmission.
+    """Return every wait: from arrival to admission, and from last retraction to readmission.
 
-    A computed prompt waits for its decode worker's memory, too, if that was not reserved before.
-
-    A request that was not (re)admitted waits until the horizon; a refused request never waits.
-    While queued at a gateway, a request waits ``EVERYWHERE``, and also at the worker to which it
-    goes later.
+    If the memory of the decode worker was not reserved earlier, a computed prompt waits for this
+    memory, too. A request that was not admitted or readmitted waits until the horizon; a refused
+    request never waits. A request in the queue of a gateway waits ``EVERYWHERE``, and also at the
+    worker to which the request goes later.
     """
     queued = (requests.status != REFUSED) & (requests.worker >= 0)
     again = queued & ~np.isnan(requests.retracted_s)
@@ -66,24 +64,26 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
 
 
 def merged(start: Floats, end: Floats) -> Intervals:
-    """Return the union of intervals, joining two only if they strictly overlap.
+    """Return the union of intervals; only intervals that strictly overlap are joined.
 
-    If a wait ends when the next begins, the queue was empty during an admission pass. The client
-    was then not backlogged at that instant, although the theorems require every instant.
+    If a wait ends at the instant at which the next wait begins, the queue was empty during an
+    admission pass. The client was then not backlogged at this instant, and the theorems require a
+    backlog at every instant.
     """
     return merged_each(np.zeros(len(start), dtype=np.int64), start, end)[1]
 
 
 def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Intervals]:
-    """Return the unions of intervals per queue, with their queues (numbers from 0).
+    """Return the unions of the intervals of each queue, and the queue of each union.
 
-    Arguments have the shape (n_intervals,), results (n_unions,), ordered by queue and start.
+    Queues are numbers from 0. Arguments have the shape (n_intervals,). Results have the shape
+    (n_unions,) and are ordered by queue and start.
     """
     if len(start) == 0:
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
     queue, start, end = queue[order], start[order], end[order]
-    # The latest end so far, as its rank among all ends, so that it restarts with each queue.
+    # ``latest`` is the rank, among all ends, of the latest end so far in the queue.
     ends = np.sort(end)
     before = queue * len(ends)
     latest = np.maximum.accumulate(before + np.searchsorted(ends, end)) - before
@@ -93,8 +93,12 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
     return queue[first], Intervals(start[first], reach[last])
 
 
+# A run is limited by demand if no request waits in a larger fraction of the window.
+DEMAND_LIMITED_ABOVE = 0.05
+
+
 def unqueued_share(requests: Requests, horizon_s: float, window: Window) -> float:
-    """Return the fraction of the window without a waiting request; NaN if it is empty."""
+    """Return the fraction of the window without a waiting request, or NaN for an empty window."""
     if not window.length_s:
         return float("nan")
     table = waits(requests, horizon_s)
@@ -106,18 +110,21 @@ def unqueued_share(requests: Requests, horizon_s: float, window: Window) -> floa
 
 
 class Backlog(NamedTuple):
-    """A table of backlogged intervals, disjoint for a client, sorted by client and then by time."""
+    """The intervals in which clients were backlogged, sorted by client and then by time.
+
+    The intervals of one client are disjoint; times are in seconds.
+    """
 
     client: Ints
     start: Floats
     end: Floats
 
     @classmethod
-    def of(cls, requests: Requests, facts: Facts) -> Backlog:
-        """Return when each client had a request waiting, at every worker or at any worker.
+    def of_requests(cls, requests: Requests, facts: Facts) -> Backlog:
+        """Return when each client had a request waiting at every worker.
 
-        The condition is on every worker because the proof of [DLPM] Theorem 5.1 assumes it; it does
-        not follow from anything else. Workers that compute no prompts have no queue.
+        A request in a gateway waits at every worker. The proof of [DLPM] Theorem 5.1 assumes a
+        backlog at every worker. Workers that compute no prompts have no queue and do not count.
         """
         table = waits(requests, facts.horizon_s)
         everywhere = table.worker == EVERYWHERE
@@ -142,13 +149,13 @@ class Backlog(NamedTuple):
         return bool(np.any(self.start[order][1:] < reach[:-1]))
 
     def depth(self, at_s: Floats) -> Ints:
-        """Return how many clients were backlogged at each time, including interval ends."""
+        """Return how many clients were backlogged at each time, including ends of intervals."""
         begun = np.searchsorted(np.sort(self.start), at_s, "right")
         over = np.searchsorted(np.sort(self.end), at_s, "left")
         return begun - over
 
     def together(self, others: Backlog) -> Backlog:
-        """Return when each client was backlogged in both tables."""
+        """Return the intervals in which each client was backlogged in both tables."""
         every = np.arange(len(others.client))
         other, own = Overlaps(self).found(others, every, others.client)
         return Backlog(
@@ -159,23 +166,25 @@ class Backlog(NamedTuple):
 
 
 class Overlaps:
-    """A search for the rows of a table that overlap in time with rows of another table."""
+    """The rows of a table, prepared for searches of rows that overlap with given intervals."""
 
     def __init__(self, table: Backlog) -> None:
-        # Times are replaced by their ranks, so that client and time fit into one number.
+        # The rank of a time replaces the time, so that one number holds a client and a time.
         self._times = np.unique(np.concatenate([table.start, table.end]))
         self._starts = self._keys(table.client, np.searchsorted(self._times, table.start))
         self._ends = self._keys(table.client, np.searchsorted(self._times, table.end))
 
     def found(self, others: Backlog, row: Ints, client: Ints) -> tuple[Ints, Ints]:
-        """Return, for each row of the other table, the rows of ``client`` here that overlap.
+        """Return the rows of this table that overlap with rows of another table.
 
-        The result is pairs of an index into ``row`` and a row here, ascending.
+        For each element of ``row``, a row of ``others``, the rows of the client in ``client`` are
+        searched. The result is pairs in ascending order: an index into ``row``, and a row of this
+        table.
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
-        # From the first row that ends after the other starts, to the first row that starts when it
-        # ends.
+        # Rows overlap from the first row that ends after the interval's start, up to the first row
+        # that starts at or after the interval's end.
         low = np.searchsorted(self._ends, self._keys(client, begun[row]))
         high = np.searchsorted(self._starts, self._keys(client, over[row]))
         return spread(low, np.maximum(0, high - low))

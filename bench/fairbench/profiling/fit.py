@@ -1,4 +1,4 @@
-"""The form of a timing profile, fitted to iterations with known times."""
+"""The formula of a timing profile, and its fit to iterations with known times."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fairbench.hardware.timing import DIMENSIONLESS
 
 Column = NDArray[np.float64]
 
-MOST_CONTEXT = 400_000  # tokens of decode context in an iteration
+MOST_CONTEXT = 400_000  # maximum number of tokens of decode context in an iteration
 
 
 class Iterations(NamedTuple):
-    """Columns of equal length. Sequences of one kind in an iteration are equal.
+    """Iterations as columns of equal length; sequences of one kind in an iteration are equal.
 
     Attributes:
-        prefills: Sequences that prefill.
-        new: New tokens of each of them.
-        prefix: Cached tokens of each of them.
-        decodes: Sequences that decode.
-        context: Tokens of context of each of them.
+        prefills: Number of prefilling sequences.
+        new: New tokens of each prefilling sequence.
+        prefix: Cached tokens of each prefilling sequence.
+        decodes: Number of decoding sequences.
+        context: Tokens of context of each decoding sequence.
     """
 
     prefills: Column
@@ -34,44 +34,43 @@ class Iterations(NamedTuple):
 
     @property
     def tokens(self) -> Column:
-        """The tokens that pass through the linear layers."""
+        """The number of tokens that pass through the linear layers."""
         return self.prefills * self.new + self.decodes
 
     @property
     def attended(self) -> Column:
-        """The pairs of a new token and an attended token, for one prefilling sequence."""
+        """The number of pairs of a new token and an attended token, for one prefilling sequence."""
         return self.new * (self.prefix + (self.new + 1) / 2)
 
-    def rows(self, chosen: slice) -> Iterations:
+    def selected(self, chosen: slice) -> Iterations:
         """Return some of the iterations."""
         return Iterations(*(column[chosen] for column in self))
 
 
 def drawn(count: int, rng: np.random.Generator, most_context: int = MOST_CONTEXT) -> Iterations:
-    """Draw iterations: a third each that prefill, decode, and do both.
+    """Draw iterations: a third prefill, a third decode, and a third do both.
 
-    Lengths and numbers are spread evenly on a logarithmic scale. ``most_context`` limits the
-    context of all decoding sequences together.
+    Lengths and numbers of sequences are uniform on a logarithmic scale.
 
     Args:
         count: Number of iterations.
         rng: Random generator.
-        most_context: Limit on the context of all decoding sequences of an iteration, in tokens.
+        most_context: Most tokens of context of all decoding sequences of an iteration.
 
     Returns:
         Iterations, with columns of shape (count,).
     """
 
-    def between(low: int, high: int) -> NDArray[np.int64]:
+    def log_uniform(low: int, high: int) -> NDArray[np.int64]:
         return np.exp(rng.uniform(np.log(low), np.log(high), count)).astype(np.int64)
 
     kind = rng.integers(0, 3, count)
-    prefills = np.where(kind == 1, 0, between(1, 9))
-    new = np.maximum(1, between(16, 8193) // np.maximum(1, prefills))
-    prefix = np.where(rng.random(count) < 0.5, 0, between(16, 32_769))
-    decodes = np.where(kind == 0, 0, between(1, 401))
+    prefills = np.where(kind == 1, 0, log_uniform(1, 9))
+    new = np.maximum(1, log_uniform(16, 8193) // np.maximum(1, prefills))
+    prefix = np.where(rng.random(count) < 0.5, 0, log_uniform(16, 32_769))
+    decodes = np.where(kind == 0, 0, log_uniform(1, 401))
     most = np.maximum(1, most_context // np.maximum(1, decodes))
-    context = np.minimum(between(64, 16_385), most)
+    context = np.minimum(log_uniform(64, 16_385), most)
     columns = (
         prefills, new * (prefills > 0), prefix * (prefills > 0),
         decodes, context * (decodes > 0),
@@ -88,17 +87,21 @@ TURNS = (
     {"c0": 2.0, "c_w": 0.3, "p": 0.6, "c_T": 0.3, "c_e": 3.0},
     {"c0": 0.5, "c_w": 0.3, "p": 1.5, "c_T": 2.0, "c_e": 2.0},
 )
-"""Further starting points, as multiples, because a fit may end in a local minimum."""
+"""Factors for further starting points of a fit, which may end in a local minimum."""
 
-LEAST_P, MOST_P = 1.0, 8.0
-NEGLIGIBLE = 1e-4  # part of its start below which a coefficient is 0
-_STEPS, _TRIAL, _LONGEST = 200, 1e-5, 1.0
-_SOFT = 0.05  # relative error above which an iteration counts linearly, not squared
-_ENOUGH = 1e-9
+LEAST_P, MOST_P = 1.0, 8.0  # limits of the coefficient p
+NEGLIGIBLE = 1e-4  # a coefficient below this fraction of its start becomes 0
+_STEPS, _TRIAL, _LONGEST = (
+    200,
+    1e-5,
+    1.0,
+)  # maximum number of steps, difference for slopes, longest step
+_SOFT = 0.05  # relative error above which the loss of an iteration is linear, not squared
+_ENOUGH = 1e-9  # relative gain below which a minimisation ends
 
 
 def predicted_ms(c: Mapping[str, float], it: Iterations) -> Column:
-    """Return the milliseconds of each iteration by the form, without the host's time."""
+    """Return the milliseconds of each iteration by the formula, without the host's time."""
     weights = c["c_w"] + c.get("c_e", 0.0) * (1 - c.get("q_e", 1.0) ** it.tokens)
     linear = c["c_T"] * it.tokens
     logs = (c["p"] * np.log(np.maximum(1e-12, part)) for part in (weights, linear))
@@ -122,12 +125,14 @@ def fitted(
 
     Args:
         it: The iterations.
-        times_ms: Their times, shape (n_iterations,), ms.
-        experts_left: Share of the experts that a token leaves out, 0 for a dense model.
-        waits: How often each of the times holds an unknown delay, the same everywhere, which is
-            found as ``delay_ms``; none if not given.
-        start: Where the search begins.
-        prior: How firmly coefficients keep to the start, against 1 for an iteration's time.
+        times_ms: Times of the iterations in ms, shape (n_iterations,).
+        experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
+        waits: Number of times that each time contains an unknown constant delay, which is returned
+            as
+        ``delay_ms``; None if no time contains a delay.
+        start: Coefficients at which the search begins.
+        prior: Weight of the deviation of a coefficient's logarithm from the start; the weight of an
+        iteration is 1.
     """
     names = [name for name in START if experts_left or name != "c_e"]
     names += ["delay_ms"] if waits is not None else []
@@ -143,12 +148,12 @@ def fitted(
         c = coefficients(logs)
         delays = 0.0 if waits is None else c["delay_ms"] * waits
         off = np.log((predicted_ms(c, it) + delays) / times_ms)
-        return np.append(_softened(off), prior * (logs - origin))
+        return np.append(softened(off), prior * (logs - origin))
 
     begun = [origin]
     if not prior:
         begun += [origin + np.log([turn.get(name, 1.0) for name in names]) for turn in TURNS]
-    ended = [_minimised(residuals, np.clip(one, least, most), least, most) for one in begun]
+    ended = [minimised(residuals, np.clip(one, least, most), least, most) for one in begun]
     found = coefficients(min(ended, key=lambda logs: float(np.sum(residuals(logs) ** 2))))
     return {
         name: value if name in DIMENSIONLESS or value > NEGLIGIBLE * START.get(name, 1.0) else 0.0
@@ -157,7 +162,7 @@ def fitted(
 
 
 def errors_pct(c: Mapping[str, float], it: Iterations, times_ms: Column) -> dict[str, float]:
-    """Return relative errors in percent: mean, percentiles, largest, and bias."""
+    """Return relative errors in percent: mean, percentiles, largest error, and bias."""
     off = 100 * (predicted_ms(c, it) / times_ms - 1)
     size = np.abs(off)
     named = {"MAPE": size.mean(), "P50": np.median(size), "P95": np.percentile(size, 95)}
@@ -165,16 +170,16 @@ def errors_pct(c: Mapping[str, float], it: Iterations, times_ms: Column) -> dict
     return {name: round(float(value), 2) for name, value in named.items()}
 
 
-def _softened(off: Column) -> Column:
+def softened(off: Column) -> Column:
     """Return residuals whose squares are the soft-L1 loss."""
     loss = 2 * (np.sqrt(1 + (off / _SOFT) ** 2) - 1)
     return np.asarray(np.sign(off) * np.sqrt(loss))
 
 
-def _minimised(
+def minimised(
     residuals: Callable[[Column], Column], logs: Column, least: Column, most: Column
 ) -> Column:
-    """Minimise by Levenberg-Marquardt on the logarithms, within bounds."""
+    """Minimise the squared residuals by Levenberg-Marquardt on the logarithms, within bounds."""
     damping, left = 1e-2, residuals(logs)
     for _ in range(_STEPS):
         units = _TRIAL * np.eye(len(logs))

@@ -13,48 +13,32 @@ import numpy as np
 import numpy.typing as npt
 
 from fairbench.errors import DataError, UsageError, printable, shortened
-from fairbench.files.json_text import Place
-from fairbench.files.reader import Memory
+from fairbench.files.formats import FilePlace
+from fairbench.files.reader import ReadMemory
 from fairbench.files.times import is_missing, without_points
 from fairbench.records import names as naming
 from fairbench.records.layout import Layout, Record, Run
 from fairbench.records.layouts import PLAIN, kinds_of, layout_of
-from fairbench.records.names import (
-    COUNTS,
-    FIRST,
-    FLAT,
-    LABELS,
-    LAST,
-    LENGTHS,
-    MOMENTS,
-    NAMES,
-    cell_of,
-    leaves,
-    object_of,
-    plain,
-    recognised,
-    split_unit,
-)
 from fairbench.records.source import records_of, separator_of
 
 Floats = npt.NDArray[np.float64]
 
-BATCH = 16_384  # records that are held as objects at a time
-ROW_BYTES, NAME_BYTES, VALUE_BYTES = 200, 200, 60  # upper estimates
-SAMPLE = 50  # values of a column that are looked at
-MAX_COLUMNS = 2_000  # names of columns that are looked at
+BATCH = 16_384  # records that are in memory as objects at a time
+ROW_BYTES, NAME_BYTES = 200, 200  # upper estimates of memory per row, and per different text
+SAMPLE = 50  # values of a column from which its meaning is inferred
+MAX_COLUMNS = 2_000  # maximum number of columns of a file whose names are read
 SHOWN_ROWS = 100  # rows whose keys are kept for messages
-NUMERIC = frozenset({*COUNTS, *MOMENTS, *LENGTHS})
+NUMERIC = frozenset({*naming.COUNTS, *naming.MOMENTS, *naming.LENGTHS})
 WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
-"""Keys under which an object of an API has a list of records."""
+"""Keys under which the only object of a file, such as an answer of an API, may have its records."""
 CONTAINER = {"log", "stream", "time"}
-"""Keys of a line that a container wrote, as Docker stores it."""
+"""Keys of a line that Docker wrote for a container."""
 
 
-class Column(NamedTuple):
-    """The values of a field: an array of numbers, or a list of values as in the file.
+class ColumnValues(NamedTuple):
+    """The values of a field's column: an array of numbers, or a list of values as in the file.
 
-    ``name`` is the column's name in the file, ``unit`` the unit of its times, None if unknown.
+    ``name`` is the column's name in the file, and ``unit`` the unit of its times, None if unknown.
     ``first`` is the first value that is not missing.
     """
 
@@ -66,22 +50,22 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReadOptions:
     """How to read a file.
 
     Attributes:
-        fields: Fields that are wanted.
-        names: Columns that the user names, by field; an empty name means that there is none.
-        layout: Name of the layout, None to find it.
-        calls: The command's own names of layouts.
-        line: Number of the run, from 1, in a file of several; 0 for the only one.
-        line_flag: The flag that sets it, for messages.
-        signs: Plain names of columns that say how a request ended.
-        convert: Functions that replace values of a field as they are read, given their location.
+        fields: Wanted fields.
+        names: Columns that the user named, by field; an empty name means that there is no column.
+        layout: Name of the layout, None to detect it.
+        calls: Names of layouts by the command's own names of formats.
+        line: Number of the run in a file with several runs, from 1; 0 for the only run.
+        line_flag: The flag that sets ``line``, for messages.
+        signs: Plain names of columns that state how a request ended.
+        convert: Functions that convert values of a field, given the value and its location.
     """
 
     fields: Collection[str]
-    names: Mapping[str, naming.Column] = field(default_factory=dict)
+    names: Mapping[str, naming.FieldColumn] = field(default_factory=dict)
     layout: str | None = None
     calls: Mapping[str, str] = field(default_factory=dict)
     line: int = 0
@@ -91,21 +75,35 @@ class Asked:
 
 
 @dataclass
-class Columns:
-    """The columns of a file by field, best first; row i of each is request i.
+class FileColumns:
+    """The columns of a file by field, best first; row i of each column is request i.
 
-    ``signs`` are columns that say how requests ended, in the order of the file. ``samples`` are
-    values of every column, and ``record`` is a record of the file, for messages. ``odd`` holds the
-    keys of records without any of the columns that say when the last token came. ``answered``
-    requests got answers from a gateway's cache and reached no server. ``text`` is true for a file
-    of texts, such as CSV, whose columns ``semicolons`` may separate.
+    Attributes:
+        file: Name of the file.
+        layout: Layout of the file.
+        length: Number of requests.
+        fields: Columns by field.
+        signs: Columns that state how requests ended, in the order of the file.
+        places: Location of each request: a line number, or a text.
+        samples: Some values of every column in the file.
+        record: A record of the file, for messages.
+        first_where: Location of the first record.
+        odd: Keys of some records that lack every column of the last token's time.
+        unseen: Columns that the user named and no record has.
+        answered: Number of requests that a gateway answered from its cache.
+        chosen: Columns that the user named, by field.
+        completed: Number of successful requests that the file states, or None.
+        remarks: Remarks on facts that the file lacks.
+        run: The record of the run, if the file has one record per run.
+        text: Whether all values of the file are texts, as in CSV.
+        semicolons: Whether semicolons separate the columns of CSV.
     """
 
     file: str
     layout: Layout
     length: int
-    fields: dict[str, list[Column]]
-    signs: list[Column]
+    fields: dict[str, list[ColumnValues]]
+    signs: list[ColumnValues]
     places: list[str | int]
     samples: dict[str, list[Any]]
     record: Record
@@ -113,7 +111,7 @@ class Columns:
     odd: dict[int, tuple[str, ...]]
     unseen: tuple[str, ...]
     answered: int = 0
-    chosen: Mapping[str, naming.Column] = field(default_factory=dict)
+    chosen: Mapping[str, naming.FieldColumn] = field(default_factory=dict)
     completed: int | None = None
     remarks: tuple[str, ...] = ()
     run: Record = field(default_factory=dict)
@@ -129,20 +127,20 @@ class Columns:
         return f"{self.file}, line {place}" if isinstance(place, int) else place
 
     def problem(self, row: int, what: str) -> RecordError:
-        """Return the error about a request; the first is row 0."""
+        """Return an error about a request; rows count from 0."""
         return RecordError(f"{self.where(row)}: {what}")
 
-    def of(self, *fields: str) -> list[Column]:
-        """Return the columns of these fields, best first."""
+    def of_fields(self, *fields: str) -> list[ColumnValues]:
+        """Return the columns of the given fields, best first."""
         return [column for name in fields for column in self.fields.get(name, ())]
 
-    def values(self, name: str) -> list[Any] | None:
-        """Return the values of a field of any kind, None if no request has one.
+    def field_values(self, name: str) -> list[Any] | None:
+        """Return the values of a field, or None if no request has a value.
 
-        A missing value is filled from the field's next column.
+        A missing value in the field's best column is filled from its next column.
         """
         found: list[Any] | None = None
-        for column in self.of(name):
+        for column in self.of_fields(name):
             values = listed(column.values)
             if found is None:
                 found = values
@@ -150,7 +148,7 @@ class Columns:
             found = [b if is_missing(a) else a for a, b in zip(found, values, strict=True)]
         return None if found is None or all(map(is_missing, found)) else found
 
-    def named(self, name: str) -> bool:
+    def is_named(self, name: str) -> bool:
         """Return whether the user named the column of a field."""
         return name in self.chosen
 
@@ -160,18 +158,18 @@ class Columns:
 
     @property
     def taken(self) -> list[str]:
-        """The names of all columns in use."""
+        """The names of all columns that hold a field."""
         return [column.name for one in self.fields.values() for column in one]
 
-    def kept(self, rows: npt.NDArray[np.bool_]) -> None:
-        """Keep only some requests, in place."""
+    def keep_rows(self, rows: npt.NDArray[np.bool_]) -> None:
+        """Drop all requests but the given rows, in place."""
         if rows.all():
             return
         chosen = np.flatnonzero(rows)
         index = chosen.tolist()
         for name, columns in self.fields.items():
-            self.fields[name] = [_taken(one, chosen, index) for one in columns]
-        self.signs = [_taken(one, chosen, index) for one in self.signs]
+            self.fields[name] = [_column_of_rows(one, chosen, index) for one in columns]
+        self.signs = [_column_of_rows(one, chosen, index) for one in self.signs]
         self.places = [self.places[row] for row in index]
         number = {row: at for at, row in enumerate(index)}
         self.odd = {number[row]: keys for row, keys in self.odd.items() if row in number}
@@ -182,7 +180,9 @@ class RecordError(DataError):
     """A record with an impossible value, in a file whose columns are known."""
 
 
-def _taken(column: Column, rows: npt.NDArray[np.int64], index: list[int]) -> Column:
+def _column_of_rows(
+    column: ColumnValues, rows: npt.NDArray[np.int64], index: list[int]
+) -> ColumnValues:
     values = column.values
     if isinstance(values, np.ndarray):
         return column._replace(values=values[rows])
@@ -190,14 +190,17 @@ def _taken(column: Column, rows: npt.NDArray[np.int64], index: list[int]) -> Col
 
 
 def listed(values: Sequence[Any] | Floats) -> list[Any]:
-    """Return values as a list, in which None stands for NaN."""
+    """Return values as a list, with None instead of NaN."""
     if isinstance(values, np.ndarray):
         return [None if one != one else one for one in values.tolist()]
     return list(values)
 
 
-def read_columns(path: Path, asked: Asked) -> Columns:
-    """Return the requests of a file. Raises DataError, or UsageError for a wrong run or layout."""
+def read_columns(path: Path, asked: ReadOptions) -> FileColumns:
+    """Return the requests of a file by column.
+
+    Raises DataError, or UsageError for a wrong option.
+    """
     texts, head, every = beginning(path)
     layout = layout_of(asked.layout, kinds_of([one.value for one in head]), asked.calls)
     reader = _Reader(path, layout, asked, texts=texts)
@@ -215,15 +218,15 @@ def read_columns(path: Path, asked: Asked) -> Columns:
 
 
 class Beginning(NamedTuple):
-    """Whether a file holds texts, such as CSV, its first records, and all its records."""
+    """Whether all values of a file are texts (CSV), the first records, and all records."""
 
     texts: bool
-    head: list[Place]
-    every: Iterator[Place]
+    head: list[FilePlace]
+    every: Iterator[FilePlace]
 
 
 def beginning(path: Path) -> Beginning:
-    """Return the records of a file, in which texts of JSON objects are objects."""
+    """Return the records of a file; texts that contain JSON objects are replaced by the objects."""
     records = iter(records_of(path, streamed=True, stripped=True))
     head = list(islice(records, BATCH))
     if len(head) == 1 and (inside := _records_inside(head[0])):
@@ -234,47 +237,47 @@ def beginning(path: Path) -> Beginning:
     return Beginning(texts, head, chain(head, (_with_objects(one, names) for one in records)))
 
 
-def _records_inside(place: Place) -> list[Place]:
-    """Return the records in the only object of a file, such as an answer of an API, if any."""
+def _records_inside(place: FilePlace) -> list[FilePlace]:
+    """Return the records inside the only object of a file, or an empty list."""
     if layout_of(None, [place.value]) is not PLAIN:
         return []
     found = next((place.value[name] for name in WRAPPERS if place.value.get(name)), None)
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         return []
-    return [Place(f"{place.where}, record {n}", one) for n, one in enumerate(found, start=1)]
+    return [FilePlace(f"{place.where}, record {n}", one) for n, one in enumerate(found, start=1)]
 
 
 def _objects_in_texts(rows: Sequence[Record]) -> tuple[str, ...]:
-    """Return the columns of CSV whose cells are objects, or lists of objects, as JSON."""
-    samples = {name: _sample(rows, name)[:1] for name in rows[0]}
+    """Return the columns of CSV whose cells contain JSON objects, or lists of JSON objects."""
+    samples = {name: _sample_values(rows, name)[:1] for name in rows[0]}
     return tuple(
         name
         for name, values in samples.items()
-        if values and not isinstance(object_of(values[0]), str | None)
+        if values and not isinstance(naming.object_of(values[0]), str | None)
     )
 
 
-def _with_objects(place: Place, names: tuple[str, ...]) -> Place:
-    """Return a record in which these columns hold objects instead of texts."""
+def _with_objects(place: FilePlace, names: tuple[str, ...]) -> FilePlace:
+    """Return a record in which these columns contain objects instead of texts."""
     if not names:
         return place
-    record = {**place.value, **{n: object_of(place.value[n]) for n in names}}
+    record = {**place.value, **{n: naming.object_of(place.value[n]) for n in names}}
     if record.keys() == CONTAINER and isinstance(record["log"], dict):
-        record = record["log"]  # the outer time is that of the line, after the request
-    return Place(place.where, record)
+        record = record["log"]  # the time beside ``log`` is when the line was written
+    return FilePlace(place.where, record)
 
 
 class _Reader:
-    """A reader that takes the records of a file in batches."""
+    """A reader that receives the records of a file in batches."""
 
-    def __init__(self, path: Path, layout: Layout, asked: Asked, *, texts: bool) -> None:
+    def __init__(self, path: Path, layout: Layout, asked: ReadOptions, *, texts: bool) -> None:
         self._file, self._layout, self._asked = f"{path}", layout, asked
-        self._memory = Memory(self._file)
+        self._memory = ReadMemory(self._file)
         self._spread = layout.spread() if layout.spread else None
         self._found: dict[tuple[str, str], _Values] = {}
         self._ranks: dict[tuple[str, str], int] = {}
         self._signs: dict[str, _Values] = {}
-        self._known: dict[tuple[str, ...], dict[str, list[naming.Column]]] = {}
+        self._known: dict[tuple[str, ...], dict[str, list[naming.FieldColumn]]] = {}
         self._samples: dict[str, list[Any]] = {}
         self._places: list[str | int] = []
         self._odd: dict[int, tuple[str, ...]] = {}
@@ -286,8 +289,8 @@ class _Reader:
         self._texts: set[Any] = set()
         self._text = texts
 
-    def add_run(self, places: list[Place]) -> None:
-        """Add the requests of the chosen run, or of the only one."""
+    def add_run(self, places: list[FilePlace]) -> None:
+        """Add the requests of the chosen run, or of the only run."""
         make = self._layout.runs
         assert make is not None
         runs = make([one.value for one in places], self._file)
@@ -315,8 +318,8 @@ class _Reader:
             part = rows[begin : begin + BATCH]
             self._add(part, [f"{where}, request {begin + n}" for n in range(1, len(part) + 1)])
 
-    def add_records(self, batch: list[Place]) -> None:
-        """Add some records, spread into their requests."""
+    def add_records(self, batch: list[FilePlace]) -> None:
+        """Add some records, each spread into its requests."""
         keep, begin = self._layout.keep, f"{self._file}, line "
         rows: list[Any] = []
         places: list[str | int] = []
@@ -342,11 +345,11 @@ class _Reader:
         begin = len(self._places)
         self._record = self._record or rows[0]
         keys = tuple(islice(dict.fromkeys(chain.from_iterable(rows)), MAX_COLUMNS))
-        chosen = self._chosen(keys, rows)
-        self._memory.take(ROW_BYTES * len(rows))
+        chosen = self._chosen_columns(keys, rows)
+        self._memory.take_bytes(ROW_BYTES * len(rows))
         for name, columns in chosen.items():
             for rank, column in enumerate(columns):
-                values = self._column(rows, column.name)
+                values = self._column_values(rows, column.name)
                 if column.name in self._unseen and any(one is not None for one in values):
                     self._unseen.discard(column.name)
                 if name in self._asked.convert:
@@ -356,47 +359,47 @@ class _Reader:
                 kept = self._found.setdefault(key, _Values(column.unit))
                 kept.add(begin, self._packed(name, values), values)
         for name in keys:
-            if plain(name) in self._asked.signs:
-                values = self._column(rows, name)
+            if naming.plain(name) in self._asked.signs:
+                values = self._column_values(rows, name)
                 self._signs.setdefault(name, _Values(None)).add(begin, values, values)
         self._note_odd(rows, chosen, begin)
         self._places += places
 
-    def _column(self, rows: Sequence[Record], name: str) -> list[Any]:
+    def _column_values(self, rows: Sequence[Record], name: str) -> list[Any]:
         if "." not in name:
             return [row.get(name) for row in rows]
-        return [cell_of(row, name) for row in rows]
+        return [naming.cell_of(row, name) for row in rows]
 
     def _converted(self, name: str, values: list[Any], places: list[str | int]) -> list[Any]:
         convert, made = self._asked.convert[name], []
         for value, place in zip(values, places, strict=True):
             where = f"{self._file}, line {place}" if isinstance(place, int) else place
             made.append(convert(value, where))
-            self._memory.take(getattr(made[-1], "nbytes", 0))
+            self._memory.take_bytes(getattr(made[-1], "nbytes", 0))
         return made
 
     def _packed(self, name: str, values: list[Any]) -> Sequence[Any] | Floats:
-        """Return numbers as an array if all are numbers; labels keep one object per text."""
+        """Return numbers as an array if all values are numbers; equal labels become one object."""
         pointed = (
             self._text
-            and name in COUNTS
+            and name in naming.COUNTS
             and any(isinstance(one, str) and "." in one for one in values)
         )
         if not pointed and name in NUMERIC and (found := as_numbers(values)) is not None:
-            self._memory.take(found.nbytes)
+            self._memory.take_bytes(found.nbytes)
             return found
         new = set()
-        if name in LABELS or name in NUMERIC:
+        if name in naming.LABELS or name in NUMERIC:
             new = {one for one in values if isinstance(one, str)} - self._texts
             self._texts |= new
-        self._memory.take(8 * len(values) + sum(NAME_BYTES + 4 * len(one) for one in new))
+        self._memory.take_bytes(8 * len(values) + sum(NAME_BYTES + 4 * len(one) for one in new))
         return values
 
     def _note_odd(
-        self, rows: Sequence[Record], chosen: Mapping[str, list[naming.Column]], begin: int
+        self, rows: Sequence[Record], chosen: Mapping[str, list[naming.FieldColumn]], begin: int
     ) -> None:
-        """Keep the keys of records that lack all columns of the last token's time."""
-        ends = [column.name for name in LAST for column in chosen.get(name, ())]
+        """Keep the keys of records that lack every column of the last token's time."""
+        ends = [column.name for name in naming.LAST for column in chosen.get(name, ())]
         if not ends or any("." in one for one in ends):
             return
         if all(ends[0] in row for row in rows):
@@ -405,14 +408,14 @@ class _Reader:
             if len(self._odd) < SHOWN_ROWS and not any(one in row for one in ends):
                 self._odd[begin + number] = tuple(row)
 
-    def _chosen(
+    def _chosen_columns(
         self, keys: tuple[str, ...], rows: Sequence[Record]
-    ) -> dict[str, list[naming.Column]]:
+    ) -> dict[str, list[naming.FieldColumn]]:
         """Return the columns of each wanted field among the keys of some records."""
         if keys in self._known:
             return self._known[keys]
-        samples = {name: _sample(rows, name) for name in keys}
-        nested = self._nested(samples, rows)
+        samples = {name: _sample_values(rows, name) for name in keys}
+        nested = self._nested_samples(samples, rows)
         for name, values in chain(samples.items(), nested.items()):
             self._samples.setdefault(name, values)
         fields = {
@@ -422,22 +425,22 @@ class _Reader:
         self._known[keys] = {name: columns for name, columns in fields.items() if columns}
         return self._known[keys]
 
-    def _nested(
+    def _nested_samples(
         self, samples: Mapping[str, list[Any]], rows: Sequence[Record]
     ) -> dict[str, list[Any]]:
-        """Return values of the columns with dotted names, which most have in nested objects."""
+        """Return values of the columns with dotted names, most of which are in nested objects."""
         inside: dict[str, None] = {}
         for name, values in samples.items():
             if any(isinstance(one, Mapping) for one in values):
                 for row in rows:
                     value = row.get(name)
                     if isinstance(value, Mapping) and value:
-                        inside |= dict.fromkeys(leaves(value, f"{name}."))
+                        inside |= dict.fromkeys(naming.leaves(value, f"{name}."))
                         if len(inside) > MAX_COLUMNS:
                             break
             elif "." in name:
                 inside[name] = None
-        return {name: _sample(rows, name) for name in islice(inside, MAX_COLUMNS)}
+        return {name: _sample_values(rows, name) for name in islice(inside, MAX_COLUMNS)}
 
     def _columns_of(
         self,
@@ -445,59 +448,59 @@ class _Reader:
         samples: Mapping[str, list[Any]],
         nested: Mapping[str, list[Any]],
         rows: Sequence[Record],
-    ) -> list[naming.Column]:
-        """Return the columns of a field: the user's, the layout's, or those of common names."""
+    ) -> list[naming.FieldColumn]:
+        """Return the columns of a field: the user's, the layout's, or columns with usual names."""
         named, layout = self._asked.names, self._layout
         if name in named:
             return [named[name]] if named[name].name else []
-        for group in (FIRST, LAST):
+        for group in (naming.FIRST, naming.LAST):
             if name in group and not named.keys().isdisjoint(group):
                 return []
         if name in layout.fields:
             listed_names = layout.fields[name]
             listed_names = (listed_names,) if isinstance(listed_names, str) else listed_names
             found = [
-                naming.Column(one, self._unit(name, one))
+                naming.FieldColumn(one, self._unit_of_column(name, one))
                 for one in listed_names
-                if one and (one in samples or nested.get(one) or _sample(rows, one))
+                if one and (one in samples or nested.get(one) or _sample_values(rows, one))
             ]
             if found or layout.exact or listed_names == ("",):
                 return found
         elif layout.exact:
             return []
-        found = recognised(name, samples, samples)
-        if name not in FLAT and name in NAMES:
+        found = naming.recognised(name, samples, samples)
+        if name not in naming.FLAT and name in naming.NAMES:
             if not any(samples[one.name] for one in found):
-                found = _only(name, nested) or found
+                found = _only_nested_column(name, nested) or found
             elif any(row.keys().isdisjoint(one.name for one in found) for row in rows):
-                found = [*found, *_only(name, nested)]  # for records of another shape
-        return [one._replace(unit=self._unit(name, one.name, one.unit)) for one in found]
+                found = [*found, *_only_nested_column(name, nested)]  # some records lack ``found``
+        return [one._replace(unit=self._unit_of_column(name, one.name, one.unit)) for one in found]
 
-    def _unit(self, name: str, column: str, own: str | None = None) -> str | None:
-        """Return the unit that a column's name or the layout states."""
-        if name in MOMENTS or name in LENGTHS or name in ("itls", "gaps"):
-            return own or split_unit(column)[1] or self._layout.units.get(name)
+    def _unit_of_column(self, name: str, column: str, own: str | None = None) -> str | None:
+        """Return the unit that a column's name or the layout states for times."""
+        if name in naming.MOMENTS or name in naming.LENGTHS or name in ("itls", "gaps"):
+            return own or naming.split_unit(column)[1] or self._layout.units.get(name)
         return None
 
-    def columns(self, first: Place) -> Columns:
-        """Return all columns. Raises DataError without requests."""
+    def columns(self, first: FilePlace) -> FileColumns:
+        """Return all columns. Raises DataError if the file has no requests."""
         length = len(self._places)
         if not length:
             raise DataError(f"{self._file}: {self._layout.nothing}")
-        fields: dict[str, list[Column]] = {}
+        fields: dict[str, list[ColumnValues]] = {}
         for (name, column), values in sorted(
             self._found.items(), key=lambda one: self._ranks[one[0]]
         ):
             joined = values.joined(length)
-            if self._text and name in COUNTS and not isinstance(joined, np.ndarray):
+            if self._text and name in naming.COUNTS and not isinstance(joined, np.ndarray):
                 joined = without_points(list(joined))
-            made = Column(name, column, values.unit, joined, values.first)
+            made = ColumnValues(name, column, values.unit, joined, values.first)
             fields.setdefault(name, []).append(made)
         signs = [
-            Column("sign", name, None, values.joined(length), values.first)
+            ColumnValues("sign", name, None, values.joined(length), values.first)
             for name, values in self._signs.items()
         ]
-        return Columns(
+        return FileColumns(
             *(self._file, self._layout, length, fields, signs, self._places, self._samples),
             *(self._record, first.where, self._odd, tuple(sorted(self._unseen)), self._answered),
             self._asked.names,
@@ -531,26 +534,26 @@ class _Values:
         return values
 
 
-def _sample(rows: Sequence[Record], name: str) -> list[Any]:
-    """Return some of a column's values that are not missing."""
-    values = (row.get(name) if name in row else cell_of(row, name) for row in rows)
+def _sample_values(rows: Sequence[Record], name: str) -> list[Any]:
+    """Return some values of a column that are not missing."""
+    values = (row.get(name) if name in row else naming.cell_of(row, name) for row in rows)
     return list(islice((one for one in values if not is_missing(one)), SAMPLE))
 
 
-def _only(name: str, nested: Mapping[str, list[Any]]) -> list[naming.Column]:
-    """Return the nested column of a field, if only one object has such a column."""
+def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[naming.FieldColumn]:
+    """Return the nested column with a usual name of a field, if only one object has the column."""
     ends: dict[str, str] = {}
-    for parts in (2, 1):  # ``user.id`` is a user's id, wherever it is
+    for parts in (2, 1):  # names such as ``user.id`` are recognised in any nested object
         tails = [".".join(one.split(".")[-parts:]) for one in nested]
         count = Counter(tails)
         ends |= {tail: one for tail, one in zip(tails, nested, strict=True) if count[tail] == 1}
-    found = recognised(name, ends, {end: nested[one] for end, one in ends.items()})
-    right = [one for one in found if any(naming.fits(name, v) for v in nested[ends[one.name]])]
-    return [naming.Column(ends[one.name], one.unit) for one in right[:1]]
+    found = naming.recognised(name, ends, {end: nested[one] for end, one in ends.items()})
+    right = [one for one in found if any(naming.can_hold(name, v) for v in nested[ends[one.name]])]
+    return [naming.FieldColumn(ends[one.name], one.unit) for one in right[:1]]
 
 
 def as_numbers(values: list[Any]) -> Floats | None:
-    """Return numbers, or texts that are numbers, as an array; None if a value is anything else."""
+    """Return numbers, or texts of numbers, as an array, or None if any value is no number."""
     kinds = set(map(type, values))
     try:
         if kinds <= {int, float, type(None)}:
@@ -566,7 +569,7 @@ def as_numbers(values: list[Any]) -> Floats | None:
 
 
 def shown(name: str, value: Any) -> str:
-    """Return a cell as error messages show it."""
+    """Return a cell as error messages show it: ``NAME = VALUE``."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float) and abs(value) < 2**53 and value.is_integer():
         value = int(value)

@@ -1,22 +1,30 @@
-"""The description of a format of records, and the values that a format may find itself."""
+"""The description of a record format, and the texts and token estimates of stored prompts."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+MAPPED = (
+    *("time", "input_tokens", "output_tokens", "client", "max_tokens", "session", "end", "latency"),
+    *("delay", "hash_ids", "block_size", "text", "start", "first_token", "ttft", "itls"),
+    *("cached_tokens", "program", "worker", "admitted", "status", "error", "gaps", "id"),
+)
+"""The fields that ``--map`` accepts."""
+
 Object = dict[str, Any]
 Record = Mapping[str, Any]
 Spread = Callable[[Record, str], Iterable[Object]]
-"""A function that returns the requests of a record; the text is its location."""
+"""A function from a record and its location to the requests in the record."""
 
 
 class Run(NamedTuple):
-    """The requests of one run of a benchmark, and the facts that the file states about the run.
+    """The requests of one run of a benchmark, with facts that the file states about the run.
 
-    ``completed`` is the number of successful requests that the file states, or None; ``remarks``
-    name the facts of requests that it lacks.
+    ``completed`` is the stated number of successful requests, or None; ``remarks`` name the facts
+    about requests that the file lacks.
     """
 
     requests: list[Object]
@@ -24,37 +32,36 @@ class Run(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
-def _never(first: Record) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Layout:
     """A format of records.
 
     Attributes:
-        name: Name that commands show and take.
-        fits: Returns whether a file that begins with this record has the format.
-        fields: Columns of fields, the first that has a value; dots lead into nested objects. Other
-            fields are found by common names, unless ``exact``.
-        units: Units of the times of these fields, if the column's name has none.
-        unit: Unit of all times, if neither the column's name nor ``units`` says it.
-        spread: Returns a new function that spreads a record into requests, if records are nested.
-        runs: Returns the runs of a whole file, if a record is a run or a part of one, or functions
-            that make them.
-        keep: Returns whether a record is a request that reached a server.
-        events: Whether records without token counts are other events than requests.
-        block_size: Tokens of a block of ``hash_ids``.
-        own_units: Whether the file states every unit, so that users cannot.
-        at_once: Whether all requests start at time 0, for lack of start times.
+        name: Name that commands show and accept.
+        fits: Function that returns whether a file beginning with a record has the format.
+        fields: Columns by field, best first; dots lead into nested objects. Other fields are found
+            by
+        usual names, unless ``exact``.
+        units: Units of times by field, for columns whose names contain no unit.
+        unit: Unit of all times without a unit in the column's name or in ``units``.
+        spread: Function that makes a function from a record to its requests, for nested records.
+        runs: Function that returns the runs of a file, or functions that make them, if each record
+            is
+        a run or a part of a run.
+        keep: Function that returns whether a record is a request that reached a server.
+        exact: Whether fields that ``fields`` does not list are absent.
+        events: Whether records without token counts are no requests.
+        block_size: Tokens of a block in ``hash_ids``.
+        own_units: Whether the file states all units, so users cannot state units.
+        at_once: Whether all requests start at time 0, because the file has no start times.
         uncached: Whether the server has no prefix cache.
-        keeps_clock: Whether times are on the run's own clock, whose zero is kept.
-        refuses: Whether a request without an end was turned away, and has not failed.
-        nothing: What a file without requests holds.
+        keeps_clock: Whether times are on the clock of the run, whose zero is kept.
+        refuses: Whether a request without an end was refused, and did not fail.
+        nothing: Message for a file without requests.
     """
 
     name: str
-    fits: Callable[[Record], bool] = _never
+    fits: Callable[[Record], bool] = lambda first: False
     fields: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     unit: str | None = None
@@ -72,8 +79,28 @@ class Layout:
     nothing: str = "no requests: holds no records"
 
 
+def columns(*texts: str) -> dict[str, tuple[str, ...]]:
+    """Return columns by field from texts such as ``"start=startTime client={user,team}_id|org"``.
+
+    A bar separates the columns of a field, best first, and braces contain alternatives.
+    """
+    pairs = (word.split("=", 1) for word in " ".join(texts).replace(" |", "|").split())
+    return {
+        field: tuple(name for one in names.split("|") for name in _alternatives(one))
+        for field, names in pairs
+    }
+
+
+def _alternatives(name: str) -> list[str]:
+    head, brace, rest = name.partition("{")
+    if not brace:
+        return [name]
+    inside, _, tail = rest.partition("}")
+    return [f"{head}{one}{end}" for one in inside.split(",") for end in _alternatives(tail)]
+
+
 def has_all(*names: str) -> Callable[[Record], bool]:
-    """Return a test for records that have all of these keys."""
+    """Return a test for records that have all given keys."""
     needed = frozenset(names)
     return lambda first: needed <= first.keys()
 
@@ -81,3 +108,24 @@ def has_all(*names: str) -> Callable[[Record], bool]:
 def first_given(*values: Any) -> Any:
     """Return the first value that is present and not empty."""
     return next((value for value in values if value not in (None, "", [], {})), None)
+
+
+def estimated_tokens(text: str) -> int:
+    """Return the approximate number of tokens in a text, at 4.6 characters per token."""
+    return max(1, -(-10 * len(text) // 46))  # the division rounds up without floats
+
+
+def text_of(value: Any) -> str:
+    """Return the text of a prompt, or the joined texts of the messages of a chat."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(map(_message, value))
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _message(value: Any) -> str:
+    if not isinstance(value, dict):
+        return f"{text_of(value)}\n"
+    content = value.get("content")
+    return f"{value.get('role', '')}\n{'' if content is None else text_of(content)}\n"

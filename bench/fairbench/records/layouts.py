@@ -1,31 +1,208 @@
-"""The known formats, in the order in which they are tried, and the choice for a file."""
+"""The known record formats in the order in which they are tried, and the choice for a file.
+
+This module defines the formats with one record per request, and runs with one list per field.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from fairbench.errors import unknown_name
+from fairbench.errors import DataError, unknown_name
+from fairbench.files.formats import inner, objects_in
+from fairbench.files.times import is_missing
+from fairbench.records.benchmarks import TOOLS
 from fairbench.records.exports import EXPORTS
-from fairbench.records.layout import Layout, Record
-from fairbench.records.tables import (
-    AGENT,
-    ARENA,
-    AZURE,
-    BAILIAN,
-    BURSTGPT,
-    FAIRBENCH,
-    MOONCAKE,
-    SERVING_RUNS,
-    SGLANG_RUNS,
-    VLLM_RUNS,
-    VTC_COLUMNS,
-    VTC_RESPONSES,
+from fairbench.records.layout import Layout, Object, Record, Run, has_all
+from fairbench.records.names import OWN
+
+# Columns of measured runs by field: VTC for VTC-artifact's ``run_exp.py`` (Ying1123/VTC-artifact at
+# 192c2e2), VLLM for ``vllm bench serve --save-result --save-detailed`` (vllm/benchmarks/serve.py)
+# and for sglang.bench_serving, which exports no times, SERVING for ``fairbench validate``.
+VTC = {"client": "client", "start": "req_time", "ttft": "first_token_latency"}
+VTC |= {"latency": "request_latency", "input_tokens": "prompt_len", "output_tokens": "output_len"}
+VLLM = {"start": "start_times", "input_tokens": "input_lens", "output_tokens": "output_lens"}
+VLLM |= {"ttft": "ttfts", "itls": "itls", "cached_tokens": "cached_tokens", "error": "errors"}
+WHOLE = {"latency": "latencies"}  # replaces the gaps of an answer that was not streamed
+SERVING = {"start": "submit_s", "client": "client", "input_tokens": "prompt_tokens"}
+SERVING |= {"output_tokens": "output_tokens", "ttft": "ttft_s", "latency": "latency_s"}
+SERVING |= {"error": "error"}
+NEEDED = ("start", "input_tokens", "output_tokens")
+IN_SECONDS = dict.fromkeys(("start", "ttft", "latency", "itls", "end", "first_token"), "s")
+
+
+def _run_of_lists(item: Object, where: str, columns: Mapping[str, str], *, at_once: bool) -> Run:
+    """Return the requests of a run that has one list for each of these columns."""
+    lists = {name: item[name] for name in columns.values() if name in item}
+    for field in NEEDED[at_once:]:
+        if columns[field] not in lists:
+            raise DataError(f"{where}: missing {columns[field]!r} ({field})")
+    first = lists[columns["input_tokens"]]
+    length = len(first) if isinstance(first, list) else 0
+    for field, name in columns.items():
+        if name in lists and (not isinstance(lists[name], list) or len(lists[name]) != length):
+            raise DataError(
+                f"{where}: {name!r} ({field}) must be a list as long as the other lists"
+            )
+    rows = [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+    if at_once:
+        rows = [{**row, columns["start"]: 0.0} for row in rows]
+    completed = item.get("completed")
+    return Run(rows, completed if type(completed) is int else None)
+
+
+def _columnwise(
+    name: str, columns: Mapping[str, str], inside: str = "", *, at_once: bool = False, **more: Any
+) -> Layout:
+    """Return the layout of files with one run per object; key ``inside`` has the run's lists."""
+
+    def lists_of(item: Record) -> Object:
+        found = item.get(inside) if inside else item
+        return dict(found) if isinstance(found, Mapping) else {}
+
+    def fits_lists(first: Record) -> bool:
+        lists = lists_of(first)
+        return all(isinstance(lists.get(columns[field]), list) for field in NEEDED[at_once:])
+
+    def runs(objects: list[Object], where: str) -> list[Callable[[], Run]]:
+        return [
+            partial(_run_of_lists, lists_of(item), "", columns, at_once=at_once) for item in objects
+        ]
+
+    used = {field: column for field, column in columns.items() if field in IN_SECONDS}
+    units = {field: IN_SECONDS[field] for field in used}
+    return Layout(name, fits_lists, columns, units, runs=runs, exact=True, at_once=at_once, **more)
+
+
+def _with_session(first: dict[str, str], record: Record, where: str) -> Iterator[Object]:
+    """Yield a turn of a chat, with the first turn of the chat as its session.
+
+    If the file lacks the first turn, the session is named after the earliest missing turn.
+    """
+    if not {"chat_id", "parent_chat_id"} <= record.keys():
+        raise DataError(f"{where}: must have the keys chat_id and parent_chat_id")
+    chat, parent = str(record["chat_id"]), record["parent_chat_id"]
+    alone = str(parent) == "-1" or is_missing(parent)
+    first[chat] = chat if alone else first.get(str(parent), str(parent))
+    yield {**record, f"{OWN}session": first[chat]}
+
+
+# Traces of Alibaba Cloud's Bailian, described in alibaba-edu/qwen-bailian-usagetraces-anon. Each
+# turn of a chat has its own ``chat_id``; times are in seconds, and blocks have 16 tokens. A turn
+# without a parent (-1) and all its continuations form a program. The traces name no clients;
+# ``--clients-from type`` uses the types as clients.
+BAILIAN = Layout(
+    "bailian",
+    has_all(
+        *("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "hash_ids")
+    ),
+    {"session": f"{OWN}session"},
+    spread=lambda: partial(_with_session, {}),
+    unit="s",
+    block_size=16,
 )
-from fairbench.records.tools import TOOLS
+
+FOREIGN = frozenset({"client", "session", "block_size", "time"})
+SINCE_1970_S = 10**9
+
+
+def _is_mooncake(first: Record) -> bool:
+    at = first.get("timestamp")
+    dated = isinstance(at, int | float) and SINCE_1970_S <= at < 100 * SINCE_1970_S
+    # Later turns of a session may have a delay after the previous answer instead of a time.
+    timed = "timestamp" in first or ("session_id" in first and "time" not in first)
+    named = {"input_length", "output_length", "hash_ids"} <= first.keys()
+    return timed and named and not dated and not FOREIGN & first.keys()
+
+
+# Mooncake's traces (FAST25-release/traces of kvcache-ai/Mooncake at 3b5a594) have blocks of 512
+# tokens. Each of ``hash_ids`` identifies a block and all blocks before the block. Many requests
+# have equal times; ``--trace-spread`` spreads such requests out. The traces name no clients.
+MOONCAKE = Layout("mooncake", _is_mooncake, unit="ms", block_size=512)
+
+# Sessions of agents in the form of LMCache/lmcache-agent-trace (at 16a14ad) and of Exgentic
+# (inference-sim/inference-sim at c358946). Block identities are common to all sessions. ``src``
+# names the collection of a session, which becomes the client. Sessions were recorded on different
+# days; sessions of one source follow each other in recorded order.
+AGENT = Layout(
+    "agent",
+    has_all("t", "session", "step", "input_length", "output_length", "hash_ids"),
+    {"client": "src"},
+    block_size=16,
+)
+# The trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3); each model is a client.
+# Arrivals of kind ``trace`` use the same trace.
+ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit="s")
+
+
+def _has_text_columns(needs: tuple[str, ...]) -> Callable[[Record], bool]:
+    """Return a test for rows of CSV with these columns."""
+    has_needed = has_all(*needs)
+    return lambda first: has_needed(first) and all(isinstance(one, str) for one in first.values())
+
+
+# Azure's LLM inference traces of 2023 and 2024 (Azure/AzurePublicDataset at b469a11,
+# AzureLLMInferenceDataset2023.md), which name no clients.
+AZURE = Layout("azure", _has_text_columns(("TIMESTAMP", "ContextTokens", "GeneratedTokens")))
+# HPMLL/BurstGPT (releases 1.1 and 2.0). Later releases have conversations and durations, and failed
+# requests have no response tokens. ``--clients-from Model`` uses the two models as clients.
+BURSTGPT = Layout(
+    "burstgpt",
+    _has_text_columns(("Timestamp", "Request tokens", "Response tokens", "Log Type")),
+    {"latency": "Elapsed time"},
+    unit="s",
+)
+# Runs measured by VTC-artifact, ``all_results*.jsonl``. Requests without answers were refused.
+VTC_COLUMNS = _columnwise("vtc-columns", VTC, uncached=True, refuses=True)
+
+
+def _responses(item: Record) -> list[Object]:
+    rows = inner(item, "result", "responses")
+    return rows if isinstance(rows, list) else []
+
+
+def _vtc_runs(objects: list[Object], where: str) -> list[Run]:
+    found = [Run(_responses(item)) for item in objects]
+    if not all(isinstance(row, dict) for run in found for row in run.requests):
+        raise DataError(f"{where}: every request must be a JSON object")
+    return found
+
+
+VTC_RESPONSES = Layout(
+    "vtc",
+    lambda first: any(map(has_all("req_time", "prompt_len"), objects_in(_responses(first))[:1])),
+    {**VTC, "client": "adapter_dir"},
+    dict.fromkeys(("start", "ttft", "latency"), "s"),
+    runs=_vtc_runs,
+    exact=True,
+    uncached=True,
+    refuses=True,
+)
+
+
+# Runs measured on servers, one run per line; ``fairbench validate`` reads the same files.
+SERVING_RUNS = _columnwise("serving", SERVING, "columns")
+VLLM_RUNS = _columnwise("vllm", VLLM | WHOLE)
+SGLANG_RUNS = _columnwise("sglang", VLLM | WHOLE, at_once=True)
+
+_OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}
+_OWN |= {"admitted": "admitted_s", "session": "program_id", "client": "client"}
+_OWN |= {name: name for name in ("input_tokens", "output_tokens", "worker", "cached_tokens")}
+_OWN |= {"status": "status", "error": "error"}
+# The requests of a stored run of fairbench.
+FAIRBENCH = Layout(
+    "fairbench",
+    has_all("client", "arrival_s", "first_token_s", "finish_s", "input_tokens", "output_tokens"),
+    _OWN,
+    exact=True,
+    keeps_clock=True,
+)
+
 
 PLAIN = Layout("lines")
-"""Records whose columns have common names."""
-LOOKED_AT = 100  # number of records in which a format of programs is looked for
+"""The layout of records whose columns have usual names."""
+LOOKED_AT = 100  # number of first records in which a format of programs is searched for
 
 LAYOUTS: tuple[Layout, ...] = (
     *(AGENT, BAILIAN, MOONCAKE, AZURE, BURSTGPT, ARENA, *EXPORTS, *TOOLS, VTC_RESPONSES),
@@ -38,12 +215,12 @@ OURS = ("client", "start", "input_tokens", "output_tokens")
 
 
 def kinds_of(records: Sequence[Record]) -> list[Record]:
-    """Return the first record of each kind, that is, with the same keys."""
+    """Return the first record of each kind; records of one kind have the same keys."""
     return list({tuple(one): one for one in reversed(records)}.values())[::-1]
 
 
 def _is_ours(record: Record) -> bool:
-    """Return whether a record has fairbench's own names, so that other formats fit by chance."""
+    """Return whether a record has fairbench's names, so any other layout would fit by chance."""
     first = "first_token" in record or "ttft" in record
     last = "end" in record or "latency" in record or "itls" in record
     return first and last and all(name in record for name in OURS)
@@ -52,10 +229,9 @@ def _is_ours(record: Record) -> bool:
 def layout_of(
     name: str | None, records: Iterable[Record], calls: Mapping[str, str] | None = None
 ) -> Layout:
-    """Return the layout with a name, or the first that fits one of the first records.
+    """Return the layout with a name, or the first layout that fits one of the records.
 
-    ``calls`` maps names that a command uses to names of layouts. Raises UsageError for an unknown
-    name.
+    ``calls`` maps a command's own names to names of layouts. Raises UsageError for an unknown name.
     """
     seen = list(records)
     if name is not None:

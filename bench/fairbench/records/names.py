@@ -1,4 +1,4 @@
-"""Columns of users' files, recognised by common names, and hints for those that are not."""
+"""The usual names of columns in users' files, and hints for names that are not recognised."""
 
 from __future__ import annotations
 
@@ -9,33 +9,26 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from fairbench.errors import DataError, UsageError, printable, shortened, unknown_name
-from fairbench.files.json_text import parsed
-from fairbench.files.times import (
-    FIRST_DATE_S,
-    UNITS,
-    duration_s,
-    is_calendar,
-    is_missing,
-    is_moment,
-    number_of,
-)
+from fairbench.files import times as cells
+from fairbench.files.formats import parsed
+from fairbench.records.layout import MAPPED
 
 OWN = "="
-"""Prefix of the keys under which a layout stores fields that it has found itself."""
+"""Prefix of the keys under which a layout stores computed fields."""
 
 MOMENTS = ("start", "first_token", "end", "admitted")
 """Fields that are times on a clock."""
 LENGTHS = ("ttft", "latency", "delay")
-"""Fields that are lengths of time."""
+"""Fields that are durations."""
 COUNTS = (
     *("input_tokens", "output_tokens", "cached_tokens", "written_tokens", "max_tokens"),
     *("reasoning_tokens", "total_tokens", "block_size"),
 )
 LABELS = ("client", "session", "request_id")
-FIRST, LAST = ("first_token", "ttft"), ("end", "latency", "itls")
-"""Fields of which one says when the first token came, and when the last one came."""
+FIRST = ("first_token", "ttft")  # fields that state when the first token arrived
+LAST = ("end", "latency", "itls")  # fields that state when the last token arrived
 
-# Names in the form that ``plain`` returns, best first: a file may hold several.
+# Usual names of each field's columns in the form of ``plain``, best first.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "start": (
         *("start", "time", "timestamp", "t", "ts", "arrival", "arrivaltime", "arrivaltimestamp"),
@@ -133,101 +126,100 @@ FLAT = (
     *("delay", "gaps", "admitted", "worker", "status", "error", "hash_ids", "text", "block_size"),
     *("branch", "synthetic"),
 )
-"""Fields whose names are too common to be looked for in nested objects."""
+"""Fields whose usual names are too common to be searched for in nested objects."""
 
 SYNONYMS = {"time": "start", "program": "session", "id": "request_id"}
-"""Other names of fields in ``--map``."""
-MAPPED = (
-    *("time", "input_tokens", "output_tokens", "client", "max_tokens", "session", "end", "latency"),
-    *("delay", "hash_ids", "block_size", "text", "start", "first_token", "ttft", "itls"),
-    *("cached_tokens", "program", "worker", "admitted", "status", "error", "gaps", "id"),
-)
-"""The fields that ``--map`` takes."""
+"""Further names of fields in ``--map``."""
 TIMES = (*MOMENTS, *LENGTHS, "itls", "gaps")
 
-LONGEST = 200  # characters; a longer name is no common one
-_NAMED_UNITS = {**{unit: unit for unit in UNITS}, "sec": "s", "secs": "s", "seconds": "s"}
+LONGEST = 200  # maximum number of characters of a column's name that is compared with usual names
+_NAMED_UNITS = {**{unit: unit for unit in cells.UNITS}, "sec": "s", "secs": "s", "seconds": "s"}
 _NAMED_UNITS |= {"millis": "ms", "msec": "ms", "milliseconds": "ms", "microseconds": "us"}
 _NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns"}
 _NAMED_UNITS |= {"minutes": "min", "minute": "min", "mins": "min", "hours": "h", "hour": "h"}
 _MARKS = re.compile(r"[^A-Za-z0-9]")
 _HUMP = re.compile(r"(?<=[^\WA-Z_])(?=[A-Z])", re.ASCII)
-# The last words of names that hold neither times nor lengths of time.
+# Last words of names of columns that contain neither times nor durations.
 _NO_TIME = {"id", "ids", "idx", "index", "reason", "type", "name", "count", "number", "no", "model"}
 _NO_TIME |= {"tokens", "status", "code", "version", "url", "path", "size", "bytes", "cost"}
 _NO_TIME |= {"min", "max", "mean", "avg", "median", "p50", "p90", "p95", "p99"}
 
 
-class Column(NamedTuple):
-    """The column of a field: its name, and the unit of its times if the name contains one."""
+class FieldColumn(NamedTuple):
+    """The column of a field: its name, and the unit of its times if the name contains a unit."""
 
     name: str
     unit: str | None = None
 
 
 def split_unit(name: str) -> tuple[str, str | None]:
-    """Split ``ttft_ms`` into ``ttft`` and ``ms``; the unit is None if the name has none."""
-    words = _words(name)
+    """Split ``ttft_ms`` into ``ttft`` and ``ms``; the unit is None if the name contains no unit."""
+    words = _words_of(name)
     last = words[-1].lower()
-    unit = _NAMED_UNITS.get(last) if len(words) > 1 and last != "min" else None  # the least one
+    # In a name, ``min`` stands for a minimum, not for minutes.
+    unit = _NAMED_UNITS.get(last) if len(words) > 1 and last != "min" else None
     return (name, None) if unit is None else (" ".join(words[:-1]), unit)
 
 
-def _words(name: str) -> list[str]:
-    """Return the words of a name, such as ``time, to, first`` of ``timeToFirst``."""
+def _words_of(name: str) -> list[str]:
+    """Return the words in a name, such as ``time, To, First`` of ``timeToFirst``."""
     if len(name) > LONGEST:
         return [name]
     return _MARKS.sub(" ", _HUMP.sub(" ", name)).split() or [name]
 
 
 def plain(name: str) -> str:
-    """Strip case, spaces and punctuation, so ``Request tokens`` equals ``request_tokens``."""
+    """Return a name in lower case, without spaces and punctuation."""
     return "" if len(name) > LONGEST else _MARKS.sub("", name).lower()
 
 
-def fits(field: str, value: Any) -> bool:
-    """Return whether a value can belong to a field: its type and its range."""
+def can_hold(field: str, value: Any) -> bool:
+    """Return whether a value has a type and a size that a field allows."""
     if field in MOMENTS:
-        return is_moment(value)
+        return cells.is_moment(value)
     if field in LENGTHS:
-        return duration_s(value) is not None or (number_of(value) or 0) >= -1
+        return cells.duration_s(value) is not None or (cells.number_of(value) or 0) >= -1
     if field in COUNTS:
-        number = number_of(value)
+        number = cells.number_of(value)
         return number is not None and 0 <= number < 2**53 and number % 1 == 0
     if field in ("itls", "gaps", "hash_ids"):
         return isinstance(value, list | str)
     return field == "text" or not isinstance(value, list | dict)
 
 
-def recognised(field: str, names: Iterable[str], values: Mapping[str, list[Any]]) -> list[Column]:
-    """Return the columns that may hold a field, by common names, best first.
+def recognised(
+    field: str, names: Iterable[str], values: Mapping[str, list[Any]]
+) -> list[FieldColumn]:
+    """Return the columns that may hold a field, by their usual names, best first.
 
     Args:
         field: Field of ``NAMES``.
         names: Columns of the file.
-        values: Some values of each column; a column whose values cannot be the field's is left out,
-            unless no column is left.
+        values: Some values of each column. Columns whose values do not fit the field are left out,
+        unless no other column remains.
     """
     rank = {name: place for place, name in enumerate(NAMES[field])}
-    found: list[tuple[int, Column]] = []
+    found: list[tuple[int, FieldColumn]] = []
     for name in names:
         text, unit = split_unit(name)
         if plain(name) in rank:
-            found.append((rank[plain(name)], Column(name)))
+            found.append((rank[plain(name)], FieldColumn(name)))
         elif unit and plain(text) in rank and (field in TIMES):
-            found.append((rank[plain(text)], Column(name, unit)))
+            found.append((rank[plain(text)], FieldColumn(name, unit)))
     columns = [column for _, column in sorted(found, key=lambda one: one[0])]
-    columns = _dated(columns, names, values) if field == "start" else columns
-    right = [one for one in columns if _mostly(field, values.get(one.name, []), empty=True)]
+    columns = _without_durations(columns, names, values) if field == "start" else columns
+    right = [one for one in columns if _mostly_fit(field, values.get(one.name, []), empty=True)]
     return right if right or field in (*LABELS, "itls", "gaps") else columns
 
 
-def _dated(
-    columns: list[Column], names: Iterable[str], values: Mapping[str, list[Any]]
-) -> list[Column]:
-    """Return the columns without those of durations, such as ``request_time`` beside dates."""
+def _without_durations(
+    columns: list[FieldColumn], names: Iterable[str], values: Mapping[str, list[Any]]
+) -> list[FieldColumn]:
+    """Return the columns except durations, such as ``request_time`` beside a column of dates."""
     seen = (value for name in names for value in values.get(name, [])[:1])
-    texts = any(isinstance(one, str) and is_calendar(one) and is_moment(one) for one in seen)
+    texts = any(
+        isinstance(one, str) and cells.is_calendar(one) and cells.is_moment(one) for one in seen
+    )
     dates = any(
         len(set(map(str, values.get(one.name, ())))) > 1
         for one in columns
@@ -237,33 +229,33 @@ def _dated(
     return [one for one in columns if not beside.get(plain(one.name)) or _is_dated(one, values)]
 
 
-def _is_dated(column: Column, values: Mapping[str, list[Any]]) -> bool:
+def _is_dated(column: FieldColumn, values: Mapping[str, list[Any]]) -> bool:
     """Return whether the first value of a column is a date."""
     first = next(iter(values.get(column.name, ())), "")
-    number = number_of(first)
-    return is_moment(first) if number is None else number >= FIRST_DATE_S
+    number = cells.number_of(first)
+    return cells.is_moment(first) if number is None else number >= cells.FIRST_DATE_S
 
 
-def _mostly(field: str, values: list[Any], *, empty: bool = False) -> bool:
-    """Return whether at least half of some values can belong to a field."""
-    right = sum(fits(field, value) for value in values)
+def _mostly_fit(field: str, values: list[Any], *, empty: bool = False) -> bool:
+    """Return whether at least half of some values fit a field; ``empty`` is for no values."""
+    right = sum(can_hold(field, value) for value in values)
     return 2 * right >= len(values) if values else empty
 
 
 def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -> str:
-    """Return the column whose name is closest to a field's and whose values can be right, or "".
+    """Return the column whose name is closest to a field's names and whose values fit, or "".
 
     Args:
         field: Field of ``NAMES``.
-        values: Some values of each column that is no object, by dotted name.
+        values: Some values of each column, by dotted name; columns of objects are not included.
         taken: Columns that hold other fields.
     """
     timed = field in TIMES
     by_plain: dict[str, str] = {}
     for name in sorted(set(values).difference(taken)):
-        words = [one.lower() for one in _words(name.rpartition(".")[2])]
+        words = [one.lower() for one in _words_of(name.rpartition(".")[2])]
         wrong = words[-1] in _NO_TIME if timed else field in COUNTS and words[-1] in _NAMED_UNITS
-        if not wrong and not name.startswith(OWN) and _mostly(field, values[name]):
+        if not wrong and not name.startswith(OWN) and _mostly_fit(field, values[name]):
             by_plain.setdefault(plain(name), name)
             by_plain.setdefault("".join(words), name)
     near = [
@@ -275,9 +267,10 @@ def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -
 
 
 def parse_map(texts: Iterable[str], needed: Iterable[str] = ()) -> dict[str, str]:
-    """Parse ``FIELD=COLUMN`` texts of ``--map``. Raises UsageError for another form or field.
+    """Parse the texts ``FIELD=COLUMN`` of ``--map``. Raises UsageError for a wrong form or field.
 
-    An empty column means that the file has no such field; the ``needed`` fields must have one.
+    An empty column states that the file lacks the field, which is not allowed for ``needed``
+    fields.
     """
     names = {}
     for text in texts:
@@ -291,52 +284,48 @@ def parse_map(texts: Iterable[str], needed: Iterable[str] = ()) -> dict[str, str
     return names
 
 
-def mapped(names: Mapping[str, str]) -> dict[str, Column]:
-    """Return the columns that a user names, by field. Raises UsageError for an unknown field."""
+def mapped(names: Mapping[str, str]) -> dict[str, FieldColumn]:
+    """Return the columns that a user named, by field. Raises UsageError for an unknown field."""
     found = {}
     for field, column in names.items():
-        base, unit = (field, None) if field in MAPPED else _unit_of_field(field)
+        base, _, unit_name = field.rpartition("_")
+        unit = _NAMED_UNITS.get(unit_name)
+        base, unit = (field, None) if field in MAPPED else (base, unit)
         if base not in MAPPED or (unit and SYNONYMS.get(base, base) not in TIMES):
             raise unknown_name("field in --map", field, [*MAPPED, "time_ms", "latency_ms"])
-        found[SYNONYMS.get(base, base)] = Column(column, unit or split_unit(column)[1])
+        found[SYNONYMS.get(base, base)] = FieldColumn(column, unit or split_unit(column)[1])
     return found
-
-
-def _unit_of_field(field: str) -> tuple[str, str | None]:
-    base, _, unit = field.rpartition("_")
-    return base, _NAMED_UNITS.get(unit)
 
 
 def no_column(
     field: str, values: Mapping[str, list[Any]], taken: Iterable[str], where: str
 ) -> DataError:
-    """Return the error for a field without a recognized column; ``taken`` are columns in use."""
+    """Return the error for a field without a recognised column; ``taken`` are columns in use."""
     near = nearest(field, values, taken)
     called = next((name for name, one in SYNONYMS.items() if one == field), field)
     hint = f" Did you mean {called}={near}?" if near else ""
     return DataError(
-        f"{where}: no column for {called} (has {has(values)}): name it with "
+        f"{where}: no column for {called} (has {first_columns(values)}): name it with "
         f"--map {called}=COLUMN.{hint}"
     )
 
 
 def no_client(values: Mapping[str, list[Any]], taken: Iterable[str]) -> str:
-    """Return the remark on a file without a recognized column of clients."""
+    """Return the remark on a file without a recognised column of clients."""
     near = nearest("client", values, taken) or "COLUMN"
-    return f"no column for client (has {has(values)}): name it with --clients-from {near}"
+    return f"no column for client (has {first_columns(values)}): name it with --clients-from {near}"
 
 
-def has(names: Iterable[str]) -> str:
-    """Return the first columns of a file, for messages."""
+def first_columns(names: Iterable[str]) -> str:
+    """Return the names of the first columns of a file, for messages."""
     known = (printable(str(one)) for one in names if not str(one).startswith(OWN))
     return shortened(", ".join(islice(known, 12)))
 
 
 def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataError:
-    """Return the error for a missing column that a user named; nested names list what exists.
+    """Return the error for a missing column that a user named, with the columns that exist.
 
-    Args:
-        name: Name of the missing column; dots lead into nested objects.
+    The part of ``name`` before its first dot may be the name of an object in ``record``.
     """
     outer = name.partition(".")[0]
     inside = outer != name and isinstance(record.get(outer), Mapping)
@@ -345,11 +334,11 @@ def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataErro
     return DataError(f"{where}: {printable(str(missing))}")
 
 
-MAX_LEAVES = 500  # values in nested objects of a record that are looked at
+MAX_LEAVES = 500  # maximum number of values of an object whose names are read
 
 
 def leaves(value: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Yield the dotted names of the values in an object, at any depth, up to a number."""
+    """Yield the dotted names of the values in an object at any depth, up to ``MAX_LEAVES``."""
     yield from islice(_leaves(value, before), MAX_LEAVES)
 
 
@@ -362,9 +351,9 @@ def _leaves(value: Mapping[str, Any], before: str) -> Iterator[str]:
 
 
 def cell_of(record: Mapping[str, Any], name: str) -> Any:
-    """Return a record's value under a name, whose dots may lead into nested objects.
+    """Return a record's value under a name whose dots may lead into nested objects.
 
-    A key may itself contain dots, at any level.
+    Keys may contain dots, too, at any level.
     """
     if name in record or "." not in name:
         return record.get(name)
@@ -378,9 +367,9 @@ def cell_of(record: Mapping[str, Any], name: str) -> Any:
 
 
 def object_of(value: Any) -> Any:
-    """Return a value, or the object (or list of objects) that a text contains as JSON.
+    """Return the object, or list of objects, that a text contains as JSON; else the value itself.
 
-    Exports to CSV have such texts; None stands for a text that is damaged.
+    Exports to CSV store nested objects as texts. A damaged text gives None.
     """
     if isinstance(value, str) and value.startswith(("{", "[{")):
         try:
@@ -392,4 +381,4 @@ def object_of(value: Any) -> Any:
 
 def given(value: Any) -> Any:
     """Return the value of a cell, or None for an empty cell."""
-    return None if is_missing(value) else value
+    return None if cells.is_missing(value) else value

@@ -1,8 +1,9 @@
-"""The requests of a file: each counted once, with its whole prompt, and its start.
+"""The requests of a file: each request once, with its whole prompt and its start.
 
-Tracing tools record more than requests. A span of an agent or a chain repeats the sum of the calls
-below it, and several lines may describe one request. Some services count cached tokens beside the
-input, others as a part of it. All of this is decided here, for every command.
+Tracing tools record more than requests. The span of an agent or a chain repeats the sum of the
+calls below the span, and several lines may describe one request. Some services count cached tokens
+as part of the input; other services count cached tokens separately. This module resolves the
+differences between tools for all commands.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from fairbench.errors import DataError
 from fairbench.files.times import is_missing, nameless, number_of
-from fairbench.records.columns import Asked, Column, Columns, Floats, read_columns, shown
+from fairbench.records.columns import FileColumns, Floats, ReadOptions, read_columns, shown
 from fairbench.records.names import FIRST, LAST, nearest, plain
 from fairbench.records.times import Flags, Moments, Times, check_one_clock, numbers
 
@@ -31,21 +32,21 @@ NO_CALLS = frozenset(
 CALLS = frozenset({"llm", "chat", "generation", "completion", "text_completion", "chat_model"})
 NOBODY = frozenset({"default_user_id"})
 """Names that stand for no client."""
-SAME_S = 1e-3  # two lines with one id and starts this close describe one request
+SAME_S = 1e-3  # lines with equal ids whose starts differ by less (seconds) are one request
 BESIDE = ("cacheread", "cachecreation", "cachewrite")
 WHOLE_INPUT = ("inputtokens", "inputtokencount", "inputtokenscount", "input")
 
 
 @dataclass
-class Requests:
-    """The requests of a file.
+class FileRequests:
+    """The requests of a file; ``columns`` and all arrays have one row per request.
 
-    ``columns`` and every array have a row for each request. ``input_tokens`` are those of the whole
-    prompt, with the cached ones; unknown counts are NaN. ``repeated`` lines described a request
-    that another line describes, too; ``spans`` were no requests.
+    ``input_tokens`` counts whole prompts, including cached tokens; unknown counts are NaN.
+    ``repeated`` is the number of lines that described a request again, and ``spans`` the number of
+    records that were no requests.
     """
 
-    columns: Columns
+    columns: FileColumns
     times: Times
     start: Moments
     input_tokens: Floats
@@ -58,33 +59,35 @@ class Requests:
         return len(self.columns)
 
     def labels(self, field: str) -> list[str]:
-        """Return the names of a field as texts, "" for none; numbers are names."""
+        """Return the names in a field as texts, "" if missing; numbers are allowed as names."""
         return labels_of(self.columns, field)
 
 
-def lacks_counts(requests: Requests) -> bool:
-    """Return whether a file has no token counts, not even under a name that is a hint."""
+def lacks_counts(requests: FileRequests) -> bool:
+    """Return whether a file has no token counts, not even in a column with a similar name."""
     columns, fields = requests.columns, ("input_tokens", "output_tokens")
-    known = any(columns.of(name) or name in columns.layout.fields for name in (*fields, "text"))
+    known = any(
+        columns.of_fields(name) or name in columns.layout.fields for name in (*fields, "text")
+    )
     return not known and not any(nearest(one, columns.samples, columns.taken) for one in fields)
 
 
-def counted_alike(requests: Requests) -> Requests:
-    """Return requests without token counts as requests of one token each."""
+def counted_alike(requests: FileRequests) -> FileRequests:
+    """Return the requests with one token for each prompt and each answer."""
     one = np.ones(len(requests))
     return replace(requests, input_tokens=one, output_tokens=one)
 
 
-def read_requests(path: Path, asked: Asked, unit: str | None = None) -> Requests:
+def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> FileRequests:
     """Return the requests of a file.
 
     Args:
         path: File to read.
-        asked: Fields that are wanted, and the user's choices.
+        asked: Wanted fields, and the user's choices.
         unit: Unit of times without a unit, None if unknown.
 
     Raises:
-        DataError: If the file is no record of requests, or has an impossible value.
+        DataError: If the file contains no requests, or an impossible value.
         UsageError: If the choices do not fit the file.
     """
     columns = read_columns(path, asked)
@@ -92,12 +95,12 @@ def read_requests(path: Path, asked: Asked, unit: str | None = None) -> Requests
         raise DataError(
             f"{path}: records of {columns.layout.name} contain their units; leave --time-unit out"
         )
-    counts = {name: _counts(columns, name) for name in _COUNTED}
-    kept = _calls(columns, counts)
+    counts = {name: known_counts(columns, name) for name in _COUNTED}
+    kept = _model_calls(columns, counts)
     spans = len(columns) - int(kept.sum())
     if not kept.any():
-        raise DataError(f"{path}: no requests: holds only other events")
-    columns.kept(kept)
+        raise DataError(f"{path}: no requests: the file contains only other events")
+    columns.keep_rows(kept)
     counts = {name: values[kept] for name, values in counts.items()}
     read, cached = _whole_prompts(columns, counts)
     counts["output_tokens"] = _whole_answers(read, counts)
@@ -105,19 +108,20 @@ def read_requests(path: Path, asked: Asked, unit: str | None = None) -> Requests
     start = times.moments("start")
     times.check_times_of_day()
     _check_single(columns)
-    made = Requests(*(columns, times, start, read, counts["output_tokens"], cached), spans=spans)
-    for column in columns.of("start"):
+    made = FileRequests(
+        *(columns, times, start, read, counts["output_tokens"], cached), spans=spans
+    )
+    for column in columns.of_fields("start")[:1]:
         check_one_clock(columns, start.seconds, column)
-        break
-    return _once(made)
+    return _without_repetitions(made)
 
 
 SUMS = ("nummodelrequests", "numrequests", "requestcount", "totalrequests", "requestscount")
-"""Names of columns that say how many requests a row sums up."""
+"""Plain names of columns that state how many requests a row sums up."""
 
 
-def _check_single(columns: Columns) -> None:
-    """Raise DataError for an export of usage, each of whose rows is the sum of several requests."""
+def _check_single(columns: FileColumns) -> None:
+    """Raise DataError for an export of usage whose rows are sums over several requests."""
     for name, values in columns.samples.items():
         if plain(name) in SUMS and any((number_of(one) or 0) > 1 for one in values):
             raise DataError(
@@ -132,27 +136,27 @@ _COUNTED = (
 )
 
 
-def _counts(columns: Columns, field: str) -> Floats:
-    """Return the known token counts of a field, from its best column for each request."""
+def known_counts(columns: FileColumns, field: str) -> Floats:
+    """Return the token counts of a field, each from the best column with a value."""
     found = np.full(len(columns), np.nan)
-    for column in columns.of(field):
+    for column in columns.of_fields(field):
         found = np.where(np.isnan(found), numbers(columns, column), found)
     return found
 
 
-def labels_of(columns: Columns, field: str) -> list[str]:
-    """Return the names of a field as texts, "" for none, each from its best column."""
+def labels_of(columns: FileColumns, field: str) -> list[str]:
+    """Return the names in a field as texts, "" if missing, each from the best column."""
     found: list[str] | None = None
-    for column in columns.of(field):
+    for column in columns.of_fields(field):
         known: dict[Any, str] = {}
-        texts = [_label(value, field, known) for value in column.values]
+        texts = [_label_text(value, field, known) for value in column.values]
         found = texts if found is None else [a or b for a, b in zip(found, texts, strict=True)]
         if all(found):
             break
     return [""] * len(columns) if found is None else found
 
 
-def _label(value: Any, field: str, known: dict[Any, str]) -> str:
+def _label_text(value: Any, field: str, known: dict[Any, str]) -> str:
     key = value if isinstance(value, str | int) else repr(value)
     if (text := known.get(key)) is None:
         missing = nameless if field == "client" else is_missing
@@ -166,17 +170,17 @@ def _label(value: Any, field: str, known: dict[Any, str]) -> str:
 NOBODY_AT_ALL: tuple[Any, ...] = ([], {})
 
 
-def _calls(columns: Columns, counts: Mapping[str, Floats]) -> Flags:
-    """Return which records are calls of a model, and not the sum of other records."""
+def _model_calls(columns: FileColumns, counts: Mapping[str, Floats]) -> Flags:
+    """Return which records are calls of a model, and not sums over other records."""
     kept = np.ones(len(columns), dtype=np.bool_)
     counted = ~(np.isnan(counts["input_tokens"]) & np.isnan(counts["output_tokens"]))
-    kinds = [str(one).lower() for one in columns.values("span_kind") or ()]
+    kinds = [str(one).lower() for one in columns.field_values("span_kind") or ()]
     if kinds:
         kept &= np.array([one not in NO_CALLS for one in kinds])
     if columns.layout.events:
         called = np.array([one in CALLS for one in kinds]) if kinds else np.zeros(len(kept), bool)
         kept &= counted | called
-    ids, parents = columns.values("span_id"), columns.values("parent_id")
+    ids, parents = columns.field_values("span_id"), columns.field_values("parent_id")
     if ids and parents:
         row_of = {str(one): row for row, one in enumerate(ids) if not is_missing(one)}
         above = _ancestors(row_of, parents, np.flatnonzero(kept & counted).tolist())
@@ -185,7 +189,7 @@ def _calls(columns: Columns, counts: Mapping[str, Floats]) -> Flags:
 
 
 def _ancestors(row_of: Mapping[str, int], parents: list[Any], rows: list[int]) -> Flags:
-    """Return which records are above some others, each visited once."""
+    """Return which records are ancestors of the given rows in the tree of spans."""
     above = np.zeros(len(parents), dtype=np.bool_)
     for row in rows:
         at = row_of.get(str(parents[row]))
@@ -195,11 +199,11 @@ def _ancestors(row_of: Mapping[str, int], parents: list[Any], rows: list[int]) -
     return above
 
 
-def _whole_prompts(columns: Columns, counts: Mapping[str, Floats]) -> tuple[Floats, Floats]:
-    """Return the tokens of whole prompts, and those of them that were cached.
+def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+    """Return the tokens of whole prompts, and the cached tokens among them.
 
-    OpenAI and vLLM count cached tokens as a part of the input; Anthropic and Bedrock count tokens
-    that were read from a cache or written to it beside the input.
+    OpenAI and vLLM count cached tokens as part of the input. Anthropic and Bedrock count tokens
+    that were read from a cache, or written to a cache, separately.
     """
     read, cached, written = (
         counts[name] for name in ("input_tokens", "cached_tokens", "written_tokens")
@@ -212,18 +216,19 @@ def _whole_prompts(columns: Columns, counts: Mapping[str, Floats]) -> tuple[Floa
 
 
 def _whole_answers(read: Floats, counts: Mapping[str, Floats]) -> Floats:
-    """Return the tokens of whole answers, with reasoning where the totals count it separately."""
+    """Return the tokens of whole answers, with reasoning tokens that only the totals include."""
     output, thought = counts["output_tokens"], np.nan_to_num(counts["reasoning_tokens"])
     missing = counts["total_tokens"] - read - output
     return np.where((thought > 0) & (missing == thought), output + thought, output)
 
 
-def _are_beside(columns: Columns, counts: Mapping[str, Floats], beside: Floats) -> bool:
-    """Return whether cached tokens are not a part of the input.
+def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floats) -> bool:
+    """Return whether cached tokens are counted separately from the input.
 
-    The counts show it, because a part is never larger than the whole; else the totals or names do.
+    A part is never larger than the whole, so the counts may decide; otherwise the totals or the
+    names of the columns decide.
     """
-    names = [one.name for one in columns.of("cached_tokens", "written_tokens")]
+    names = [one.name for one in columns.of_fields("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]
     marked = any(mark in leaf for leaf in leaves for mark in BESIDE)
     if marked and (beside > np.nan_to_num(counts["input_tokens"])).any():
@@ -234,22 +239,23 @@ def _are_beside(columns: Columns, counts: Mapping[str, Floats], beside: Floats) 
     outside = int((known & ((rest == beside) | (rest == beside + thought))).sum())
     if inside or outside:
         return outside > inside
-    own = [plain(one.name.rpartition(".")[2]) for one in columns.of("input_tokens")]
+    own = [plain(one.name.rpartition(".")[2]) for one in columns.of_fields("input_tokens")]
     anthropic = any(leaf.startswith(BESIDE) for leaf in leaves)
     return anthropic and any(one in WHOLE_INPUT for one in own)
 
 
-def _once(made: Requests) -> Requests:
+def _without_repetitions(made: FileRequests) -> FileRequests:
     """Return the requests without lines that describe a request again.
 
-    Such lines have the id, client, session and prompt of another one, and either its start or no
-    recorded duration. The line with the most output tokens is kept, and the earliest start.
+    A repetition has the id, client, session and prompt of another line, and also its start if
+    durations are recorded. The request keeps the most output tokens and the earliest start of all
+    its lines.
     """
     columns = made.columns
-    ids = columns.values("request_id")
+    ids = columns.field_values("request_id")
     if ids is None or not _are_ids(columns, ids) or len({*map(str, ids)}) == len(ids):
         return made
-    timed = any(_knows(columns, one) for one in columns.of(*FIRST, *LAST))
+    timed = any(one.first is not None for one in columns.of_fields(*FIRST, *LAST))
     clients, sessions = made.labels("client"), made.labels("session")
     prompts = zip(made.input_tokens.tolist(), made.cached_tokens.tolist(), strict=True)
     first: dict[Any, int] = {}
@@ -277,8 +283,8 @@ def _once(made: Requests) -> Requests:
     output = made.output_tokens.copy()
     for earlier, row in best.items():
         output[earlier] = output[row]
-    columns.kept(kept)
-    return Requests(
+    columns.keep_rows(kept)
+    return FileRequests(
         columns,
         made.times.for_rows(columns, output[kept]),
         Moments(starts[kept], at_ns[kept]),
@@ -290,11 +296,7 @@ def _once(made: Requests) -> Requests:
     )
 
 
-def _are_ids(columns: Columns, ids: list[Any]) -> bool:
-    """Return whether values identify requests: most differ, or the name says it."""
-    name = plain(columns.of("request_id")[0].name.rpartition(".")[2])
+def _are_ids(columns: FileColumns, ids: list[Any]) -> bool:
+    """Return whether values identify requests, and not, for example, users."""
+    name = plain(columns.of_fields("request_id")[0].name.rpartition(".")[2])
     return name != "id" or any(isinstance(one, str) and not one.isdigit() for one in ids)
-
-
-def _knows(columns: Columns, column: Column) -> bool:
-    return column.first is not None

@@ -1,4 +1,4 @@
-"""The records of a file: JSON lines, JSON, CSV or Parquet, perhaps ``.gz``."""
+"""The records of a file: JSON lines, JSON, CSV or Parquet, optionally compressed (``.gz``)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, printable, shortened
-from fairbench.files.csv_text import csv_rows, header_in, separator_in
-from fairbench.files.json_text import Place, json_file, json_objects
-from fairbench.files.parquet import read_parquet
-from fairbench.files.reader import Memory, opened
+from fairbench.files.formats import (
+    FilePlace,
+    csv_rows,
+    header_in,
+    json_file,
+    json_objects,
+    read_parquet,
+    separator_in,
+)
+from fairbench.files.reader import ReadMemory, opened
 from fairbench.files.times import FIRST_DATE_S, is_moment, is_number, number_of
 
-PEEKED = 4096  # bytes
+PEEKED = 4096  # bytes at the beginning of a file by which its format is found
 NO_TEXT = {
     b"\x1f\x8b": "is compressed with gzip; rename it so that it ends in .gz",
     b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV",
@@ -25,14 +31,14 @@ NO_TEXT = {
     b"\xff\xfe": "is UTF-16: save it as UTF-8",
     b"\xfe\xff": "is UTF-16: save it as UTF-8",
 }
-"""How files begin that are often taken for CSV, and what to do."""
+"""First bytes of files that are often mistaken for CSV, each with advice for the user."""
 
-MAX_KEYS = 10_000  # keys of a record; an object with more holds no request
-OBJECT_BYTES, VALUE_BYTES = 200, 100  # upper estimates per row and per value
+MAX_KEYS = 10_000  # maximum number of keys of a record
+OBJECT_BYTES, VALUE_BYTES = 200, 100  # upper estimates of memory per row and per value
 
 
-class Kind(Enum):
-    """The format in which a file holds its records."""
+class FileKind(Enum):
+    """The form in which a file stores its records."""
 
     CSV = "a line of column names, then one record per line"
     LIST = "a list of JSON"
@@ -40,16 +46,16 @@ class Kind(Enum):
     PARQUET = "columns"
 
 
-_BY_NAME = {".csv": Kind.CSV, ".tsv": Kind.CSV}
+_BY_NAME = {".csv": FileKind.CSV, ".tsv": FileKind.CSV}
 
 
-def kind_of(path: Path, shown: str) -> Kind:
-    """Return the format of a file, by its name if that is clear, else by its beginning.
+def kind_of(path: Path, shown: str) -> FileKind:
+    """Return the form of a file, by its name or else by its first bytes.
 
     Raises DataError if the file is unreadable or not text.
     """
     if path.suffix == ".parquet":
-        return Kind.PARQUET
+        return FileKind.PARQUET
     with opened(path, shown) as stream:
         start = stream.read(PEEKED)
     for mark, what in NO_TEXT.items():
@@ -59,43 +65,45 @@ def kind_of(path: Path, shown: str) -> Kind:
         raise DataError(f"{shown}: is not text, or is UTF-16: save it as UTF-8")
     ending = Path(path.name.lower().removesuffix(".gz")).suffix
     start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
-    by_start = {b"{": Kind.OBJECTS, b"[": Kind.LIST}
-    return _BY_NAME.get(ending) or by_start.get(start[:1], Kind.CSV)
+    by_start = {b"{": FileKind.OBJECTS, b"[": FileKind.LIST}
+    return _BY_NAME.get(ending) or by_start.get(start[:1], FileKind.CSV)
 
 
 def separator_of(path: Path) -> str:
-    """Return the mark between the columns of a file of CSV."""
+    """Return the separator of columns in a CSV file."""
     with opened(path, f"{path}") as stream:
         start = stream.read(PEEKED).decode("utf-8", "replace")
     return separator_in(header_in(start))
 
 
-def records_of(path: Path, *, streamed: bool = False, stripped: bool = False) -> Iterator[Place]:
-    """Yield a file's objects, or its rows of CSV or Parquet as dicts, with their locations.
+def records_of(
+    path: Path, *, streamed: bool = False, stripped: bool = False
+) -> Iterator[FilePlace]:
+    """Yield a file's objects, or its rows of CSV or Parquet as dictionaries, with locations.
 
-    Raises DataError at once if there is none, and later naming the record that is no object.
+    Raises DataError at once if the file has no records, and later for a record that is no object.
 
     Args:
-        path: File to read. A pipe, which can only be read once, holds objects.
-        streamed: Whether the content is not kept, as in ``reader.lines``.
-        stripped: Whether texts of CSV have no surrounding blanks.
+        path: File to read. A pipe, which can only be read once, contains objects.
+        streamed: Whether the content is discarded after use (see ``reader.lines``).
+        stripped: Whether texts of CSV are stripped of surrounding blanks.
     """
-    kind = kind_of(path, f"{path}") if path.is_file() else Kind.OBJECTS
-    if kind is Kind.CSV:
-        found = _rows(path, streamed=streamed, stripped=stripped)
-    elif kind is Kind.LIST:
-        found = _listed(path)
-    elif kind is Kind.PARQUET:
+    kind = kind_of(path, f"{path}") if path.is_file() else FileKind.OBJECTS
+    if kind is FileKind.CSV:
+        found = _csv_records(path, streamed=streamed, stripped=stripped)
+    elif kind is FileKind.LIST:
+        found = _json_list_records(path)
+    elif kind is FileKind.PARQUET:
         found = _parquet_rows(path)
     else:
         found = json_objects(path, f"{path}", streamed=streamed)
     first = next(found, None)
     if first is None:
         raise DataError(f"{path}: holds no records")
-    return map(_checked, chain([first], found))
+    return map(_with_few_keys, chain([first], found))
 
 
-def _checked(place: Place) -> Place:
+def _with_few_keys(place: FilePlace) -> FilePlace:
     if len(place.value) > MAX_KEYS:
         raise DataError(
             f"{place.where}: has {len(place.value):,} keys: a request has at most {MAX_KEYS:,}"
@@ -103,16 +111,16 @@ def _checked(place: Place) -> Place:
     return place
 
 
-def _rows(path: Path, *, streamed: bool, stripped: bool) -> Iterator[Place]:
+def _csv_records(path: Path, *, streamed: bool, stripped: bool) -> Iterator[FilePlace]:
     for place, (number, cells) in enumerate(csv_rows(path, f"{path}", streamed=streamed)):
         if place == 0:
             _check_header(list(cells), f"{path}")
         texts = {name: text.strip() for name, text in cells.items()} if stripped else cells
-        yield Place(f"{path}, line {number}", texts)
+        yield FilePlace(f"{path}, line {number}", texts)
 
 
 def _check_header(names: list[str], shown: str) -> None:
-    """Raise DataError if the first line is a record, such as a line of a web server."""
+    """Raise DataError if the first line is a record, such as a line of a web server's log."""
     prose = len(names) == 1 and names[0].count(" ") >= 3
     if prose or any(_is_time(name) for name in names):
         raise DataError(
@@ -123,34 +131,34 @@ def _check_header(names: list[str], shown: str) -> None:
 
 
 def _is_time(name: str) -> bool:
-    """Return whether the name of a column is a time or a fraction, as only values are."""
+    """Return whether the name of a column is a time or a fraction, so it must be a value."""
     number = number_of(name)
     if number is not None:
         return number % 1 != 0 or number >= FIRST_DATE_S
     return is_moment(name.partition(" ")[0]) and not is_number(name.partition(" ")[0])
 
 
-def _listed(path: Path) -> Iterator[Place]:
+def _json_list_records(path: Path) -> Iterator[FilePlace]:
     for number, one in enumerate(json_file(path, f"{path}"), start=1):
         where = f"{path}, record {number}"
         if not isinstance(one, dict):
             raise DataError(f"{where}: must be a JSON object")
-        yield Place(where, one)
+        yield FilePlace(where, one)
 
 
-def _parquet_rows(path: Path) -> Iterator[Place]:
-    """Yield the rows of a table; a text that is repeated in many rows is one object."""
+def _parquet_rows(path: Path) -> Iterator[FilePlace]:
+    """Yield the rows of a table; equal texts in many rows are one object in memory."""
     table = read_parquet(path, any_type=True)
-    Memory(f"{path}").take(len(table) * (OBJECT_BYTES + VALUE_BYTES * table.num_columns))
+    ReadMemory(f"{path}").take_bytes(len(table) * (OBJECT_BYTES + VALUE_BYTES * table.num_columns))
     names, number = table.column_names, 0
     for batch in table.to_batches():
-        columns = [_values(column) for column in batch.columns]
+        columns = [_parquet_values(column) for column in batch.columns]
         for row in zip(*columns, strict=True):
             number += 1
-            yield Place(f"{path}, row {number}", dict(zip(names, row, strict=True)))
+            yield FilePlace(f"{path}, row {number}", dict(zip(names, row, strict=True)))
 
 
-def _values(column: Any) -> list[Any]:
+def _parquet_values(column: Any) -> list[Any]:
     if hasattr(column, "dictionary"):
         texts = column.dictionary.to_pylist()
         return [None if n is None else texts[n] for n in column.indices.to_pylist()]

@@ -1,4 +1,4 @@
-"""Times and counts of requests as numbers; an unstated unit is inferred from the whole file."""
+"""Times and counts of requests as numbers; units that a file does not state are inferred."""
 
 from __future__ import annotations
 
@@ -10,47 +10,33 @@ import numpy as np
 import numpy.typing as npt
 
 from fairbench.errors import DataError
-from fairbench.files.times import (
-    MAX_TIME_S,
-    UNITS,
-    Nanoseconds,
-    duration_s,
-    is_calendar,
-    is_missing,
-    is_thousands,
-    nanoseconds,
-    number_of,
-    unit_of,
-    with_point,
-    zone_of,
-)
-from fairbench.records.columns import Column, Columns, Floats, shown
+from fairbench.files import times as cells
+from fairbench.records.columns import ColumnValues, FileColumns, Floats, shown
 from fairbench.records.names import LENGTHS, MOMENTS
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-NS = UNITS["s"]
+NS = cells.UNITS["s"]
 DIGITS = list("0123456789")
 NEVER_NS = -(2**63)
-"""The time in ns of a request without a time."""
+"""The time in ns that stands for a missing time."""
 LARGEST_NS = 2**62
 
-DATED_S = 1e8  # larger times (from March 1973 on) are dates, because no run is so long
-APART = 100  # times on one clock differ by less than this factor, if some are dates
+DATED_S = 1e8  # larger times in seconds are dates (after March 1973), because no run is so long
+APART = 100  # dates on one clock differ by less than this factor
 
-SLOWEST_TOKEN_S, SLOWEST_ANSWER_S = 2.0, 20.0
-"""No server always takes longer for a token, or for an answer of one token."""
-FASTEST_TOKEN_S = 2e-5
-"""No server always takes less time for a token."""
+SLOWEST_TOKEN_S = 2.0  # on no server do fast answers take more seconds per token
+SLOWEST_ANSWER_S = 20.0  # on no server do fast answers of one token take more seconds
+FASTEST_TOKEN_S = 2e-5  # on no server do slow answers take fewer seconds per token
 FAST_PERCENT, SLOW_PERCENT = 10, 90  # percentiles of fast and slow answers
-# tenth percentile and median from which whole numbers without a unit may be milliseconds
+# Whole numbers without a unit may be milliseconds if their 10th percentile and median are above.
 LEAST_MS, WHOLE_FROM = 20.0, 50.0
-NEVER = -1  # a duration that VTC-artifact writes for missing events, in any unit
+NEVER = -1  # duration that VTC-artifact writes for an event that did not happen, in any unit
 
 
 class Moments(NamedTuple):
-    """Times of requests: in seconds (NaN if unknown), and exactly in ns (``NEVER_NS``)."""
+    """Times of requests: in seconds (NaN if unknown), and exact in ns (``NEVER_NS`` if unknown)."""
 
     seconds: Floats
     ns: Ints
@@ -59,90 +45,95 @@ class Moments(NamedTuple):
 class Times:
     """A reader of the times of a file.
 
-    Unix times too large for seconds are read in ms, us or ns by their size, unless the user states
-    another unit than seconds. A length of time without a unit is in the unit that the name of the
-    start states, else in seconds; it must then be consistent with the tokens of the answers.
+    Unix times that are too large for seconds are in ms, us or ns according to their size, unless
+    the user states a unit other than seconds. If the unit of a duration is not stated, the unit in
+    the name of the start's column is used, or else seconds. An inferred unit must be plausible for
+    the tokens of the answers.
     """
 
-    def __init__(self, columns: Columns, unit: str | None, output_tokens: Floats) -> None:
+    def __init__(self, columns: FileColumns, unit: str | None, output_tokens: Floats) -> None:
         self._columns, self._asked, self._output = columns, unit, output_tokens
         self._stated: str | None = None  # the unit that the name of the start states
         self._guessed: str | None = None  # the unit of the starts, if only their size shows it
         self.said, self.zone = "", "UTC"
         self._comma = _has_decimal_comma(columns)
 
-    def for_rows(self, columns: Columns, output_tokens: Floats) -> Times:
-        """Return the same reader for a part of the requests."""
+    def for_rows(self, columns: FileColumns, output_tokens: Floats) -> Times:
+        """Return the reader for a part of the requests, with units as found for all requests."""
         self._columns, self._output = columns, output_tokens
         return self
 
     def moments(self, *fields: str, skipped: Flags | None = None) -> Moments:
-        """Return the times of these fields, the first known one of each request."""
+        """Return the times of these fields; each request has the first known value."""
         length = len(self._columns)
         found = Moments(np.full(length, np.nan), np.full(length, NEVER_NS))
-        for column in self._columns.of(*fields):
+        for column in self._columns.of_fields(*fields):
             rows = np.isnan(found.seconds)
             if skipped is not None:
                 rows &= ~skipped
-            if (part := self._needed(column, rows)) is not None:
-                found = _filled(found, self._moments(part))
+            if (part := self._column_part(column, rows)) is not None:
+                found = _with_missing(found, self._column_moments(part))
         return found
 
     def lengths(self, field: str, skipped: Flags | None = None) -> Floats:
-        """Return the durations of a field in seconds; NaN if missing or -1."""
+        """Return the durations of a field in seconds, NaN for missing values and -1."""
         found = np.full(len(self._columns), np.nan)
-        for column in self._columns.of(field):
+        for column in self._columns.of_fields(field):
             rows = np.isnan(found) if skipped is None else np.isnan(found) & ~skipped
-            if (part := self._needed(column, rows)) is not None:
-                found = np.where(np.isnan(found), self._lengths(part), found)
+            if (part := self._column_part(column, rows)) is not None:
+                found = np.where(np.isnan(found), self._column_lengths(part), found)
         return found
 
-    def gaps(self, column: Column, skipped: Sequence[bool]) -> list[Floats]:
-        """Return all gaps between the tokens of each request, in seconds."""
+    def gaps(self, column: ColumnValues, skipped: Sequence[bool]) -> list[Floats]:
+        """Return the gaps between the tokens of each request, in seconds."""
         rows: list[Floats] = []
         for row, (values, skip) in enumerate(zip(column.values, skipped, strict=True)):
             if not isinstance(values, list | None):
                 raise self._columns.problem(row, f"{column.name} must be a list of numbers")
-            found = _numbers([] if skip else (values or []))
-            if found is None or not ((found >= 0) & (found <= MAX_TIME_S)).all():
+            found = _numbers_or_none([] if skip else (values or []))
+            if found is None or not ((found >= 0) & (found <= cells.MAX_TIME_S)).all():
                 raise self._columns.problem(row, f"{column.name} must hold numbers of at least 0")
             rows.append(found)
-        scale = UNITS[self._unit_of_length(column, np.concatenate(rows))] / NS if rows else 1.0
+        scale = (
+            cells.UNITS[self._unit_of_length(column, np.concatenate(rows))] / NS if rows else 1.0
+        )
         return [row * scale for row in rows]
 
-    def _needed(self, column: Column, rows: Flags) -> Column | None:
-        """Return the column for some rows only; None if it has no values there."""
+    def _column_part(self, column: ColumnValues, rows: Flags) -> ColumnValues | None:
+        """Return the column with values of some rows only, or None if these rows have no values."""
         values = column.values
         if isinstance(values, np.ndarray):
             values = values if rows.all() else np.where(rows, values, np.nan)
             return None if np.isnan(values).all() else column._replace(values=values)
         if not rows.all():
             values = [one if row else None for one, row in zip(values, rows.tolist(), strict=True)]
-        return None if all(map(is_missing, values)) else column._replace(values=values)
+        return None if all(map(cells.is_missing, values)) else column._replace(values=values)
 
-    def _moments(self, column: Column) -> Moments:
+    def _column_moments(self, column: ColumnValues) -> Moments:
         values = column.values
         if not isinstance(values, np.ndarray) and self._comma:
-            column = column._replace(values=[with_point(one) for one in values])
+            column = column._replace(values=[cells.with_point(one) for one in values])
             values = column.values
         if not isinstance(values, np.ndarray):
             texts = _calendar(values) if all(type(one) is str for one in values) else None
             if texts is not None:
-                self._note(column, "s", guessed=False)
+                self._note_unit(column, "s", guessed=False)
                 return texts
-            if (array := _numbers(values)) is None or _are_exact(values, array):
+            if (array := _numbers_or_none(values)) is None or _are_exact(values, array):
                 return self._mixed_moments(column)
             values = array
         unit, guessed = self._unit_of_moments(column, values)
-        self._note(column, unit, guessed=guessed)
-        return Moments(values * (UNITS[unit] / NS), _in_ns(values, unit))
+        self._note_unit(column, unit, guessed=guessed)
+        return Moments(values * (cells.UNITS[unit] / NS), _in_ns(values, unit))
 
     def check_times_of_day(self) -> None:
-        """Raise DataError if no start has a time of day, so that all of a date coincide."""
-        for column in self._columns.of("start")[:1]:
-            texts = [one for one in column.values if isinstance(one, str) and not is_missing(one)]
+        """Raise DataError if all starts are dates without a time of day."""
+        for column in self._columns.of_fields("start")[:1]:
+            texts = [
+                one for one in column.values if isinstance(one, str) and not cells.is_missing(one)
+            ]
             if texts and all(
-                is_calendar(one) and ":" not in one and len(one.strip()) < 11 for one in texts
+                cells.is_calendar(one) and ":" not in one and len(one.strip()) < 11 for one in texts
             ):
                 raise self._columns.problem(
                     0,
@@ -150,34 +141,34 @@ class Times:
                     "2024-05-01T12:00:00Z: name a column of times with --map time=COLUMN",
                 )
 
-    def _mixed_moments(self, column: Column) -> Moments:
-        """Return times of which some are texts of dates."""
+    def _mixed_moments(self, column: ColumnValues) -> Moments:
+        """Return the times of a column in which some values are texts of dates."""
         ns = np.full(len(column.values), NEVER_NS)
-        numbers = [number_of(one) for one in column.values]
+        numbers = [cells.number_of(one) for one in column.values]
         known = np.array([one for one in numbers if one is not None], np.float64)
         unit, guessed = self._unit_of_moments(column, known) if len(known) else ("s", False)
-        self._note(column, unit, guessed=guessed)
+        self._note_unit(column, unit, guessed=guessed)
         for row, value in enumerate(column.values):
-            if is_missing(value):
+            if cells.is_missing(value):
                 continue
             try:
-                ns[row] = nanoseconds(value, unit)
+                ns[row] = cells.nanoseconds(value, unit)
             except (ValueError, OverflowError):
                 raise self._no_time(column, row, value, unit) from None
         return Moments(np.where(ns == NEVER_NS, np.nan, ns / NS), ns)
 
-    def _no_time(self, column: Column, row: int, value: Any, unit: str) -> DataError:
-        kind = f"a number (in {unit})" if number_of(value) is not None else "a number"
+    def _no_time(self, column: ColumnValues, row: int, value: Any, unit: str) -> DataError:
+        kind = f"a number (in {unit})" if cells.number_of(value) is not None else "a number"
         return self._columns.problem(
             row,
             f"{shown(column.name, value)}: must be {kind} or an ISO 8601 time, such as "
             "2024-05-01T12:00:00Z, in the years 1824 to 2115",
         )
 
-    def _unit_of_moments(self, column: Column, values: Floats) -> tuple[str, bool]:
-        """Return the unit of times, and whether only their size shows it."""
+    def _unit_of_moments(self, column: ColumnValues, values: Floats) -> tuple[str, bool]:
+        """Return the unit of times, and whether the unit is inferred from their size."""
         known = values[np.isfinite(values)]
-        size = unit_of(float(known[0])) if len(known) else "s"
+        size = cells.unit_of(float(known[0])) if len(known) else "s"
         if column.unit is not None:
             return column.unit, False
         if self._asked not in (None, "s"):
@@ -189,23 +180,23 @@ class Times:
             return self._stated, False
         return size, self._asked is None
 
-    def _note(self, column: Column, unit: str, *, guessed: bool) -> None:
+    def _note_unit(self, column: ColumnValues, unit: str, *, guessed: bool) -> None:
         if column.field != "start" or self.said:
             return
         if isinstance(column.first, list | dict | bool | None):
             return
-        self.zone = zone_of(column.first)
-        if is_calendar(column.first):
+        self.zone = cells.zone_of(column.first)
+        if cells.is_calendar(column.first):
             self.said = "ISO 8601"
             return
-        if isinstance(column.first, Nanoseconds):
+        if isinstance(column.first, cells.Nanoseconds):
             self.said = "ns"
             return
         self.said = f"{unit}, by their size" if guessed else unit
         self._guessed = unit if guessed else None
         self._stated = None if guessed else unit
 
-    def _lengths(self, column: Column) -> Floats:
+    def _column_lengths(self, column: ColumnValues) -> Floats:
         found, told = column.values, False
         if not isinstance(found, np.ndarray):
             found, told = self._texts_of_lengths(column)
@@ -217,23 +208,23 @@ class Times:
                 what += ", or -1 for a failure"
             raise self._columns.problem(row, f"{shown(column.name, f'{found[row]:g}')}: {what}")
         unit = "s" if told else self._unit_of_length(column, found)
-        return found * (UNITS[unit] / NS)
+        return found * (cells.UNITS[unit] / NS)
 
-    def _texts_of_lengths(self, column: Column) -> tuple[Floats, bool]:
-        """Return lengths of time, and whether the texts have their own units."""
-        parts = [duration_s(one) for one in column.values]
+    def _texts_of_lengths(self, column: ColumnValues) -> tuple[Floats, bool]:
+        """Return durations, and whether the texts state their own units."""
+        parts = [cells.duration_s(one) for one in column.values]
         if any(one is not None for one in parts):
             for row, (value, part) in enumerate(zip(column.values, parts, strict=True)):
-                if part is None and not is_missing(value) and number_of(value) != 0:
+                if part is None and not cells.is_missing(value) and cells.number_of(value) != 0:
                     raise self._columns.problem(
                         row, f"{shown(column.name, value)}: must have a unit, such as 1.5s or 350ms"
                     )
             return np.array([np.nan if one is None else one for one in parts]), True
-        texts = [with_point(one) for one in column.values] if self._comma else column.values
+        texts = [cells.with_point(one) for one in column.values] if self._comma else column.values
         return numbers(self._columns, column._replace(values=texts)), False
 
-    def _unit_of_length(self, column: Column, found: Floats) -> str:
-        """Return the unit of lengths of time. Raises DataError if the file does not show it."""
+    def _unit_of_length(self, column: ColumnValues, found: Floats) -> str:
+        """Return the unit of durations. Raises DataError if the file leaves the unit open."""
         if column.unit is not None:
             return column.unit
         if column.field == "delay":
@@ -244,37 +235,31 @@ class Times:
         if self._columns.layout.unit is not None:
             return self._columns.layout.unit
         if self._guessed not in (None, "s"):
-            raise self._unknown(column, f"s or {self._guessed} like its dates", str(self._guessed))
+            raise self._unknown_unit(
+                column, f"s or {self._guessed} like its dates", str(self._guessed)
+            )
         return self._stated or "s"
 
     def check_lengths(self, lengths: Floats, before_s: Floats, field: str) -> None:
-        """Raise DataError if a guessed unit contradicts the answers' tokens.
+        """Raise DataError if a guessed unit of durations is implausible for the answers' tokens.
 
         Args:
-            lengths: Durations of the field, seconds.
-            before_s: Time to the first token where known, else NaN, seconds.
+            lengths: Durations of the field, in seconds.
+            before_s: Time to the first token in seconds, NaN if unknown.
             field: ``latency`` or ``ttft``.
         """
-        with np.errstate(over="ignore"):
-            self._check_all(lengths, before_s, field)
+        known = self._asked or self._columns.layout.unit
+        for column in self._columns.of_fields(field):
+            if not (column.unit or known or cells.duration_s(column.first) is not None):
+                with np.errstate(over="ignore"):
+                    self._check_guessed_unit(column, lengths, before_s)
 
-    def _check_all(self, lengths: Floats, before_s: Floats, field: str) -> None:
-        for column in self._columns.of(field):
-            told = (
-                column.unit or self._asked or self._columns.layout.unit or self._has_units(column)
-            )
-            if not told:
-                self._check(column, lengths, before_s)
-
-    def _has_units(self, column: Column) -> bool:
-        return duration_s(column.first) is not None
-
-    def _check(self, column: Column, lengths: Floats, before_s: Floats) -> None:
+    def _check_guessed_unit(self, column: ColumnValues, lengths: Floats, before_s: Floats) -> None:
         unit = self._stated or "s"
         if column.field == "ttft":
             both = np.isfinite(lengths) & np.isfinite(before_s)
             if both.any() and (lengths[both] > before_s[both]).mean() > 0.5:
-                raise self._unknown(column, f"in {unit}, it would exceed the latency")
+                raise self._unknown_unit(column, f"in {unit}, it would exceed the latency")
             return
         decoded_s = lengths - np.nan_to_num(before_s)
         known = np.isfinite(decoded_s) & (self._output > 0)
@@ -289,27 +274,27 @@ class Times:
         named = {"s": "seconds"}.get(unit, unit)
         if slow_s > SLOWEST_TOKEN_S or (not several.any() and answer_s > SLOWEST_ANSWER_S):
             each_s = slow_s or answer_s
-            raise self._unknown(
+            raise self._unknown_unit(
                 column,
                 f"in {named}, even fast answers would take {each_s:.3g} s per token, so the unit "
                 "is probably ms",
                 said=True,
             )
         if 0 < fast_s < FASTEST_TOKEN_S:
-            raise self._unknown(
+            raise self._unknown_unit(
                 column,
                 f"in {named}, even slow answers would take {fast_s * 1e6:.3g} us per token",
                 said=True,
             )
-        raw = lengths[np.isfinite(lengths)] * (NS / UNITS[unit])
+        raw = lengths[np.isfinite(lengths)] * (NS / cells.UNITS[unit])
         least, middle = np.percentile(raw, (FAST_PERCENT, 50)).tolist()
         if unit == "s" and (raw % 1 == 0).all() and least >= LEAST_MS and middle >= WHOLE_FROM:
-            raise self._unknown(column, "s or ms")
+            raise self._unknown_unit(column, "s or ms")
 
-    def _unknown(
-        self, column: Column, why: str, other: str = "ms", *, said: bool = False
+    def _unknown_unit(
+        self, column: ColumnValues, why: str, other: str = "ms", *, said: bool = False
     ) -> DataError:
-        """Return the question for the unit of a column, with the flags that answer it."""
+        """Return the error that asks for the unit of a column, with the flags that state a unit."""
         field, name = column.field, column.name
         field = "itls" if field == "gaps" else field
         other = "ms" if other == "s" else other
@@ -321,10 +306,10 @@ class Times:
 
 
 class RecordUnit(DataError):
-    """A length of time whose unit the file does not show."""
+    """A duration whose unit the file does not show."""
 
 
-def _filled(found: Moments, more: Moments) -> Moments:
+def _with_missing(found: Moments, more: Moments) -> Moments:
     missing = np.isnan(found.seconds)
     return Moments(
         np.where(missing, more.seconds, found.seconds), np.where(missing, more.ns, found.ns)
@@ -333,7 +318,7 @@ def _filled(found: Moments, more: Moments) -> Moments:
 
 def _in_ns(values: Floats, unit: str) -> Ints:
     """Return times in ns; whole numbers are converted exactly."""
-    factor = UNITS[unit]
+    factor = cells.UNITS[unit]
     known = np.isfinite(values) & (np.abs(values) < LARGEST_NS / factor)
     safe = np.where(known, values, 0.0)
     whole = safe.astype(np.int64)
@@ -342,15 +327,15 @@ def _in_ns(values: Floats, unit: str) -> Ints:
 
 
 def _are_exact(values: Sequence[Any], found: Floats) -> bool:
-    """Return whether times are integers that floats cannot hold."""
-    if any(isinstance(one, Nanoseconds) for one in values):
+    """Return whether times are integers that floats cannot represent."""
+    if any(isinstance(one, cells.Nanoseconds) for one in values):
         return True
     large = np.flatnonzero(np.abs(found) > 2**53).tolist()
-    return bool(large) and all(isinstance(number_of(values[row]), int) for row in large)
+    return bool(large) and all(isinstance(cells.number_of(values[row]), int) for row in large)
 
 
 def _calendar(values: Sequence[str]) -> Moments | None:
-    """Return ISO 8601 times in UTC, all of one form; None for other texts."""
+    """Return ISO 8601 times of one form in UTC, or None for other texts."""
     first = values[0]
     end = first[-6:] if first[-6:-5] in ("+", "-") and first[-3:-2] == ":" else "Z"
     end = end if first.endswith(end) else ""
@@ -379,13 +364,13 @@ def _calendar(values: Sequence[str]) -> Moments | None:
     return Moments(us * 1000 / NS, us * 1000)
 
 
-def _numbers(values: Sequence[Any]) -> Floats | None:
-    """Return numbers, NaN for missing ones; None if a value is not a number."""
+def _numbers_or_none(values: Sequence[Any]) -> Floats | None:
+    """Return numbers, with NaN for missing values, or None if a value is no number."""
     found = []
     try:
         for value in values:
-            number = number_of(value)
-            if number is None and not is_missing(value):
+            number = cells.number_of(value)
+            if number is None and not cells.is_missing(value):
                 return None
             found.append(np.nan if number is None else float(number))
     except OverflowError:
@@ -393,26 +378,26 @@ def _numbers(values: Sequence[Any]) -> Floats | None:
     return np.array(found, dtype=np.float64)
 
 
-def numbers(columns: Columns, column: Column) -> Floats:
-    """Return a column's numbers, also from texts; NaN for none. Raises DataError naming the row."""
+def numbers(columns: FileColumns, column: ColumnValues) -> Floats:
+    """Return a column's numbers, NaN for missing values. Raises DataError naming the row."""
     if isinstance(column.values, np.ndarray):
         return column.values
-    if (found := _numbers(column.values)) is not None:
+    if (found := _numbers_or_none(column.values)) is not None:
         return found
     for row, value in enumerate(column.values):
-        if is_missing(value) or (_numbers([value]) is not None):
+        if cells.is_missing(value) or (_numbers_or_none([value]) is not None):
             continue
         raise columns.problem(row, f"{shown(column.name, value)}: must be a number")
     raise AssertionError(column.name)
 
 
-def _has_decimal_comma(columns: Columns) -> bool:
+def _has_decimal_comma(columns: FileColumns) -> bool:
     """Return whether a comma in the file's times separates decimals.
 
-    A comma that can separate thousands, too, is a decimal comma if another one must be, or if
-    semicolons separate the columns.
+    An ambiguous comma may separate decimals or thousands. Ambiguous commas separate decimals if an
+    unambiguous comma does, or if semicolons separate the columns.
     """
-    timed = columns.of(*LENGTHS, *MOMENTS)
+    timed = columns.of_fields(*LENGTHS, *MOMENTS)
     texts = [
         one.strip()
         for column in timed
@@ -420,12 +405,12 @@ def _has_decimal_comma(columns: Columns) -> bool:
         for one in column.values
         if isinstance(one, str) and "," in one
     ]
-    found = [one for one in texts if with_point(one) != one]
-    return any(not is_thousands(one) for one in found) or (bool(found) and columns.semicolons)
+    found = [one for one in texts if cells.with_point(one) != one]
+    return any(not cells.is_thousands(one) for one in found) or (bool(found) and columns.semicolons)
 
 
-def check_one_clock(columns: Columns, start: Floats, column: Column) -> None:
-    """Raise DataError if start times mix dates and other numbers, or units."""
+def check_one_clock(columns: FileColumns, start: Floats, column: ColumnValues) -> None:
+    """Raise DataError if start times mix dates with other numbers, or mix units."""
     known = np.flatnonzero(np.isfinite(start))
     if not len(known):
         return
@@ -442,13 +427,15 @@ def check_one_clock(columns: Columns, start: Floats, column: Column) -> None:
         )
 
 
-def check_moments(columns: Columns, column: Column, moments: Floats, start: Floats) -> None:
-    """Raise DataError for times that do not fit the clock of the request's start.
+def check_moments(
+    columns: FileColumns, column: ColumnValues, moments: Floats, start: Floats
+) -> None:
+    """Raise DataError for times that are not on the clock of their request's start.
 
-    This detects a column of durations that was read as times.
+    The check finds columns of durations that were read as times.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
-    wrong = (of_other_clock(moments, start) & (moments <= MAX_TIME_S)) | (moments < start)
+    wrong = (of_other_clock(moments, start) & (moments <= cells.MAX_TIME_S)) | (moments < start)
     if way is None or not wrong.any():
         return
     row = int(np.argmax(wrong))
@@ -459,7 +446,7 @@ def check_moments(columns: Columns, column: Column, moments: Floats, start: Floa
 
 
 def of_other_clock(times: Floats, others: Floats) -> Flags:
-    """Return which times are on another clock or in another unit than the others."""
+    """Return which times are on another clock, or in another unit, than the other times."""
     least, most = np.minimum(abs(times), abs(others)), np.maximum(abs(times), abs(others))
     apart: Flags = (most >= DATED_S) & (most >= APART * least) & np.isfinite(most)
     return apart

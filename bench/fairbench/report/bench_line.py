@@ -1,6 +1,6 @@
-"""A summary as one JSON line in the format of sglang.bench_serving, for its tools.
+"""A run's summary as one JSON line, for tools that read the output of sglang.bench_serving.
 
-SGLang's keys come first, then all of ours. Missing values are null.
+The keys of sglang.bench_serving come first, then all keys of the summary. Missing values are null.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STATISTICS = ("mean", "median", "std", "p99")
 
 
 def bench_line(summary: Summary) -> dict[str, Any]:
-    """Return the summary under SGLang's keys, followed by its own keys."""
+    """Return the summary as a JSON object: SGLang's keys, followed by the summary's own keys."""
     duration = summary["duration"]
     inputs, outputs = summary.get("total_input_tokens"), summary.get("total_output_tokens")
     total = None if inputs is None or outputs is None else inputs + outputs
@@ -54,8 +54,8 @@ def bench_line(summary: Summary) -> dict[str, Any]:
 def bench_details(requests: Requests) -> dict[str, list[Any]]:
     """Return the fields of ``--output-details``: an entry per request.
 
-    The gaps between tokens are equal, since only their sum is known. As in those tools, a request
-    that did not finish has an error and no tokens.
+    The gaps between a request's tokens are equal, since only their sum is known. As in SGLang's
+    and vLLM's benchmarks, an unfinished request has an error and no tokens.
     """
     done = requests.status == FINISHED
     ttft = np.where(done, requests.first_token_s - requests.arrival_s, 0.0)
@@ -80,7 +80,7 @@ def _per_second(amount: float | None, duration_s: float) -> float | None:
 
 
 def _concurrency(summary: Summary) -> float | None:
-    """Return the mean number of concurrent requests (Little's law over the completed ones)."""
+    """Return the mean number of concurrent requests: Little's law over the completed requests."""
     mean_ms, rate = summary.get("mean_e2el_ms"), summary.get("request_throughput")
     return None if mean_ms is None or rate is None else rate * mean_ms / 1000
 
@@ -101,11 +101,11 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
     """
     text = json.dumps(line, allow_nan=False) + "\n"
     with writing(path, "--output-file"), path.open("ab", buffering=0) as file:
-        _append(file, text.encode())
+        _append_bytes(file, text.encode())
 
 
-def _append(file: io.FileIO, data: bytes) -> None:
-    """Append the data; remove a part that did not fit on the disk."""
+def _append_bytes(file: io.FileIO, data: bytes) -> None:
+    """Append the data to the file; if the disk is full, remove the bytes already written."""
     before = file.seek(0, os.SEEK_END) if file.seekable() else None
     try:
         while data:

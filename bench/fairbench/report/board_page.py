@@ -17,7 +17,7 @@ from fairbench.report.board_table import (
     ranks_text,
     value_text,
 )
-from fairbench.report.pages.chart_ranks import Axis, Labelled, rank_chart
+from fairbench.report.pages.chart_ranks import Labelled, PlotAxis, rank_chart
 from fairbench.report.pages.page import (
     Block,
     Bullets,
@@ -30,20 +30,20 @@ from fairbench.report.pages.page import (
     Section,
 )
 from fairbench.report.table import cut_middle
-from fairbench.results.board.board import Board, BoardMetric, BoardRow
-from fairbench.results.board.fold import Fold
+from fairbench.results.board import Board, BoardMetric, BoardRow, Fold
 
-SHOWN = 3  # metrics in the table, which phones show unchanged
-MOST_CARDS = 5  # number of best rows; the baseline is added
-MOST_LEADERS = 3  # rows that the title names
-MOST_NAMED, LABEL_CHARACTERS = 8, 16  # rows in a picture that all have their names
+SHOWN = 3  # number of metrics in the table; phones show this many columns unchanged
+MOST_CARDS = 5  # number of best rows that have a card, without the baseline
+MOST_LEADERS = 3  # number of rows that the title names
+# limits: rows with names in a picture, and characters of a name
+MOST_NAMED, LABEL_CHARACTERS = 8, 16
 FEWEST_FOR_QUARTILES = 8
-FAR = 3.0  # quartile ranges beyond the quartiles, beyond which a mark would compress the picture
+FAR = 3.0  # a value farther from the quartiles than this many interquartile ranges is left out
 MARKS = {"+": "best", "!": "worst"}
 
 
 def board_page(board: Board) -> Page:
-    """Return the page of a leaderboard."""
+    """Return the page of a leaderboard, with its title, cards, pictures and tables."""
     pictures: list[Block] = list(_pictures(board))
     cost = [Section("Rank against throughput and latency", pictures)] if pictures else []
     rest = board.metrics[SHOWN:]
@@ -51,7 +51,7 @@ def board_page(board: Board) -> Page:
     return Page(
         title=board_title(board),
         provenance=f"{board_heading(board)}.",
-        headlines=list(_headlines(board)),
+        headlines=list(_board_cards(board)),
         warnings=list(_warnings(board)),
         sections=[
             *cost,
@@ -63,7 +63,7 @@ def board_page(board: Board) -> Page:
 
 
 def board_title(board: Board) -> str:
-    """Return the answer in a line: the rows that may be first."""
+    """Return one line that names the rows whose rank may be 1."""
     first = board.metrics[0]
     entry = CATALOGUE[first.key]
     what = f"{'highest' if entry.better is Better.MORE else 'lowest'} {entry.heading}"
@@ -79,7 +79,7 @@ def board_title(board: Board) -> str:
     return f"{names} or {leaders[-1].name} has the {what}: {value}, no significant difference"
 
 
-def _headlines(board: Board) -> Iterator[Headline]:
+def _board_cards(board: Board) -> Iterator[Headline]:
     """Yield a card for each of the best rows, and for the baseline."""
     shown = list(enumerate(board.rows, 1))
     cards = [one for one in shown if one[0] <= MOST_CARDS or one[1].name == board.baseline]
@@ -127,7 +127,7 @@ def _grid(board: Board, metrics: Sequence[BoardMetric]) -> Grid:
     rows = [
         [
             Cell(f"{number}.\u00a0{row.name}", detail=_noise(row, board)),
-            *(_cell(row, one, board) for one in metrics),
+            *(_grid_cell(row, one, board) for one in metrics),
         ]
         for number, row in enumerate(board.rows, 1)
     ]
@@ -139,14 +139,14 @@ def _noise(row: BoardRow, board: Board) -> str:
     return f"rank {ranks}" if "-" in ranks[1:] else ""
 
 
-def _cell(row: BoardRow, metric: BoardMetric, board: Board) -> Cell:
+def _grid_cell(row: BoardRow, metric: BoardMetric, board: Board) -> Cell:
     one = row.scores[metric.key]
     mark = MARKS.get(mark_of(one, row, board), "")
     return Cell(value_text(one, metric), mark, ends_text(one, metric))
 
 
 class _Row(NamedTuple):
-    """A row in a picture; ``strong`` if no other row is better in both directions."""
+    """A row in a picture; ``strong`` if no other row is better in both metrics of the picture."""
 
     number: int
     name: str
@@ -156,35 +156,37 @@ class _Row(NamedTuple):
 
 
 def _pictures(board: Board) -> Iterator[Figure]:
-    """Yield the first metric against each of the next two: a labelled mark per row."""
+    """Yield a picture of the first metric against each of the next two, with a mark per row."""
     first = board.metrics[0]
     for other in board.metrics[1:SHOWN]:
-        rows, left_out = _rows(board, first, other)
+        rows, left_out = _picture_rows(board, first, other)
         if len(rows) > 1:
             chart = rank_chart(
                 f"{CATALOGUE[first.key].heading} against {CATALOGUE[other.key].heading}",
-                [Labelled(_label(one, len(rows)), one.x, one.y, one.strong) for one in rows],
+                [Labelled(_row_label(one, len(rows)), one.x, one.y, one.strong) for one in rows],
                 _axis(board, other),
                 _axis(board, first),
             )
             yield Figure(chart, _caption(rows, left_out, first, other))
 
 
-def _label(row: _Row, rows: int) -> str:
+def _row_label(row: _Row, rows: int) -> str:
     """Return the name of a row, or its number if there are too many rows for names."""
     return cut_middle(row.name, LABEL_CHARACTERS) if rows <= MOST_NAMED else f"{row.number}"
 
 
-def _axis(board: Board, metric: BoardMetric) -> Axis:
+def _axis(board: Board, metric: BoardMetric) -> PlotAxis:
     entry = CATALOGUE[metric.key]
     if metric.fold is Fold.RATIO:
-        return Axis(f"{entry.heading}, x {board.baseline}", entry.better is Better.LESS)
+        return PlotAxis(f"{entry.heading}, x {board.baseline}", entry.better is Better.LESS)
     unit = "%" if entry.form.is_share else entry.unit
-    return Axis(f"{entry.heading}{f', {unit}' if unit else ''}")
+    return PlotAxis(f"{entry.heading}{f', {unit}' if unit else ''}")
 
 
-def _rows(board: Board, first: BoardMetric, other: BoardMetric) -> tuple[list[_Row], list[str]]:
-    """Return the rows of a picture, and the names of those that it leaves out."""
+def _picture_rows(
+    board: Board, first: BoardMetric, other: BoardMetric
+) -> tuple[list[_Row], list[str]]:
+    """Return the rows of a picture, and the names of the rows that the picture leaves out."""
     by_x, by_y = [CATALOGUE[one.key] for one in (other, first)]
     across, up = by_x.form.factor, by_y.form.factor
     known = []

@@ -1,4 +1,4 @@
-"""The leaderboard for people: a row per scheduler, with significant differences marked."""
+"""The leaderboard as text: a row per scheduler, with significant differences marked."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from rich.text import Text
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better, Form
 from fairbench.metrics.shown_percentiles import ENOUGH, is_carried
+from fairbench.report.comparison_table import QUEUES_EMPTY
 from fairbench.report.numbers import UNDEFINED, WRITERS, bounded
 from fairbench.report.pages.markdown import escaped, table
 from fairbench.report.table import MAX_WIDTH, first_fitting, folded_name, plain_table, printed
-from fairbench.results.board.board import Board, BoardMetric, BoardRow
-from fairbench.results.board.fold import Fold, Score
-from fairbench.results.header import basis
-from fairbench.results.intervals import METHOD
-from fairbench.results.pair_comparison import seed_text
-from fairbench.results.paired import Decision
+from fairbench.results.board import Board, BoardMetric, BoardRow, Fold, Score
+from fairbench.results.comparison import seed_text
+from fairbench.results.intervals import METHOD, Decision
+from fairbench.results.summary import basis
 
 LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20))
 MARKS = {Decision.BETTER: "+", Decision.WORSE: "!", None: " "}
 NOISE = "="
 STYLES = {"+": "green", "!": "red", NOISE: "dim"}
-MOST_NAMED = 12  # limit on the missing numbers, and points without a run, that are named
+MOST_NAMED = 12  # limit on undefined numbers, and on missing runs, that are listed by name
 SHARING = (
     "Sharing incentive: latency of the worst-off well-behaved client, divided by its "
     "latency alone on 1/n of the cluster. At most 1 means that sharing pays off for "
@@ -38,15 +37,15 @@ SHARE = (
 
 
 def board_text(board: Board, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
-    """Return the board in lines of at most ``width`` columns; numbers are never cut."""
-    _, body = first_fitting(LAYOUTS, lambda one: _table(board, one[0], ends=one[1]), width)
+    """Return the leaderboard in lines of at most ``width`` characters; numbers are never cut."""
+    _, body = first_fitting(LAYOUTS, lambda one: _rank_table(board, one[0], ends=one[1]), width)
     legend = [Text(line) for line in board_legend(board)]
     heading = Text(board_heading(board), style="bold")
     return printed(Group(heading, Text(), body, Text(), *legend), colour=colour, width=width)
 
 
 def board_markdown(board: Board) -> str:
-    """Return the board as a GitHub Markdown table, with the legend below."""
+    """Return the leaderboard as a GitHub Markdown table, with the legend below."""
     headings = [
         "rank",
         "scheduler",
@@ -56,7 +55,7 @@ def board_markdown(board: Board) -> str:
         [
             ranks_text(row, board),
             f"`{row.name}`",
-            *(_cell(row, one, board) for one in board.metrics),
+            *(_metric_cell(row, one, board) for one in board.metrics),
         ]
         for row in board.rows
     ]
@@ -75,7 +74,7 @@ def ranks_text(row: BoardRow, board: Board) -> str:
 
 
 def board_heading(board: Board) -> str:
-    """Return the basis of the board: hardware, configurations, seeds and intervals."""
+    """Return the hardware, configurations, seeds and intervals on which the leaderboard rests."""
     count = len(board.places)
     where = board.places[0] if count == 1 else f"{count} configurations"
     seeds = seed_text(board.seeds)
@@ -83,8 +82,8 @@ def board_heading(board: Board) -> str:
     return f"{basis(board.summary)}; {where}, {seeds}{method}"
 
 
-def _table(board: Board, label: int, *, ends: bool) -> Table:
-    """Return a table with names of at most ``label`` columns, and intervals if ``ends``."""
+def _rank_table(board: Board, label: int, *, ends: bool) -> Table:
+    """Return a table with names of at most ``label`` characters; ``ends`` adds interval ends."""
     found = plain_table(gap=1)
     found.add_column("rank", no_wrap=True)
     found.add_column("", no_wrap=True)
@@ -112,36 +111,37 @@ def column_title(board: Board, metric: BoardMetric) -> str:
     return f"{words}\n{unit}".rstrip()
 
 
-def _cell(row: BoardRow, metric: BoardMetric, board: Board) -> str:
+def _metric_cell(row: BoardRow, metric: BoardMetric, board: Board) -> str:
     one = row.scores[metric.key]
     ends = ends_text(one, metric)
     return f"{value_text(one, metric)}{f' ({ends})' if ends else ''} {mark_of(one, row, board)}"
 
 
 def mark_of(one: Score, row: BoardRow, board: Board) -> str:
-    """Return the mark of a significant difference from the baseline; the baseline has none."""
+    """Return the mark of a significant difference from the baseline, "" for the baseline itself."""
     return " " if row.name == board.baseline else MARKS.get(one.against, NOISE)
 
 
 def value_text(one: Score, metric: BoardMetric) -> str:
-    """Return the number in its metric's format, ratios with two decimals, bounds as ``> x``."""
+    """Return a number in the metric's format; ratios have two decimals, and a bound is ``> x``."""
     if not one.bound:
-        return _number(one.value, metric)
+        return _metric_number(one.value, metric)
     digits = 2 if metric.fold is Fold.RATIO else None
     return bounded(one.value, one.bound, CATALOGUE[metric.key].form, digits)
 
 
 def ends_text(one: Score, metric: BoardMetric) -> str:
-    """Return ``low-high``, ``> low`` or ``< high``, as far as known."""
+    """Return the interval as ``low-high``, or as ``> low`` or ``< high`` if one end is unknown."""
     if one.low is None and one.high is None:
         return ""
     if one.low is not None and one.high is not None:
-        return f"{_number(one.low, metric).removesuffix('%')}-{_number(one.high, metric)}"
+        low, high = (_metric_number(end, metric) for end in (one.low, one.high))
+        return f"{low.removesuffix('%')}-{high}"
     sign, end = (">", one.low) if one.low is not None else ("<", one.high)
-    return f"{sign} {_number(end, metric)}"
+    return f"{sign} {_metric_number(end, metric)}"
 
 
-def _number(value: float | None, metric: BoardMetric) -> str:
+def _metric_number(value: float | None, metric: BoardMetric) -> str:
     if metric.fold is Fold.RATIO and value is not None:
         return f"{value:,.2f}"
     form = CATALOGUE[metric.key].form
@@ -149,7 +149,7 @@ def _number(value: float | None, metric: BoardMetric) -> str:
 
 
 def board_legend(board: Board) -> Iterator[str]:
-    """Yield the sentences on the meaning of a board's columns and on missing values."""
+    """Yield sentences that explain the leaderboard's columns and its missing values."""
     first = board.metrics[0]
     entry = CATALOGUE[first.key]
     best = "most" if entry.better is Better.MORE else "least"
@@ -177,7 +177,7 @@ def board_legend(board: Board) -> Iterator[str]:
 
 
 def _carried(board: Board) -> Iterator[str]:
-    """Yield the number of latencies behind each high percentile, and whether it is too small."""
+    """Yield how many latencies each high percentile rests on, and whether there are too few."""
     tail = max((CATALOGUE[one.key].tail for one in board.metrics), default=0)
     if board.fewest is not None and tail:
         few = "" if is_carried(board.fewest, tail) else f"; it needs about {ENOUGH[tail]}"
@@ -204,13 +204,14 @@ def _holes(board: Board) -> Iterator[str]:
         ]
     )
     if board.demand_limited:
-        yield f"Limited by demand under some scheduler: {', '.join(board.demand_limited)}."
+        where = ", ".join(board.demand_limited)
+        yield f"{QUEUES_EMPTY} under some scheduler: {where}."
     yield from _some([f"Not ranked: {a} has no run for {b}." for a, b in board.incomplete.items()])
     yield from _some([f"Missing: {point}: {reason}." for point, reason in board.missing])
 
 
 def _some(lines: list[str]) -> Iterator[str]:
-    """Yield the first lines, and the number of the rest."""
+    """Yield the first ``MOST_NAMED`` lines, then a line with the number of omitted lines."""
     yield from lines[:MOST_NAMED]
     if len(lines) > MOST_NAMED:
         yield f"{lines[0].partition(':')[0]}: {len(lines) - MOST_NAMED} more."

@@ -1,15 +1,16 @@
-"""The table of clients in a summary: one row for each, in as many tables as needed."""
+"""Clients of a summary: a table with a row per client, or a distribution of many clients."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, told
+from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, columns_with_values
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.shown_percentiles import (
     P99,
@@ -17,20 +18,21 @@ from fairbench.metrics.shown_percentiles import (
     is_carried,
     shown_client_tail,
 )
+from fairbench.metrics.traffic import HEAVY, LEAST_SHARE
 from fairbench.report.numbers import latency, number, written
 from fairbench.report.table import cut_apart, plain_table, stacked
 from fairbench.results.store import Summary
 
-NAME_WIDTH = 16  # columns of a client's name; longer names are cut in the table, never in the files
-CROWD = 30  # number of clients from which on they are a crowd without a row each
-FEW = "?"  # follows a percentile of too few latencies
+NAME_WIDTH = 16  # characters of a client's name in the table; files contain the whole name
+CROWD = 30  # with this many clients or more, a distribution replaces the rows of clients
+FEW = "?"  # mark behind a percentile that is computed from too few latencies
 
 
 def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
-    """Return the client metrics to show, with the supported high percentile and ``beside``."""
+    """Return the columns of the client table, with the supported percentile and ``beside``."""
     tail, chosen = shown_client_tail([summary]), chosen_percentiles(summary)
     columns = columns_of(Display.CLIENTS, tail, chosen, beside=beside)
-    return told(columns, {key for client in summary["clients"] for key in client})
+    return columns_with_values(columns, {key for client in summary["clients"] for key in client})
 
 
 def is_crowd(summary: Summary) -> bool:
@@ -44,7 +46,7 @@ def is_weighted(summary: Summary) -> bool:
 
 
 def described(name: str, client: Mapping[str, Any]) -> str:
-    """Return a client's name with its special properties, over several runs."""
+    """Return a client's name, followed by "heavy" and the client's weight where these apply."""
     special = ["heavy"] if client["misbehaving"] else []
     if weight := client.get("weight"):
         special.append(f"weight {number(weight['mean'])}")
@@ -52,30 +54,33 @@ def described(name: str, client: Mapping[str, Any]) -> str:
 
 
 def client_value(row: Mapping[str, Any], column: Column, censored: Collection[str]) -> str:
-    """Return a client's metric as text, given the summary keys that are lower bounds."""
+    """Return a client's metric as text; a key in ``censored`` is a lower bound."""
     if column.form is Form.SECONDS:
         return latency(row, column.key, censored, f"{CLIENTS}{row['client']}.")
     return written(row, column.key, column.form)
 
 
 def client_text(row: Mapping[str, Any], column: Column, censored: Collection[str]) -> str:
-    """Return ``client_value``, marked if a high percentile has too few latencies."""
+    """Return a client's metric as text, with the mark of a percentile from too few latencies."""
     return client_value(row, column, censored) + _mark(row, column)
 
 
 def client_tables(
     summary: Summary, width: int, clients: Sequence[Mapping[str, Any]] | None = None
 ) -> RenderableType:
-    """Return a row per client in at most ``width`` columns of text, if 50 are enough.
+    """Return tables of at most ``width`` characters (at least 50), with a row per client.
 
-    Contains only these ``clients``, if given. Columns that do not fit make another table below.
+    The tables contain only the given ``clients``, by default all clients. Metrics that do not fit
+    beside each other make another table below.
     """
     rows = summary["clients"] if clients is None else clients
     columns = client_columns(summary, P99)
-    return stacked(columns, lambda shown: _table(summary, shown, rows), width)
+    return stacked(columns, lambda shown: _client_table(summary, shown, rows), width)
 
 
-def _table(summary: Summary, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> Table:
+def _client_table(
+    summary: Summary, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]
+) -> Table:
     table = plain_table()
     table.add_column("client", max_width=NAME_WIDTH, no_wrap=True, overflow="ellipsis")
     table.add_column("behaviour", no_wrap=True)
@@ -91,8 +96,147 @@ def _table(summary: Summary, columns: Sequence[Column], rows: Sequence[Mapping[s
 
 
 def _mark(row: Mapping[str, Any], column: Column) -> str:
-    """Return the mark of a high percentile that has too few latencies."""
+    """Return the mark if a value is a high percentile from too few latencies, else ""."""
     metric = CATALOGUE.get(column.key)
     tail = metric.tail if metric else 0
     few = tail and row.get("latency_n") and not is_carried(row["latency_n"], tail)
     return FEW if few and row.get(column.key) is not None else ""
+
+
+WORST = 10
+PARTS = (0.1, 0.25, 0.5, 0.75, 0.9)
+STEPS = (0.25, 0.5, 0.75, 0.9, 0.99)
+"""Upper ends of the histogram's ranges of service over fair share; the last range is open."""
+
+
+class Lorenz(NamedTuple):
+    """A Lorenz curve: fractions of clients, smallest first, and their fractions of all service."""
+
+    clients: list[float]
+    service: list[float]
+
+    @property
+    def gini(self) -> float:
+        """The Gini index: 0 if service is proportional to weight, near 1 if one client has all."""
+        clients, service = np.asarray(self.clients), np.asarray(self.service)
+        return 1 - float(np.sum(np.diff(clients) * (service[1:] + service[:-1])))
+
+    def of_smallest(self, part: float) -> float:
+        """Return the fraction of all service that the smallest ``part`` of the clients receives."""
+        return float(np.interp(part, self.clients, self.service))
+
+
+def lorenz(amounts: Sequence[float], weights: Sequence[float] | None = None) -> Lorenz | None:
+    """Return the Lorenz curve, or None if all amounts are 0.
+
+    A client of weight w counts as w clients with equal amounts.
+    """
+    amount = np.asarray(amounts, dtype=np.float64)
+    weight = np.ones_like(amount) if weights is None else np.asarray(weights, dtype=np.float64)
+    if not amount.sum() > 0:
+        return None
+    order = np.argsort(amount / weight, kind="stable")
+    clients, service = (np.cumsum(values[order]) / values.sum() for values in (weight, amount))
+    return Lorenz([0.0, *clients.tolist()], [0.0, *service.tolist()])
+
+
+def lorenz_of_service(summary: Summary) -> Lorenz | None:
+    """Return the Lorenz curve of the clients' service rates, by weight."""
+    rows = summary["clients"]
+    return lorenz(
+        [row["service_rate_tok_s"] or 0.0 for row in rows], [row.get("weight", 1.0) for row in rows]
+    )
+
+
+def share_ratios(summary: Summary) -> list[float]:
+    """Return the defined ratios of a client's service to its fair share, smallest first."""
+    found = (row["entitlement_ratio"] for row in summary["clients"])
+    return sorted(one for one in found if one is not None)
+
+
+def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
+    """Yield each range of ``STEPS`` as text, with the number of ratios in the range."""
+    numbers = np.searchsorted(np.asarray(STEPS), np.asarray(ratios), side="right")
+    counts = np.bincount(numbers, minlength=len(STEPS) + 1).tolist()
+    low = 0.0
+    for high, count in zip(STEPS, counts, strict=False):
+        yield f"{low:.0%} to {high:.0%}", count
+        low = high
+    yield f"{low:.0%} and more", counts[-1]
+
+
+def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
+    """Return the worst-off well-behaved clients: smallest fair share first, then highest P99.
+
+    Values of several runs are means. Below saturation, where ratios are undefined, only the P99
+    counts. A client whose P99 is unknown because of unfinished programs precedes clients with a
+    known P99. If the workload calls no client heavy, clients with the demand of a flood come last.
+    """
+    rows = summary["clients"]
+    good = [row for row in rows if not row["misbehaving"] and row["programs"]]
+    demands = [_number_or_mean(row.get("demand_tok_s")) or 0.0 for row in rows]
+    total, named = sum(demands), any(row["misbehaving"] for row in rows)
+    heavy = {
+        row["client"]
+        for row, one in zip(rows, demands, strict=True)
+        if not named and one * (len(rows) - 1) > HEAVY * (total - one) and one > LEAST_SHARE * total
+    }
+
+    def badness(row: dict[str, Any]) -> tuple[bool, float, float]:
+        ratio, late_s = _number_or_mean(row["entitlement_ratio"]), _number_or_mean(row.get("p99_s"))
+        late = -(float("inf") if late_s is None else late_s)
+        return row["client"] in heavy, (float("inf") if ratio is None else ratio), late
+
+    return sorted(good, key=badness)[:count]
+
+
+def _number_or_mean(value: Any) -> float | None:
+    """Return a number, or the mean if several runs are combined."""
+    found: float | None = value["mean"] if isinstance(value, dict) else value
+    return found
+
+
+def shown_clients(combined: Summary) -> tuple[list[dict[str, Any]], str]:
+    """Return the clients that get a row, and a description of them ("" for all clients)."""
+    rows = combined["clients"]
+    if not is_crowd(combined):
+        return rows, ""
+    worst = worst_clients(combined)
+    return worst, f"the {len(worst)} of {len(rows):,} clients that are worst off"
+
+
+def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield three lines on many clients, each as a label and a text."""
+    wrong = sum(row["misbehaving"] for row in summary["clients"])
+    total = len(summary["clients"])
+    yield "clients", f"{total:,}" + (f", {wrong:,} of them heavy" if wrong else "")
+    by_weight = " by weight" if any("weight" in row for row in summary["clients"]) else ""
+    if curve := lorenz_of_service(summary):
+        parts = " / ".join(f"{100 * part:.0f}" for part in PARTS)
+        held = " / ".join(f"{100 * curve.of_smallest(part):.1f}" for part in PARTS)
+        yield "smallest", f"the {parts}% of clients with the least service{by_weight} had {held}%"
+        most = max(summary["clients"], key=lambda row: row["service_rate_tok_s"] or 0.0)
+        total_tok_s = sum(row["service_rate_tok_s"] or 0.0 for row in summary["clients"])
+        share = (most["service_rate_tok_s"] or 0.0) / total_tok_s
+        yield "largest", f"{most['client']} had {share:.1%} of the service"
+        yield "Gini index", f"{curve.gini:.3f} of service{by_weight}; 0 if all had the same"
+
+
+def ratio_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield a histogram of clients by their fraction of the fair share, with bars."""
+    ratios = share_ratios(summary)
+    for position, (label, count) in enumerate(counts_by_ratio(ratios) if ratios else ()):
+        bar = "#" * round(40 * count / len(ratios)) or ("." if count else "")
+        heading = "" if position else "fair share"
+        yield heading, f"{label:>12} of it: {count:>5,} clients  {bar}".rstrip()
+
+
+def many_keys(keys: Sequence[str], summary: Summary) -> list[str]:
+    """Return a summary's keys in order, merging ``CLIENT.KEY`` of several clients."""
+    names = {row["client"] for row in summary["clients"]}
+    clients: dict[str, int] = {}
+    for key in keys:
+        client, dot, rest = key.partition(".")
+        plain = not dot or client not in names
+        clients[key if plain else rest] = 0 if plain else clients.get(rest, 0) + 1
+    return [f"{key} of {count:,} clients" if count else key for key, count in clients.items()]

@@ -1,7 +1,8 @@
-"""A comparison for people: one row per cell, by configuration, best and worst marked."""
+"""Schedulers in a table: a row per scheduler and configuration, with best and worst marked."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -9,37 +10,38 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics.catalogue import columns_of, told
+from fairbench.metrics.catalogue import columns_of, columns_with_values
 from fairbench.metrics.contention import hides_backlog
-from fairbench.metrics.metric import Column, Display
+from fairbench.metrics.metric import Better, Column, Display, Form
 from fairbench.metrics.shown_percentiles import common_percentiles, shown_tail
 from fairbench.report import numbers
 from fairbench.report.marks import BEST, WORST, Interval, can_tell, cell_marks
-from fairbench.report.numbers import UNDEFINED, WRITERS, bound_of
+from fairbench.report.numbers import UNDEFINED, WRITERS, bound_of, whole
 from fairbench.report.result_lines import NO_ORDER
 from fairbench.report.table import MAX_WIDTH, plain_table, printed, stacked
 from fairbench.results.comparison import SchedulerResults, by_place
-from fairbench.results.header import bases
 from fairbench.results.intervals import METHOD
+from fairbench.results.summary import bases
 
-LABEL_WIDTH = 30  # columns of a scheduler with the parameters that distinguish it from others
+LABEL_WIDTH = 30  # characters of a scheduler's name with the parameters that differ between rows
 LIMITED = "~"
-MAX_NAMED = 4  # limit on the cells that a remark names
+RATE = "service_rate_tok_s"
+MAX_NAMED = 4  # limit on the rows that a remark below the table names
 STYLES = {BEST: "green", WORST: "red"}
 SHARING = (
     "Sharing: latency of the worst-off well-behaved client, divided by its latency alone "
     "on 1/n of the cluster (at most 1: sharing pays off). "
 )
 LEGEND = (
-    "{marks}. {sharing}Min. share of best: lowest fraction that a client received of its "
+    "{marks}. {sharing}Min. fair share of best: lowest fraction that a client received of its "
     "max-min fair share of the best total service."
 )
 CERTAIN = " (paired by seed, 95% each)"
 MARKED = f"{BEST} best and {WORST} worst in a configuration, if significant"
 ONE_SEED = "One seed cannot show a significant difference, so nothing is marked; use --num-runs 5"
+QUEUES_EMPTY = "Queues were empty for more than 5% of the time"
 DEMAND_LIMITED = (
-    f"{LIMITED} limited by demand: queues were empty for a part of the time, so service "
-    "rates show the load rather than the scheduler."
+    f"{LIMITED} {QUEUES_EMPTY}, so service partly reflects the load rather than the scheduler."
 )
 
 
@@ -48,11 +50,11 @@ def comparison_columns(cells: Iterable[SchedulerResults] = ()) -> list[Column]:
     listed = list(cells)
     keys = {key for cell in listed for key in cell.combined}
     columns = columns_of(Display.COMPARISON, tail_of(listed), percentiles_of(listed))
-    return told(columns, keys)
+    return columns_with_values(columns, keys)
 
 
 def percentiles_of(cells: Iterable[SchedulerResults]) -> tuple[int, ...]:
-    """Return the chosen percentiles if all cells agree, else none."""
+    """Return the percentiles that the user chose, if all cells have the same choice, else ()."""
     return common_percentiles(cell.combined for cell in cells)
 
 
@@ -64,23 +66,24 @@ def tail_of(cells: Iterable[SchedulerResults]) -> int:
 def comparison_text(
     cells: Sequence[SchedulerResults], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the comparison in lines of at most ``width`` columns; numbers are never cut."""
+    """Return the comparison in lines of at most ``width`` characters; numbers are never cut."""
     return printed(render(cells, width), colour=colour, width=width)
 
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
     """Render the comparison; with several seeds, intervals are below the means."""
-    # the group that includes clients alone
+    # this group of columns includes the columns of single clients
     sharing = any(cell.combined["simulated"] for cell in cells)
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
-    table = stacked(known, lambda shown: _table(cells, shown), width)
+    table = stacked(known, lambda shown: _schedulers_table(cells, shown), width)
     paired = CERTAIN if of_several_seeds(cells) else ""
     marks = MARKED + paired if can_tell(cells) else ONE_SEED
     legend = [Text(LEGEND.format(sharing=SHARING if sharing else "", marks=marks))]
     legend += [Text(DEMAND_LIMITED)] if any_limited(cells) else []
     legend += [Text(line) for line in _hidden(cells)]
-    return Group(Text(provenance(cells), style="bold"), Text(), table, Text(), *legend)
+    answer = Text(f"{sweep_title(cells)}.", style="bold")
+    return Group(answer, Text(), Text(provenance(cells)), Text(), table, Text(), *legend)
 
 
 def of_several_seeds(cells: Iterable[SchedulerResults]) -> bool:
@@ -100,7 +103,7 @@ def _hidden(cells: Iterable[SchedulerResults]) -> Iterator[str]:
 
 
 def any_limited(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether the demand limits the rates of any cell."""
+    """Return whether some run's rates reflect the clients' demand rather than the capacity."""
     return any(cell.demand_limited for cell in cells)
 
 
@@ -113,7 +116,7 @@ def provenance(cells: Sequence[SchedulerResults]) -> str:
     return f"{where}, {len(seeds)} seeds: {METHOD}"
 
 
-class Shown(NamedTuple):
+class ShownValue(NamedTuple):
     """A value as text, its mark, and its interval."""
 
     text: str
@@ -121,16 +124,16 @@ class Shown(NamedTuple):
     ends: str
 
 
-def shown(interval: Interval | None, column: Column, runs: int, mark: str = "") -> Shown:
-    """Return a value that is combined from ``runs`` runs."""
+def shown(interval: Interval | None, column: Column, runs: int, mark: str = "") -> ShownValue:
+    """Return the text, mark and interval of a metric that is combined from ``runs`` runs."""
     if interval is None:
-        return Shown(UNDEFINED, mark, "")
-    return Shown(bounded(interval, column), mark, ends_of(interval, column, runs))
+        return ShownValue(UNDEFINED, mark, "")
+    return ShownValue(bounded(interval, column), mark, ends_of(interval, column, runs))
 
 
 def compared_rows(
     cells: Sequence[SchedulerResults], columns: Sequence[Column]
-) -> Iterator[tuple[str, list[tuple[str, list[Shown]]]]]:
+) -> Iterator[tuple[str, list[tuple[str, list[ShownValue]]]]]:
     """Yield the name of each configuration, with the values of its schedulers by name."""
     for place, here in by_place(cells).items():
         rows = [
@@ -146,7 +149,7 @@ def compared_rows(
         yield f"{place} {LIMITED}" if any_limited(here) else place, rows
 
 
-def _table(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> Table:
+def _schedulers_table(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> Table:
     table = plain_table(gap=1)
     table.add_column("", max_width=LABEL_WIDTH, overflow="fold")
     for column in columns:
@@ -154,19 +157,19 @@ def _table(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> Tabl
     for place, rows in compared_rows(cells, columns):
         table.add_row(Text(place, style="bold"))
         for scheduler, values in rows:
-            table.add_row(Text(f"  {scheduler}"), *map(_cell, values))
+            table.add_row(Text(f"  {scheduler}"), *map(_value_cell, values))
     return table
 
 
-def _cell(value: Shown) -> Text:
+def _value_cell(value: ShownValue) -> Text:
     text = Text().append(value.text + value.mark, style=STYLES.get(value.mark, ""))
     return text.append(f"\n{value.ends} ", style="dim") if value.ends else text
 
 
 def ends_of(interval: Interval, column: Column, runs: int) -> str:
-    """Return ``low-high``, and the number of runs if not all have a value; "" if there is neither.
+    """Return ``low-high``, and the number of runs with a value if some have none; else "".
 
-    Equal ends, such as those of a replayed trace over seeds, are left out.
+    An interval of length 0, such as that of a trace replayed with several seeds, is left out.
     """
     ends = ""
     if interval["low"] is not None:
@@ -176,5 +179,99 @@ def ends_of(interval: Interval, column: Column, runs: int) -> str:
 
 
 def bounded(interval: Interval, column: Column) -> str:
-    """Return the mean in its column's format; ``> x`` or ``< x`` if it is only a bound."""
+    """Return the mean in the column's format; a mean that is only a bound is ``> x`` or ``< x``."""
     return numbers.bounded(interval["mean"], bound_of(interval), column.form)
+
+
+class Compared(NamedTuple):
+    """The schedulers of one configuration, and the scheduler with the lowest latency, if any."""
+
+    place: str
+    cells: tuple[SchedulerResults, ...]
+    best: str | None
+
+
+def compared(cells: Sequence[SchedulerResults]) -> list[Compared]:
+    """Return the configurations, each with its best scheduler.
+
+    The best scheduler has a lower latency than every other: by the paired intervals over several
+    seeds, or by the numbers of an exact replay.
+    """
+    column = latency_column(cells)
+    found = []
+    for place, here in by_place(cells).items():
+        marks = cell_marks(here, [column])
+        best = [cell.scheduler for cell, (mark,) in zip(here, marks, strict=True) if mark == BEST]
+        found.append(Compared(place, tuple(here), best[0] if len(best) == 1 else None))
+    return found
+
+
+def latency_column(cells: Sequence[SchedulerResults]) -> Column:
+    """Return the column of the well-behaved clients' tail latency."""
+    tail = tail_of(cells)
+    return Column(f"victim_p{tail}_s", f"P{tail}", Form.SECONDS, Better.LESS, 3)
+
+
+def sweep_title(cells: Sequence[SchedulerResults]) -> str:
+    """Return one line that says which scheduler has the lowest latency in a sweep."""
+    places, column = compared(cells), latency_column(cells)
+    what = f"{column.heading} of the well-behaved clients"
+    schedulers = list(dict.fromkeys(cell.scheduler for cell in cells))
+    if len(schedulers) == 1:
+        return _of_one(cells, len(places), what)
+    if not can_tell(cells):
+        return f"{_lowest(places, what)} (one seed, so no difference is significant)"
+    if len(places) == 1:
+        best = next((one for one in places[0].cells if one.scheduler == places[0].best), None)
+        if best is None:
+            return f"No scheduler has a significantly lower {what} than all others"
+        return f"{best.scheduler} has the lowest {what}: {_at(best, column)}"
+    wins = {name: sum(one.best == name for one in places) for name in schedulers}
+    most = max(wins.values())
+    if not most:
+        return f"No scheduler has a significantly lower {what} in any configuration"
+    best_names = ", ".join(name for name, count in wins.items() if count == most)
+    return f"Lowest {what}: {best_names} in {most} of {len(places)} configurations"
+
+
+def _of_one(cells: Sequence[SchedulerResults], places: int, what: str) -> str:
+    """Return the range of a single scheduler's latency over its configurations."""
+    column, name = latency_column(cells), cells[0].scheduler
+    known = [cell for cell in cells if mean_of(cell, column.key) is not None]
+    where = "1 configuration" if places == 1 else f"{places} configurations"
+    if not known:
+        return f"{name} in {where}"
+    ends = [pick(known, key=lambda one: mean_of(one, column.key) or 0.0) for pick in (min, max)]
+    low, high = (f"{written_of(one, column)} s" for one in ends)
+    return f"{name} has a {what} of {low if low == high else f'{low} to {high}'} in {where}"
+
+
+def _lowest(places: Sequence[Compared], what: str) -> str:
+    """Return the scheduler with the lowest mean latency in most configurations."""
+    column = latency_column([cell for one in places for cell in one.cells])
+    known = [[c for c in one.cells if mean_of(c, column.key) is not None] for one in places]
+    best = [min(one, key=lambda cell: mean_of(cell, column.key) or 0.0) for one in known if one]
+    if not best:
+        return f"No scheduler has a {what}"
+    if len(places) == 1:
+        return f"{best[0].scheduler} has the lowest {what}: {_at(best[0], column)}"
+    wins = Counter(cell.scheduler for cell in best)
+    most = max(wins.values())
+    names = ", ".join(name for name, count in wins.items() if count == most)
+    return f"Lowest {what}: {names} in {most} of {len(places)} configurations"
+
+
+def _at(cell: SchedulerResults, column: Column) -> str:
+    return f"{written_of(cell, column)} s at {whole(mean_of(cell, RATE))} tok/s"
+
+
+def mean_of(cell: SchedulerResults, key: str) -> float | None:
+    """Return the mean of a metric over the seeds of a cell; None if undefined."""
+    interval: Interval | None = cell.combined.get(key)
+    return None if interval is None else interval["mean"]
+
+
+def written_of(cell: SchedulerResults, column: Column) -> str:
+    """Return the mean of a metric as text; a bound is written as ``> x`` or ``< x``."""
+    interval: Interval | None = cell.combined.get(column.key)
+    return UNDEFINED if interval is None else bounded(interval, column)

@@ -6,19 +6,20 @@ from collections.abc import Iterator, Mapping
 from textwrap import wrap
 from typing import Any
 
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.shown_percentiles import ENOUGH, P95, P99, chosen_percentiles, is_few
 from fairbench.report.client_table import is_weighted
+from fairbench.report.limit_lines import limit_sentences
 from fairbench.report.numbers import latency, more_than, number, percent, whole, written
-from fairbench.report.optional_lines import ALL_SERVED, is_of_failures
+from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_failures
 from fairbench.results.store import Summary
 
 EQUAL = 0.01  # difference of Jain's index up to which two allocations count as equally even
-CLEAR = 0.95  # part of a fair share from which a client counts as fairly served
+CLEAR = 0.95  # fraction of its fair share above which a client counts as fairly served
 
 
 def explained_text(summary: Summary, width: int) -> str:
-    """Return the explanations as lines of at most ``width`` columns, after a blank line."""
+    """Return the explanations in lines of at most ``width`` characters, after a blank line."""
     lines = [""]
     for title, sentences in explanations(summary):
         lines += wrap(f"{title}: {' '.join(sentences)}", width, subsequent_indent="  ")
@@ -30,7 +31,7 @@ def explanations(summary: Summary) -> Iterator[tuple[str, list[str]]]:
     if not summary["num_programs"]:
         return
     for title, sentences in (
-        ("Clients", _clients(summary)),
+        ("Clients", _explain_clients(summary)),
         ("Throughput", _throughput(summary)),
         ("Jain index", _jain(summary)),
         ("Worst window", _windows(summary)),
@@ -38,14 +39,15 @@ def explanations(summary: Summary) -> Iterator[tuple[str, list[str]]]:
         ("Well-behaved clients", _victims(summary)),
         ("Service gap", _gap(summary)),
         ("Completion", _completion(summary)),
+        ("Limit", limit_sentences(summary)),
         ("Requests", _requests(summary)),
     ):
         if found := list(sentences):
             yield title, found
 
 
-def _clients(summary: Summary) -> Iterator[str]:
-    """Explain the columns of the table by the well-behaved client that is worst off."""
+def _explain_clients(summary: Summary) -> Iterator[str]:
+    """Explain the table's columns with the values of the worst-off well-behaved client."""
     yield (
         "Service is input tokens plus two times output tokens; computed service leaves out input "
         "tokens that the KV cache supplied."
@@ -70,7 +72,7 @@ def _clients(summary: Summary) -> Iterator[str]:
 
 
 def _worst_off(summary: Summary) -> Mapping[str, Any] | None:
-    """Return the well-behaved client of the least fair share, else of the highest P95."""
+    """Return the well-behaved client with the lowest share, or the highest P95 without shares."""
     rows: list[Mapping[str, Any]] = [row for row in summary["clients"] if not row["misbehaving"]]
     judged = [row for row in rows if row.get("entitlement_ratio") is not None]
     if judged:
@@ -85,9 +87,12 @@ def _throughput(summary: Summary) -> Iterator[str]:
         when = f" in the measured period from {start} to {end} s"
     yield f"All clients received {number(summary['service_rate_tok_s'])} tok/s of service{when}."
     if summary.get("demand_limited"):
+        cause = "and the scheduler determine the"
+        if is_mostly_empty(summary):
+            cause = "rather than the scheduler determines most"
         yield (
             f"No request waited in {written(summary, 'queue_empty_share')} of this period, so "
-            "the load, not the scheduler, determines most differences between clients."
+            f"the load {cause} differences between clients."
         )
 
 
@@ -112,11 +117,17 @@ def _jain(summary: Summary) -> Iterator[str]:
             f"{written(summary, 'jain_index_maxmin')}, {verdict}."
         )
     if summary.get("jain_index_actual") is not None:
-        yield f"For computed service{per} it is {written(summary, 'jain_index_actual')}."
+        yield f"For computed service{per} the index is {written(summary, 'jain_index_actual')}."
     if summary.get("jain_index_entitlement") is not None:
         yield (
-            "For service relative to each client's max-min fair share it is "
+            "For service relative to each client's max-min fair share, the index is "
             f"{written(summary, 'jain_index_entitlement')}."
+        )
+    if summary.get("jain_index_paper_window") is not None:
+        start, end = (whole(summary[f"paper_window_{one}_s"]) for one in ("start", "end"))
+        yield (
+            f"For service while all clients were active ({start} to {end} s), the index is "
+            f"{written(summary, 'jain_index_paper_window')}."
         )
 
 

@@ -1,26 +1,30 @@
-"""Several runs of one experiment, combined by ``results.intervals``, as lines for people."""
+"""Lines of text on several runs of one experiment, combined by ``results.intervals``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from textwrap import wrap
 from typing import Any
 
-from fairbench.metrics.catalogue import columns_of, told
+from fairbench.metrics.catalogue import columns_of, columns_with_values
 from fairbench.metrics.metric import Display
 from fairbench.metrics.shown_percentiles import P99, chosen_percentiles
-from fairbench.report.crowd import shown_clients
+from fairbench.report.client_table import shown_clients
 from fairbench.report.numbers import bound_of, less_than, more_than
-from fairbench.results.header import basis, cluster_name, scheduler_name
+from fairbench.report.table import MAX_WIDTH
+from fairbench.report.verdict import repeats_verdict
 from fairbench.results.intervals import METHOD
 from fairbench.results.store import Summary
+from fairbench.results.summary import basis, cluster_name, scheduler_name
 
 SHARE_DIGITS = 1
-MAX_LABEL = 48  # characters
+MAX_LABEL = 48  # limit on the characters of a label
 
 
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
-    """Yield the combined summary for people, at most 100 columns, with percentile ``tail``."""
+    """Yield the combined summary in lines of at most 100 characters, with percentile ``tail``."""
     seeds = combined["seeds"]
+    yield from (*wrap(repeats_verdict(combined), MAX_WIDTH), "")
     yield f"{basis(combined)}, {cluster_name(combined)}, scheduler {scheduler_name(combined)}"
     yield f"workload {combined['workload']}, scenario {combined['scenario']}, " + (
         f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}: {METHOD}"
@@ -44,8 +48,10 @@ def _of_client(client: Mapping[str, Any]) -> str:
 
 
 def results_of(combined: Summary, tail: int = P99) -> Iterator[tuple[str, str]]:
-    """Yield the numbers over all clients: each line's label and text."""
-    for column in told(columns_of(Display.REPEATS, tail, chosen_percentiles(combined)), combined):
+    """Yield a label and a text for each metric over all clients."""
+    for column in columns_with_values(
+        columns_of(Display.REPEATS, tail, chosen_percentiles(combined)), combined
+    ):
         interval = combined[column.key]
         some = interval is not None and interval["runs"] < combined["num_runs"]
         of_runs = f" ({interval['runs']} of {combined['num_runs']} runs)" if some else ""

@@ -10,25 +10,25 @@ from typing import Any
 from fairbench.metrics.catalogue import metric_of
 from fairbench.metrics.metric import Better, Column
 from fairbench.results.comparison import SchedulerResults
-from fairbench.results.paired import Decision, difference, log_ratio, mean_value
-from fairbench.results.values import Value, value_of
+from fairbench.results.intervals import Decision, difference, log_ratio, mean_value
+from fairbench.results.summary import Value, value_of
 
 BEST, WORST, NEITHER = "*", "!", " "
 
 Interval = Mapping[str, Any]
-"""A metric as ``intervals.combine`` makes it."""
+"""A metric over several runs: the dictionary that ``intervals.combine`` returns."""
 
 Sample = Mapping[int, Value]
-"""A metric seed by seed."""
+"""A metric's value for each seed."""
 
 
 def cell_marks(
     cells: Sequence[SchedulerResults], columns: Sequence[Column]
 ) -> list[tuple[str, ...]]:
-    """Return the marks of the columns of each cell; no marks if nothing is significant.
+    """Return, for each cell, a mark per column; ``NEITHER`` where no difference is significant.
 
-    A single seed shows no difference, except that a simulated replay of a trace is exact. A metric
-    without a verdict, of which a value is only more or less, has no best value.
+    One seed shows no significant difference, unless a trace is replayed in the simulator, which is
+    exact. A metric without a better direction has neither a best nor a worst value.
     """
     if not can_tell(cells):
         return [(NEITHER,) * len(columns)] * len(cells)
@@ -47,7 +47,7 @@ def _of_column(cells: Sequence[SchedulerResults], column: Column) -> list[str]:
 
 
 def can_tell(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether a difference can be significant: several seeds, or an exact replay."""
+    """Return whether differences can be significant: with several seeds or an exact replay."""
     return any(
         len(cell.runs) > 1 or (cell.combined["simulated"] and cell.combined.get("trace"))
         for cell in cells
@@ -55,12 +55,13 @@ def can_tell(cells: Iterable[SchedulerResults]) -> bool:
 
 
 def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = False) -> list[str]:
-    """Return for each value whether it is significantly the best or the worst.
+    """Return ``BEST``, ``WORST`` or ``NEITHER`` for each sample.
 
-    Differences of times, ``in_seconds``, are differences of logarithms, as in `compare`. Over
-    several seeds, the paired interval of every difference to another value decides; with one seed,
-    the numbers do. Values that agree in three digits count as equal; if all are equal, none is
-    marked. Values that are only known to exceed all others share the mark for the worst.
+    A sample is best or worst if it differs significantly from every other sample: over several
+    seeds, by the interval of the paired differences; with one seed, by the values. Times
+    (``in_seconds``) are compared by their logarithms, as in `compare`. Values that agree in three
+    digits count as equal. If all samples are equal, no sample is marked. Samples whose values are
+    unlimited lower bounds share the mark of the worst.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)
@@ -100,7 +101,7 @@ def _digits(values: Sequence[Value]) -> str:
 
 
 def _badness(sample: Sample, better: Better) -> tuple[float, float]:
-    """Return the range of the value, negated if necessary so that a larger value is worse."""
+    """Return the ends of the sample's range, with a sign such that larger numbers are worse."""
     (value,) = sample.values()
     turned = float(f"{value.raw:.3g}") * (-1 if better is Better.MORE else 1)
     return -inf if value.bound == "<" else turned, inf if value.bound == ">" else turned

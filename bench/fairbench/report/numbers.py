@@ -1,4 +1,4 @@
-"""Numbers as text; None (undefined) is a dash."""
+"""Formats of numbers. An undefined number (None) is written as a dash."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ UNDEFINED = "-"
 
 
 def number(value: float | None) -> str:
-    """Format an amount: separated thousands, and at least three digits unless it is a count."""
+    """Format an amount with separated thousands; a float has at least three digits."""
     if value is None:
         return UNDEFINED
     return f"{value:,.{_decimals(value)}f}"
 
 
 def with_unit(value: float | None, unit: str) -> str:
-    """Format an amount with its unit, which is left out if undefined."""
+    """Format an amount and its unit; an undefined amount is a dash without a unit."""
     return UNDEFINED if value is None else f"{number(value)} {unit}"
 
 
@@ -60,7 +60,7 @@ def whole_percent(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a time; whole seconds also have three digits."""
+    """Format a time with at least three digits, even if it is an integer."""
     return number(None if value is None else float(value))
 
 
@@ -75,7 +75,7 @@ WRITERS: Mapping[Form, Callable[[float | None], str]] = {
 
 
 def bounded(value: float | None, bound: str, form: Form, digits: int | None = None) -> str:
-    """Format a value, as ``> x`` or ``< x`` if it is only a bound (then with ``digits``)."""
+    """Format a value; a bound is ``> x`` or ``< x`` with ``digits`` decimals."""
     if value is None or not bound:
         return WRITERS[form](value)
     return (more_than if bound == ">" else less_than)(value, digits)
@@ -87,12 +87,12 @@ def bound_of(interval: Mapping[str, Any]) -> str:
 
 
 def written(row: Mapping[str, Any], key: str, form: Form | None = None) -> str:
-    """Format a metric of a summary or of a client's row, as the catalogue specifies."""
+    """Format the metric ``key`` of a summary or of a client's row in the catalogue's form."""
     return WRITERS[form or CATALOGUE[key].form](row.get(key))
 
 
 def latency(row: Mapping[str, Any], key: str, censored: Collection[str], prefix: str = "") -> str:
-    """Format seconds, as ``> x`` if the summary key is among the ``censored``."""
+    """Format a latency in seconds; a key in ``censored`` is a lower bound, ``> x``."""
     value = row[key]
     if value is not None and prefix + key in censored:
         return more_than(float(value))

@@ -1,4 +1,4 @@
-"""Contrasts for people: for each metric both means, the paired difference and the verdict."""
+"""Contrasts of two schedulers in a table: both means, the paired difference and the verdict."""
 
 from __future__ import annotations
 
@@ -12,24 +12,28 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics.catalogue import CLIENTS, columns_of, metric_of, told
+from fairbench.metrics.catalogue import CLIENTS, columns_of, columns_with_values, metric_of
 from fairbench.metrics.metric import Better, Display, Form, Metric
 from fairbench.metrics.shown_percentiles import common_percentiles, shown_tail
+from fairbench.report.comparison_table import QUEUES_EMPTY
+from fairbench.report.limit_lines import LEAST_LOSS, lost_against
 from fairbench.report.numbers import UNDEFINED, bounded, number
 from fairbench.report.table import MAX_WIDTH, first_fitting, plain_table, printed
-from fairbench.results.comparison import SchedulerResults
-from fairbench.results.header import NOBODY_NAMED, bases, is_nobody_named
-from fairbench.results.pair_comparison import Contrast, MetricContrast, seed_text
-from fairbench.results.paired import MOST_SEEDS, POWER, Decision, Difference
-from fairbench.results.values import values_of
+from fairbench.results.comparison import Contrast, MetricContrast, SchedulerResults, seed_text
+from fairbench.results.intervals import MOST_SEEDS, POWER, Decision, Difference
+from fairbench.results.store import Summary
+from fairbench.results.summary import NOBODY_NAMED, bases, is_nobody_named, values_of
 
 STYLES: dict[str, str] = {
     Decision.BETTER: "green",
     Decision.WORSE: "red",
     Decision.INCONCLUSIVE: "yellow",
 }
-NAME_WIDTH = 12  # columns of a side's name at the head of its column
-REFERENCE = "jain_index_maxmin"  # reference for Jain's index, which no scheduler should exceed
+NAME_WIDTH = 12  # characters of a scheduler's name in the heading of its column
+MOST_ROWS = 8  # limit on the metrics that are shown without --all
+LIMIT = "limit_ratio"
+# index of max-min fair shares, to which Jain's index of service is compared
+REFERENCE = "jain_index_maxmin"
 LEGEND = (
     "Differences are paired by seed, with 95% confidence intervals (Student's t); times "
     "are compared by their ratio (x). About 1 in 20 equal metrics is called better or "
@@ -41,7 +45,7 @@ LEGEND = (
 )
 
 
-class Layout(NamedTuple):
+class PairLayout(NamedTuple):
     """The layout of a table: the width of its labels, and the omitted columns."""
 
     label: int
@@ -50,16 +54,34 @@ class Layout(NamedTuple):
 
 COLUMNS = {"of": "difference in %", "more": "more seeds", "means": "both means"}
 LAYOUTS = (
-    Layout(28),
-    Layout(28, frozenset({"of"})),
-    Layout(20, frozenset({"of"})),
-    Layout(20, frozenset({"of", "more"})),
-    Layout(16, frozenset({"of", "more", "means"})),
+    PairLayout(28),
+    PairLayout(28, frozenset({"of"})),
+    PairLayout(20, frozenset({"of"})),
+    PairLayout(20, frozenset({"of", "more"})),
+    PairLayout(16, frozenset({"of", "more", "means"})),
 )
 
 
+def main_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
+    """Return the metrics that are shown without ``--all``, at most ``MOST_ROWS``."""
+    summaries = [run.summary for side in sides for run in side.runs]
+    columns = columns_of(Display.CONTRAST, shown_tail(summaries), common_percentiles(summaries))
+    columns = columns_with_values(columns, {key for summary in summaries for key in summary})
+    dropped = () if _limits_differ(summaries) else (LIMIT,)
+    return [one.key for one in columns if one.key not in dropped][:MOST_ROWS]
+
+
+def _limits_differ(summaries: Iterable[Summary]) -> bool:
+    """Return whether the two runs of some seed reach clearly different shares of their limits."""
+    found: dict[int, list[float]] = {}
+    for summary in summaries:
+        if summary.get(LIMIT) is not None:
+            found.setdefault(summary["seed"], []).append(summary[LIMIT])
+    return any(max(one) - min(one) >= LEAST_LOSS for one in found.values())
+
+
 def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the default metrics: those of comparisons, then those of repeats."""
+    """Return the metrics of ``--all``: metrics of comparisons, then further metrics of repeats."""
     summaries = [run.summary for side in sides for run in side.runs]
     tail = shown_tail(summaries)
     ranks = common_percentiles(summaries)
@@ -67,7 +89,7 @@ def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
         *columns_of(Display.COMPARISON, tail, ranks),
         *columns_of(Display.REPEATS, tail, ranks),
     ]
-    columns = told(columns, {key for summary in summaries for key in summary})
+    columns = columns_with_values(columns, {key for summary in summaries for key in summary})
     judged = (one for one in columns if one.better is not Better.NEITHER or one.key == REFERENCE)
     return list(dict.fromkeys(one.key for one in judged))
 
@@ -75,21 +97,89 @@ def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
 def contrast_text(
     contrasts: Sequence[Contrast], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the contrasts in lines of at most ``width`` columns; numbers are never cut."""
-    return printed(render(contrasts, width), colour=colour, width=width)
+    """Return the contrasts in lines of at most ``width`` characters; numbers are never cut."""
+    return printed(render_pairs(contrasts, width), colour=colour, width=width)
 
 
-def render(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> RenderableType:
-    """Render the contrasts, configuration by configuration."""
-    blocks: list[RenderableType] = []
+def render_pairs(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> RenderableType:
+    """Render the table of contrasts, with a block of rows per configuration."""
+    blocks: list[RenderableType] = [*(Text(one, "bold") for one in answers(contrasts)), Text()]
     for _, group in groupby(contrasts, lambda one: id(one.baseline)):
         here = list(group)
-        blocks += [Text(_heading(here), style="bold"), Text()]
+        blocks += [Text(_heading(here)), Text()]
         for one in here:
-            layout, table = first_fitting(LAYOUTS, partial(_table, one), width)
+            layout, table = first_fitting(LAYOUTS, partial(_pair_table, one), width)
             left_out = map(Text, _left_out(layout.without))
             blocks += [*map(Text, _remarks(one)), table, *left_out, Text()]
     return Group(*blocks, Text(LEGEND))
+
+
+def answers(contrasts: Sequence[Contrast]) -> Iterator[str]:
+    """Yield a sentence per contrast on the metrics that differ significantly."""
+    places = {one.baseline.place for one in contrasts}
+    for one in contrasts:
+        where = f"{one.baseline.place}: " if len(places) > 1 else ""
+        yield f"{where}{_contrast_answer(one)}"
+
+
+def _contrast_answer(one: Contrast) -> str:
+    """Return a sentence on the differences: better metrics, worse metrics, then other metrics."""
+    name, against, total = one.other.scheduler, one.baseline.scheduler, len(one.metrics)
+    metrics = "1 metric" if total == 1 else f"{total} metrics"
+    found: dict[str, list[str]] = {}
+    for row in one.metrics:
+        if row.decision in (Decision.BETTER, Decision.WORSE):
+            found.setdefault(_verdict(row), []).append(_changed(row))
+    count = sum(map(len, found.values()))
+    if not count and all(row.decision is Decision.SAME for row in one.metrics):
+        return f"{name} and {against} are the same in {metrics}."
+    if not count:
+        if len(one.seeds) == 1:
+            return f"One seed cannot show a difference between {name} and {against}; {MORE}"
+        return f"No difference between {name} and {against} was found in {metrics}."
+    if count == 1 and total > 1:
+        ((text,),) = found.values()
+        than = "as" if text.endswith("as high") else "than"
+        return f"No difference was found but one: {name}'s {text} {than} {against}'s."
+    order = [verdict for verdict in VERDICTS if verdict in found]
+    parts = [f"{' and '.join(found[verdict])}{VERDICTS[verdict]}" for verdict in order]
+    left = total - count
+    others = "the other metric" if left == 1 else f"the other {left} metrics"
+    rest = f" No difference was found in {others}." if left else ""
+    return f"Under {name} instead of {against}, {'; '.join(parts)}.{rest}"
+
+
+MORE = "use --num-runs 5."
+VERDICTS = {
+    Decision.BETTER.value: " (better)",
+    Decision.WORSE.value: " (worse)",
+    "more": "",
+    "less": "",
+}
+
+
+def _changed(row: MetricContrast) -> str:
+    """Return a metric with its change as text: ``largest service gap is 3,500 tokens smaller``."""
+    entry, found, ratio = _entry(row.metric), row.difference, row.ratio
+    mean = found.mean or 0.0
+    up = (ratio > 1) if ratio is not None else mean > 0
+    much = number(abs(mean))
+    if entry.form.is_share:
+        much = f"{100 * abs(mean):.1f} points"
+    elif entry.form is Form.INDEX:
+        much = f"{abs(mean):.3f}"
+    elif entry.form is Form.WHOLE:
+        much = f"{abs(mean):,.0f} {entry.unit}"
+    elif ratio is not None:
+        much = f"{abs(ratio - 1):.1%}" if ratio < TIMES else f"{number(ratio)} times as high"
+    least = "at least " if found.bounded else ""
+    ways = (" smaller", " larger") if entry.form is Form.WHOLE else (" lower", " higher")
+    way = "" if much.endswith("as high") else ways[up]
+    client = _client(row.metric)
+    return f"{f'{client}: ' if client else ''}{entry.heading} is {least}{much}{way}"
+
+
+TIMES = 2.0  # ratio of two means above which a change is written as a multiple
 
 
 def _heading(contrasts: Sequence[Contrast]) -> str:
@@ -105,7 +195,7 @@ def _remarks(one: Contrast) -> Iterator[str]:
         yield (f"  different load or cluster: {', '.join(one.unlike)}")
     if any(side.demand_limited for side in sides):
         yield (
-            "  limited by demand: queues were empty for a part of the time, so rates show the load"
+            f"  {QUEUES_EMPTY[0].lower()}{QUEUES_EMPTY[1:]}, so throughput partly reflects the load"
         )
     if len(one.seeds) > 1 and not any(map(_is_drawn, sides)):
         yield (
@@ -113,12 +203,27 @@ def _remarks(one: Contrast) -> Iterator[str]:
         )
     if any(is_nobody_named(side.first.summary) for side in sides):
         yield f"  {NOBODY_NAMED}"
+    if lost := _lost(one):
+        yield f"  {lost}"
     if one.left_out:
         yield (f"  left out, because only one side has them: {seed_text(one.left_out)}")
 
 
+def _lost(one: Contrast) -> str:
+    """Return which scheduler loses GPU time to the other, with the causes; "" if loads differ."""
+    return "" if one.unlike else lost_between(one.baseline, one.other)
+
+
+def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:
+    """Return which of two schedulers loses GPU time to the other, with the causes; else ""."""
+    if not (seeds := first.by_seed.keys() & second.by_seed.keys()):
+        return ""
+    ours, others = ([side.by_seed[seed].summary for seed in seeds] for side in (first, second))
+    return lost_against(ours, others, [first.scheduler, second.scheduler])
+
+
 def _is_drawn(side: SchedulerResults) -> bool:
-    """Return whether seeds have any effect; a replayed trace is equal under every seed."""
+    """Return whether the seed changes the runs; the replay of a trace is equal under all seeds."""
     found = [
         {key: one.raw for key, one in values_of(run.summary).items() if key != "seed"}
         for run in side.runs
@@ -132,7 +237,7 @@ def _left_out(without: frozenset[str]) -> Iterator[str]:
         yield (f"  columns that do not fit: {names}; --json has all columns")
 
 
-def _table(one: Contrast, layout: Layout) -> Table:
+def _pair_table(one: Contrast, layout: PairLayout) -> Table:
     table = plain_table(gap=1)
     table.add_column("", max_width=layout.label, overflow="fold")
     names = [one.baseline.scheduler, one.other.scheduler]
@@ -147,21 +252,21 @@ def _table(one: Contrast, layout: Layout) -> Table:
     if "more" not in layout.without:
         table.add_column("more\nseeds", justify="right", no_wrap=True)
     for row in one.metrics:
-        table.add_row(*_row(row, layout))
+        table.add_row(*_metric_row(row, layout))
         if row.difference.obstacle:
             table.add_row(Text(f"  {row.difference.obstacle}", style="dim"))
     return table
 
 
-def _row(row: MetricContrast, layout: Layout) -> Iterator[Text]:
+def _metric_row(row: MetricContrast, layout: PairLayout) -> Iterator[Text]:
     found, form = row.difference, _entry(row.metric).form
-    yield Text(_label(row.metric))
+    yield Text(_metric_label(row.metric))
     if "means" not in layout.without:
         yield from (
             Text(bounded(value.raw, value.bound, form)) for value in (row.baseline, row.other)
         )
     yield Text(signed(found, form))
-    yield Text(_interval(row, form))
+    yield Text(_deciding_interval(row, form))
     if "of" not in layout.without:
         yield Text(UNDEFINED if row.ratio is None else f"{row.ratio - 1:+.1%}")
     verdict = _verdict(row)
@@ -171,7 +276,7 @@ def _row(row: MetricContrast, layout: Layout) -> Iterator[Text]:
 
 
 def _verdict(row: MetricContrast) -> str:
-    """Return the decision; "more" or "less" for a metric without a better direction."""
+    """Return the decision as text: "more" or "less" for a metric without a better direction."""
     entry, decision = _entry(row.metric), row.decision
     judged = entry.verdict and entry.better is not Better.NEITHER
     if judged or decision not in (Decision.BETTER, Decision.WORSE):
@@ -179,8 +284,8 @@ def _verdict(row: MetricContrast) -> str:
     return "more" if (decision is Decision.BETTER) is (entry.better is Better.MORE) else "less"
 
 
-def _interval(row: MetricContrast, form: Form) -> str:
-    """Return the interval that decides; for times, the interval of their ratios."""
+def _deciding_interval(row: MetricContrast, form: Form) -> str:
+    """Return the interval on which the decision rests; for times, the interval of their ratios."""
     found = row.ratios
     if row.difference.exact:
         return "exact"
@@ -195,15 +300,19 @@ def _entry(metric: str) -> Metric:
     return entry
 
 
-def _label(metric: str) -> str:
-    """Return the metric's label, after the client's name if it belongs to a client."""
-    client = metric.removeprefix(CLIENTS).rpartition(".")[0] if metric.startswith(CLIENTS) else ""
+def _metric_label(metric: str) -> str:
+    """Return the metric's label; the label of a client's metric begins with the client's name."""
+    client = _client(metric)
     label = _entry(metric).label
     return f"{client}: {label}" if client else label
 
 
+def _client(metric: str) -> str:
+    return metric.removeprefix(CLIENTS).rpartition(".")[0] if metric.startswith(CLIENTS) else ""
+
+
 def _more(row: MetricContrast) -> str:
-    """Return how many more seeds are needed; "" if none, or if more would not help."""
+    """Return how many more seeds a decision needs, or "" if more seeds would change nothing."""
     if row.decision is not Decision.INCONCLUSIVE or row.difference.obstacle:
         return ""
     if row.difference.deviation is None:
@@ -212,12 +321,12 @@ def _more(row: MetricContrast) -> str:
 
 
 def signed(found: Difference, form: Form) -> str:
-    """Return the mean difference; ``>`` or ``<`` if it is only a bound."""
+    """Return the mean difference as text; ``>`` or ``<`` stands before a bound."""
     if found.mean is None:
         return UNDEFINED
     if found.decisive == 0:
         return "0"
-    text = _number(found.mean, found, form) + (" pts" if form.is_share else "")
+    text = _signed_number(found.mean, found, form) + (" pts" if form.is_share else "")
     if not found.bounded:
         return text
     if found.low is None and found.high is None:
@@ -226,11 +335,11 @@ def signed(found: Difference, form: Form) -> str:
 
 
 def signed_interval(found: Difference, form: Form) -> str:
-    """Return ``[low, high]``, or the known part."""
+    """Return the interval as ``[low, high]``; an unknown end is left out."""
     if found.decisive == 0:
         return ""
     low, high = (
-        None if end is None else _number(end, found, form) for end in (found.low, found.high)
+        None if end is None else _signed_number(end, found, form) for end in (found.low, found.high)
     )
     if low is not None and high is not None:
         return f"[{low}, {high}]"
@@ -239,8 +348,8 @@ def signed_interval(found: Difference, form: Form) -> str:
     return f"> {low}" if high is None else f"< {high}"
 
 
-def _number(value: float, found: Difference, form: Form) -> str:
-    """Return a number with the precision suited to the largest of the three numbers."""
+def _signed_number(value: float, found: Difference, form: Form) -> str:
+    """Return a number as text, with decimals that suit the largest of mean and interval ends."""
     if form.is_share:
         return f"{100 * value:+.1f}"
     if form is Form.INDEX:

@@ -1,4 +1,4 @@
-"""The colours, marks and dashes of all figures and pages, by scheduler.
+"""Colours, marks and dashes of schedulers in all figures and pages.
 
 Colours remain distinct for colour-blind readers (after Okabe and Ito); marks and dashes remain
 distinct in grey.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Swatch(NamedTuple):
-    """The appearance of a series.
+    """The colour, mark and dashes of a series.
 
     ``colour`` is for white paper, ``on_dark`` for dark screens. ``marker`` is matplotlib's name of
     the mark, ``shape`` the equivalent SVG around the origin. ``dashes`` are the lengths of lines
@@ -45,7 +45,7 @@ BROWN = Swatch(
 )
 
 SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK, VIOLET, BROWN)
-"""The series in the order in which names without their own series, such as clients, use them."""
+"""All series, in the order in which clients and other names without a fixed series use them."""
 
 SCHEDULERS = {
     "lpm": VERMILION,
@@ -60,7 +60,7 @@ SCHEDULERS = {
 
 
 def scheduler_series(names: Sequence[str]) -> list[int]:
-    """Return each scheduler's index in ``SERIES``; ``dlpm dlpm.quantum=5000`` counts as DLPM.
+    """Return an index in ``SERIES`` per name; ``dlpm dlpm.quantum=5000`` has the series of DLPM.
 
     The first entry of a scheduler gets the scheduler's own series, and other entries get the
     remaining series.

@@ -1,4 +1,4 @@
-"""Live progress on a terminal or in a notebook, otherwise a line for each task."""
+"""Progress displays: live on a terminal or in a notebook, otherwise a line for each task."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from fairbench.errors import printable
-from fairbench.execute.context import Silent
+from fairbench.execute.tasks import Silent
 
 if TYPE_CHECKING:
-    from fairbench.execute.context import Progress
-    from fairbench.sim.progress import Progress as Simulated
+    from fairbench.execute.tasks import ProgressReceiver
+    from fairbench.sim.run import SimulationProgress as Simulated
 
 
 SHOWN_CLIENTS = 4
 LINE_WIDTH = 80
-# Before that, the pace is that of a run that has just begun.
+# No remaining time is estimated before a run has passed both limits.
 SETTLED_S = 5.0
 SETTLED_PART = 0.001
 
 
 def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
-    """Return the line that shows a reported state (see ``execute.context.Progress.update``).
+    """Return the line of text for a state that a run reports (``execute.tasks.Progress.update``).
 
-    ``elapsed_s`` is the time so far. After some seconds, a simulation also shows an estimate of the
-    time left.
+    ``elapsed_s`` is the time since the start of the run. After some seconds, the line of a
+    simulation includes the estimated remaining time.
     """
-    from fairbench.sim.progress import Progress as Simulated
+    from fairbench.sim.run import SimulationProgress as Simulated
 
     if isinstance(state, str):
         return state
@@ -80,7 +80,8 @@ def _shares(shares: list[float]) -> str:
 
 def _live(progress: Any) -> str:
     """Describe a live run: ready servers, then finished programs and throughput."""
-    from fairbench.live.processes.servers import ServersProgress  # needs the live extra
+    # this module needs the packages of the extra "live"
+    from fairbench.live.processes.servers import ServersProgress
 
     if isinstance(progress, ServersProgress):
         return f"servers ready {progress.ready}/{progress.total}"
@@ -99,7 +100,7 @@ def _with(line: str, more: str) -> str:
     return line + more if len(line + more) <= LINE_WIDTH else line
 
 
-def shown_progress() -> Progress:
+def shown_progress() -> ProgressReceiver:
     """Return the progress display: live on a terminal or in a notebook, else lines."""
     if sys.stderr is not None and sys.stderr.isatty():
         return TerminalProgress()
@@ -146,7 +147,7 @@ class TerminalProgress:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Show the line inside the block."""
+        """Show the progress line while the block of code runs."""
         console = Console(stderr=True)
         self._begun_s = monotonic()
         with Live(console=console, transient=True, refresh_per_second=8) as self._live:
@@ -154,7 +155,7 @@ class TerminalProgress:
         self._live = None
 
     def update(self, state: Any) -> None:
-        """Replace the line."""
+        """Replace the progress line by the line for ``state``."""
         if self._live is not None:
             line = progress_line(state, monotonic() - self._begun_s)
             self._live.update(Text(line, no_wrap=True))
@@ -180,4 +181,4 @@ class TerminalProgress:
             yield done
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Do nothing: the bar already shows the progress."""
+        """Do nothing, because the bar already counts the task."""

@@ -1,4 +1,4 @@
-"""The numbers over all clients of a run's summary, a line for each topic, and its notes."""
+"""Lines of a run's summary: numbers over all clients, one topic per line, and notes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 from math import ceil, isclose
 
+from fairbench.errors import printable
+from fairbench.files.times import ClockTime, read_clock
 from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
 from fairbench.metrics.contention import hides_backlog
-from fairbench.metrics.metric import NOT_CONTENDED, TOO_FEW_REQUESTS, Display
+from fairbench.metrics.metric import Display, Form
+from fairbench.metrics.reasons import NOT_CONTENDED, TOO_FEW_REQUESTS
+from fairbench.metrics.service import WARN_ABOVE
 from fairbench.metrics.shown_percentiles import (
     ENOUGH,
     P95,
@@ -17,9 +21,8 @@ from fairbench.metrics.shown_percentiles import (
     is_carried,
     is_few,
 )
-from fairbench.metrics.stretches import WARN_ABOVE
-from fairbench.report.client_table import FEW, is_crowd, is_weighted
-from fairbench.report.crowd import many_keys
+from fairbench.report.client_table import FEW, is_crowd, is_weighted, many_keys
+from fairbench.report.limit_lines import limit_lines
 from fairbench.report.numbers import (
     latency,
     more_than,
@@ -29,20 +32,264 @@ from fairbench.report.numbers import (
     with_unit,
     written,
 )
-from fairbench.report.optional_lines import (
-    goodput_lines,
-    is_of_failures,
-    memory_lines,
-    tenant_lines,
-    window_lines,
-)
+from fairbench.report.traffic_lines import Shortfall, window
 from fairbench.results.store import Summary
+
+# limit on tenants with their own lines; the tenants with the smallest shares are shown
+MOST_TENANTS = 10
+
+
+def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield the label and the text of each line on tenants."""
+    yield (
+        "tenants",
+        f"minimum fair share among siblings {written(summary, 'tree_worst_share')}; Jain "
+        f"index of the top-level tenants {written(summary, 'tree_jain_index')}",
+    )
+    known = [row for row in summary["tenants"] if row["tree_share"] is not None]
+    rows = sorted(known, key=lambda row: float(row["tree_share"]))
+    rows += [row for row in summary["tenants"] if row["tree_share"] is None]
+    for row in rows[:MOST_TENANTS]:
+        weight = f", weight {number(row['weight'])}" if row["weight"] != 1 else ""
+        yield (
+            "",
+            f"{row['tenant']} {written(row, 'tree_share', Form.PERCENT)} of its share: "
+            f"{with_unit(row['service_rate_tok_s'], 'tok/s')} of service "
+            f"({number(row['clients'])} clients{weight})",
+        )
+    if len(rows) > MOST_TENANTS:
+        yield "", f"and {number(len(rows) - MOST_TENANTS)} with larger shares"
+
+
+def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield the label and the text of each line on goodput."""
+    yield (
+        "goodput",
+        f"{written(summary, 'goodput_ratio')} of the requests met their targets (worst "
+        f"client {written(summary, 'goodput_min_ratio')}): "
+        f"{number(summary.get('goodput_req_s'))} requests/s, "
+        f"{with_unit(summary.get('goodput_tok_s'), 'tok/s')} of service",
+    )
+    yield (
+        "",
+        f"Jain index {written(summary, 'goodput_jain_index')} of goodput; minimum fair "
+        f"share of goodput {written(summary, 'goodput_worst_share')}; "
+        f"{written(summary, 'goodput_wasted_ratio')} of all computed tokens were for "
+        "requests that missed their targets",
+    )
+    classes = [
+        f"{row['class']} {written(row, 'goodput_ratio')}"
+        for row in summary.get("goodput_classes", ())
+    ]
+    if classes:
+        yield "", f"on time by class: {', '.join(classes)}"
+
+
+ALL_SERVED = "every client that had to wait received at least its max-min fair share"
+HEADLINE = "min_share_60s"
+NEAR_ALL = 0.9  # fraction of its fair share above which a client counts as fairly served
+
+
+def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield the worst window, and a warning if the share of the whole run hides it.
+
+    The window has the longest of the judged lengths, because under every scheduler some client
+    looks worse in a shorter window. Summaries of older versions have no windows.
+    """
+    clock = read_clock(summary.get("began"), summary.get("window_end_s") or 0.0)
+    for row in summary["worst_windows"][:1]:
+        length = f"worst {row['end_s'] - row['start_s']:.0f} s"
+        if row["share"] >= 1:
+            yield length, f"{ALL_SERVED}; shorter backlogs are not judged"
+            continue
+        yield (
+            length,
+            f"{percent(row['share'])} of its max-min fair share: {row['client']}, from "
+            f"{window(row['start_s'], row['end_s'], clock)}"
+            f"{_cause(row, summary)}",
+        )
+    if is_hidden_burst(summary):
+        yield "burst", _hidden(summary)
+
+
+def _hidden(summary: Summary) -> str:
+    """Return the share of a client over the whole run beside its share in the worst window."""
+    worst, rows = summary["worst_windows"][0], summary["clients"]
+    own: Summary = next((row for row in rows if row["client"] == worst["client"]), {})
+    return (
+        f"{worst['client']} waited and was served later: {percent(own.get('entitlement_ratio'))} "
+        f"of its max-min fair share over the whole run hides the {percent(worst['share'])}"
+    )
+
+
+def is_hidden_burst(summary: Summary) -> bool:
+    """Return whether shares over the whole run are fair although shares in some window are not."""
+    whole_run, worst = summary["min_entitlement_ratio"], summary.get(HEADLINE)
+    return bool(whole_run is not None and worst is not None and worst < NEAR_ALL <= whole_run)
+
+
+def shortfall_of(summary: Summary) -> Shortfall | None:
+    """Return the worst window if a client received less than its fair share in it."""
+    heavy = {row["client"] for row in summary["clients"] if row["misbehaving"]}
+    rows = summary["worst_windows"][:1]
+    if not rows or rows[0]["share"] >= NEAR_ALL or is_of_failures(summary):
+        return None
+    client, *rest = (rows[0][key] for key in ("client", "share", "start_s", "end_s"))
+    return Shortfall(f"{client} (heavy)" if client in heavy else client, *rest)
+
+
+IDLE = 0.99  # with empty queues for at least this fraction of the time, no client delayed another
+
+
+def is_of_failures(summary: Summary) -> bool:
+    """Return whether failed requests lowered the shares: some failed, and hardly any waited."""
+    lost = summary.get("failed", 0) + summary.get("refused", 0)
+    return bool(lost) and (summary.get("queue_empty_share") or 0) >= IDLE
+
+
+def _cause(row: dict[str, object], summary: Summary) -> str:
+    if is_of_failures(summary):
+        return "; its requests failed, and no client delayed it"
+    heavy = row["heavy_client"]
+    return f"; {heavy} had the most above its own share" if heavy else ""
+
+
+# limit on pairs of clients with their own lines; the pairs with the most tokens are shown
+MOST_PAIRS = 6
+
+
+def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield lines, as label and text, on which client lost cached tokens to which client.
+
+    The first line names the window, because evictions outside the window do not count.
+    """
+    rows = summary["evictions"]
+    label, within = "evictions", ""
+    if summary.get("window_start_s") is not None:
+        within = f"from {_period(summary, 'window_start_s', 'window_end_s')}: "
+    if not rows:
+        yield label, f"{within}no client lost a cached token"
+    for row in sorted(rows, key=lambda one: -one["tokens"])[:MOST_PAIRS]:
+        other = "itself" if row["client"] == row["by"] else row["by"]
+        yield label, f"{within}{row['client']} lost {with_unit(row['tokens'], 'tokens')} to {other}"
+        label = within = ""
+    if len(rows) > MOST_PAIRS:
+        yield "", f"and {len(rows) - MOST_PAIRS} more pairs with fewer tokens"
+    if summary.get("pinned_beyond_share") is not None:
+        yield "", _pins(summary["pinned_beyond_share"])
+
+
+def _pins(audit: Mapping[str, float]) -> str:
+    """Return whether the assumption of the theorem on memory shares held in the whole run."""
+    allocations = int(audit["allocations"])
+    if not audit["beyond"]:
+        return (
+            f"running requests stayed within their clients' memory shares at all {allocations:,} "
+            "allocations that evicted, so no client below its share lost a token to another"
+        )
+    return (
+        f"ASSUMPTION BROKEN: at {int(audit['beyond']):,} of {allocations:,} allocations that "
+        "evicted, running requests pinned more than their client's memory share, so max-min shares "
+        f"of memory are not guaranteed; clients at or below their share lost "
+        f"{with_unit(audit['lost_tokens'], 'tokens')} to others"
+    )
+
 
 NO_ORDER = "the scheduler has nothing to order, so limit the number of running requests"
 
 
+def stall_line(summary: Summary) -> str:
+    """Return which well-behaved client prompts of other clients stalled most, how long, by whom."""
+    rows = [row for row in summary["clients"] if not row["misbehaving"]]
+    known = [row for row in rows or summary["clients"] if row.get("stalled_s_per_min")]
+    if not known:
+        return "no prompt of another client held up an answer"
+    worst = max(known, key=lambda row: float(row["stalled_s_per_min"]))
+    others = (row for row in summary.get("stalled", ()) if row["client"] == worst["client"])
+    causes = [row for row in others if row["by"] != worst["client"]]
+    by = max(causes, key=lambda row: float(row["s"]), default=None)
+    part = f", {percent(by['s'] / worst['stalled_s'])} by {by['by']}" if by else ""
+    return (
+        f"prompts of others hold up {worst['client']} for {number(worst['stalled_s_per_min'])} s "
+        f"per minute of answer{part}; its largest gap between tokens is "
+        f"{with_unit(worst['max_gap_s'], 's')}"
+    )
+
+
+MOST_CAUSES = 3  # limit on prompts that caused stalls with their own lines
+
+
+def cause_lines(summary: Summary, clock: ClockTime | None) -> Iterator[str]:
+    """Yield a sentence on each of the longest recorded stalls: who waited, and for which prompt."""
+    for row in summary.get("stall_causes", ())[:MOST_CAUSES]:
+        waited = (
+            f"request {printable(row['request'])} of {printable(row['client'])} waited "
+            f"{with_unit(row['gap_s'], 's')} for a token, from {_instant(row['start_s'], clock)}"
+        )
+        if row["by"] is None:
+            yield f"{waited}, and no prompt was computed for most of this time"
+            continue
+        own = row["by"] == row["client"]
+        whose = "a prompt of its own client" if own else f"a prompt of {printable(row['by'])}"
+        total = f"; {number(row['stalls'])} stalls of {number(row['clients'])} clients in total"
+        yield (
+            f"{waited}, because of {whose} (request {printable(row['by_request'])}, "
+            f"{number(row['prompt_tokens'])} tokens, sent at {_instant(row['sent_s'], clock)})"
+            f"{total if row['stalls'] > 1 else ''}"
+        )
+
+
+def _instant(time_s: float, clock: ClockTime | None) -> str:
+    return clock.at(time_s) if clock else f"{number(time_s)} s"
+
+
+def stall_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield lines, as label and text, on stalls: who stalls whom, or why stalls are unknown."""
+    if why := summary.get("notes", {}).get("stalls"):
+        yield "stalls", f"unknown: {why}"
+        return
+    if "victim_stalled_s_per_min" in summary and len(summary["clients"]) > 1:
+        yield "stalls", stall_line(summary)
+    label = "" if len(summary.get("clients", ())) > 1 else "stalls"
+    clock = read_clock(summary.get("began"), summary.get("duration") or 0.0)
+    for line in cause_lines(summary, clock):
+        yield label, line
+        label = ""
+
+
+def session_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield lines, as label and text, on who waited in the sessions, and at what pace they ran."""
+    censored = set(summary.get("censored", ()))
+    worst = next(iter(summary["worst_sessions"]), None)
+    if worst is None:
+        return
+    share = written(summary, "min_session_share_60s")
+    known = summary.get("min_session_share_60s") is not None
+    longest = (
+        f"a call of session {printable(worst['session'])} of {printable(worst['client'])} waited "
+        f"longest, {latency(summary, 'max_turn_wait_s', censored)} s"
+    )
+    if summary["max_turn_wait_s"] is None:
+        longest = "the longest wait of a call is not finite, because calls were refused"
+    yield (
+        "sessions",
+        longest + (f"; lowest share of a session in a minute {share}" if known else ""),
+    )
+    yield (
+        "",
+        f"well-behaved: P50 {number(summary.get('victim_session_slowdown_p50'))} and P95 "
+        f"{number(summary.get('victim_session_slowdown_p95'))} times the time of the session's "
+        "calls alone",
+    )
+    yield (
+        "",
+        f"interactivity: median {number(summary.get('median_intvty'))}, P99 "
+        f"{number(summary.get('p99_intvty'))} tok/s per user (1 / TPOT)",
+    )
+
+
 def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the numbers over all clients: each line's label and text."""
+    """Yield the label and the text of each line of numbers over all clients."""
     by_weight = " over weight" if is_weighted(summary) else ""
     yield "throughput", _throughput(summary)
     yield (
@@ -50,23 +297,19 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         f"{written(summary, 'jain_index')} of service{by_weight} "
         f"(max-min fair allocation: {written(summary, 'jain_index_maxmin')})",
     )
-    yield "", f"{written(summary, 'jain_index_actual')} of computed service{by_weight}"
-    if summary["jain_index_entitlement"] is not None:
-        share = written(summary, "jain_index_entitlement")
-        yield "", f"{share} of service relative to the max-min fair share"
-    if summary.get("jain_index_paper_window") is not None:
-        between = _interval(summary, "paper_window_start_s", "paper_window_end_s")
-        jain = written(summary, "jain_index_paper_window")
-        yield "", f"{jain} of service while all clients were active ({between})"
-    if summary.get("worst_windows"):  # summaries that older versions stored have no such times
+    # summaries of older versions do not say when the worst window was
+    if summary.get("worst_windows"):
         yield from window_lines(summary)
     yield "whole run", _worst(summary)
     yield "well-behaved", _victims(summary)
     yield from _longer(summary)
     yield from _of_requests(summary)
-    yield "service gap", f"{_gap(summary)}; {_bound(summary)}"
+    yield "service gap", f"{_gap(summary)}; {_bound_text(summary)}"
     if "tenants" in summary:
         yield from tenant_lines(summary)
+    if "worst_sessions" in summary:
+        yield from session_lines(summary)
+    yield from stall_lines(summary)
     if "evictions" in summary:
         yield from memory_lines(summary)
     if "prefill_busy_ratio" in summary:
@@ -76,6 +319,8 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
     if "time_to_50pct_s" in summary:
         times = " / ".join(_time_to(summary, part) for part in (50, 90, 100))
         yield "completion", f"50 / 90 / 100% of the programs had finished after {times} s"
+    for number_of_line, line in enumerate(limit_lines(summary)):
+        yield "" if number_of_line else "limit", line
     estimated = summary.get("estimated")
     yield (
         "requests",
@@ -100,7 +345,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _slots(summary: Summary) -> str:
-    """Return the wait that a limit on concurrency added before requests were sent."""
+    """Return how long requests waited for a slot of ``--max-concurrency`` before they were sent."""
     p50, p99, most = (written(summary, f"held_{one}_s") for one in ("p50", "p99", "max"))
     return (
         f"{number(summary['held'])} requests waited for a slot of --max-concurrency: P50 {p50} s, "
@@ -140,27 +385,31 @@ def _throughput(summary: Summary) -> str:
         f"{number(output)} of output, {number(summary.get('extend_rate_tok_s'))} of computed input"
     )
     if summary.get("window_start_s") is not None:
-        text += f", from {_interval(summary, 'window_start_s', 'window_end_s')}"
+        text += f", from {_period(summary, 'window_start_s', 'window_end_s')}"
     if summary.get("demand_limited"):
         text += f" ({empty_queues(summary)})"
     return text
 
 
 def empty_queues(summary: Summary) -> str:
-    """Return how far the demand limits the rates, by the time with empty queues."""
+    """Return for how long no request waited, and whether rates reflect the demand."""
     empty = summary.get("queue_empty_share")
-    if empty is None or empty >= MOSTLY:
-        return f"limited by demand: queues empty {percent(empty)} of the time"
-    return (
-        f"partly limited by demand: queues empty {percent(empty)} of the time, requests waiting "
-        f"in {percent(1 - empty)}"
-    )
+    if empty is None:
+        return "waits of requests are not known; shares may reflect demand"
+    partly = "" if is_mostly_empty(summary) else "partly "
+    return f"no request waited for {percent(empty)} of the window; shares {partly}reflect demand"
 
 
-MOSTLY = 0.5  # part of the time with empty queues from which on the demand limits the rates
+MOSTLY = 0.5  # with empty queues for at least this fraction of the time, demand limits the rates
 
 
-def _interval(summary: Summary, start: str, end: str) -> str:
+def is_mostly_empty(summary: Summary) -> bool:
+    """Return whether queues were empty for most of the time."""
+    empty = summary.get("queue_empty_share")
+    return empty is None or bool(empty >= MOSTLY)
+
+
+def _period(summary: Summary, start: str, end: str) -> str:
     return f"{_moment(summary.get(start))} to {_moment(summary.get(end))} s"
 
 
@@ -170,7 +419,7 @@ def _moment(value: float | None) -> str:
 
 
 def _victims(summary: Summary) -> str:
-    """Return the latency of the well-behaved clients, and whether there are too few values."""
+    """Return latency percentiles of the well-behaved clients, and which rest on too few values."""
     censored, n = set(summary.get("censored", ())), summary.get("victim_n")
     ranks = chosen_percentiles(summary) or (50, P95, P99)
     keys = {rank: f"victim_p{rank}_s" for rank in ranks}
@@ -188,7 +437,7 @@ def _victims(summary: Summary) -> str:
     return f"{text} (n = {n:,}{f'; {FEW} needs {needed}' if few else ''})"
 
 
-TWICE = 1.5  # multiple of a duration that rounds to 2
+TWICE = 1.5  # factor from which on a longer duration is written as "2 times as long"
 
 
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -198,7 +447,11 @@ def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
         return
     if summary.get("trace") or chosen_percentiles(summary) or summary.get("complete") is False:
         return
-    if isclose(end_s, summary.get("duration") or 0.0):  # long enough for its programs
+    # the programs fit into the window, so a longer duration is of no use
+    if isclose(end_s, summary.get("duration") or 0.0):
+        return
+    # --num-programs, instead of a duration, ended the arrivals at no whole second
+    if not float(end_s).is_integer():
         return
     times = 1.1 * ENOUGH[P99] / n
     longer_s = ceil(end_s * times / 100) * 100
@@ -241,47 +494,55 @@ def _sides(summary: Summary) -> str:
 def _gap(summary: Summary) -> str:
     gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
     bound_s = summary.get("service_gap_bound_s")
-    work = _work(gap, gap * bound_s / bound if gap and bound and bound_s else None)
-    return f"largest{' over weight' if is_weighted(summary) else ''} {work}"
+    if gap is None:
+        return "not defined"
+    work = _work(
+        gap, gap * bound_s / bound if bound and bound_s else None, " of the cluster's work"
+    )
+    by_weight = ", each over its weight" if is_weighted(summary) else ""
+    return f"at most {work} between two waiting clients{by_weight}"
 
 
-def _bound(summary: Summary) -> str:
+def _bound_text(summary: Summary) -> str:
     tokens, source = summary["service_gap_bound"], summary.get("bound_source")
     if tokens is None:
         reason = summary.get("notes", {}).get("service_gap_bound")
         return "no bound" + (f": {reason}" if reason else "")
-    bound = f"guaranteed at most {_work(tokens, summary.get('service_gap_bound_s'))}"
-    return bound + (f" by {source}" if source else "")
+    work = _work(tokens, summary.get("service_gap_bound_s"))
+    return f"{source or 'the scheduler'} guarantees {work}"
 
 
-def _work(tokens: float | None, time_s: float | None) -> str:
-    """Return tokens, and the seconds that the whole cluster needs to serve them."""
-    if tokens is None:
-        return "-"
-    return f"{tokens:,.0f} tokens" + ("" if time_s is None else f" ({number(time_s)} s of service)")
+def _work(tokens: float, time_s: float | None, of: str = "") -> str:
+    """Return a number of tokens, with the seconds that the whole cluster needs to compute them."""
+    told = "" if time_s is None else f" ({number(time_s)} s{of})"
+    return f"{tokens:,.0f} computed tokens{told}"
 
 
 def _time_to(summary: Summary, part: int) -> str:
-    """Return when ``part`` percent had finished, or the run's length as a lower bound."""
+    """Return when ``part`` percent of the programs had finished, or the run's length as ``> x``."""
     time_s: float | None = summary.get(f"time_to_{part}pct_s")
     return more_than(float(summary["duration"])) if time_s is None else number(time_s)
 
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
-# shown in the gap's line
+# Keys whose reasons stand in lines of their own.
+WITH_LINES = ("limit", "limit_memory_ratio", "limit_hit_rate", "stalls")
+# Keys that the line "service gap" shows.
 OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")
 
 
 def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the reasons for undefined values; values with equal reasons share a line.
+    """Yield lines, as label and text, with the reason for each undefined value of the summary.
 
-    Values that the table omits or explains are only in the JSON.
+    Values with equal reasons share a line. Reasons for values that the lines omit are only in the
+    summary's JSON.
     """
     by_reason: dict[str, list[str]] = {}
     for key, reason in summary.get("notes", {}).items():
         if not (
-            reason in (NOT_CONTENDED, TOO_FEW_REQUESTS)
+            key in WITH_LINES
+            or reason in (NOT_CONTENDED, TOO_FEW_REQUESTS)
             or key.endswith("_ms")
             or key.startswith(("time_to_", "goodput_late", "goodput_slack"))
             or (summary["service_gap_bound"] is None and key in OF_THE_BOUND)
@@ -300,7 +561,7 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _alike(by_reason: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Merge the keys of reasons that differ only in numbers; the first reason stands for all."""
+    """Merge the keys of reasons that differ only in numbers, under the first of these reasons."""
     found: dict[str, tuple[str, list[str]]] = {}
     for reason, keys in by_reason.items():
         first, others = found.setdefault(NUMBER.sub("#", reason), (reason, []))

@@ -1,4 +1,4 @@
-"""A run's summary for people, at most ``MAX_WIDTH`` columns wide."""
+"""A run's summary as text of at most ``MAX_WIDTH`` columns."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fairbench.report.client_table import client_tables, is_crowd
-from fairbench.report.crowd import crowd_lines, ratio_lines, worst_clients
+from fairbench.report.client_table import (
+    client_tables,
+    crowd_lines,
+    is_crowd,
+    ratio_lines,
+    worst_clients,
+)
 from fairbench.report.result_lines import notes_of, results_of
 from fairbench.report.table import MAX_WIDTH, pairs_table, printed
-from fairbench.results.header import (
+from fairbench.report.verdict import verdict
+from fairbench.results.references import Reference
+from fairbench.results.store import Summary
+from fairbench.results.summary import (
     NOBODY_NAMED,
     cluster_line,
     details_line,
     is_nobody_named,
     trace_lines,
 )
-from fairbench.results.store import Summary
 
 
 def summary_text(
@@ -29,23 +36,31 @@ def summary_text(
     complete: bool = True,
     colour: bool = False,
     width: int = MAX_WIDTH,
+    reference: Reference | None = None,
 ) -> str:
-    """Return the output of ``render`` as lines of text, with or without ANSI colours."""
-    return printed(
-        render(summary, path=path, complete=complete, width=width), colour=colour, width=width
+    """Return a run's summary as text, with or without ANSI colours (see ``render``)."""
+    made = build_run_summary(
+        summary, path=path, complete=complete, width=width, reference=reference
     )
+    return printed(made, colour=colour, width=width)
 
 
-def render(
-    summary: Summary, *, path: Path, complete: bool = True, width: int = MAX_WIDTH
+def build_run_summary(
+    summary: Summary,
+    *,
+    path: Path,
+    complete: bool = True,
+    width: int = MAX_WIDTH,
+    reference: Reference | None = None,
 ) -> RenderableType:
-    """Render the summary: cluster, clients, then the numbers over all clients.
+    """Build a run's summary: verdict, cluster, clients, and numbers over all clients.
 
-    An undefined number is shown as ``-``, with the reason among the notes at the end. A percentile
-    that falls among unfinished programs is shown as ``> x``.
+    An undefined number is written as ``-``, and the notes at the end give the reason. A percentile
+    whose rank falls among unfinished programs is a lower bound, written as ``> x``.
     """
     blocks: list[RenderableType] = [
-        Text(cluster_line(summary), style="bold"),
+        *_verdict_lines(summary, reference),
+        Text(cluster_line(summary)),
         Text(details_line(summary)),
         *(Text(line) for line in trace_lines(summary)),
         *([Text(NOBODY_NAMED)] if is_nobody_named(summary) else []),
@@ -59,12 +74,19 @@ def render(
 def scored_text(
     summary: Summary, paths: str, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return ``summary_text`` for records that contain only requests."""
+    """Return the summary of records that contain only requests, as text like ``summary_text``."""
     heading = summary.get("layout")
+    first = _verdict_lines(summary)
     title = f"scored from records ({heading})" if heading else cluster_line(summary)
     return printed(
-        Group(Text(title, style="bold"), _body(summary, paths, width)), colour=colour, width=width
+        Group(*first, Text(title), _body(summary, paths, width)), colour=colour, width=width
     )
+
+
+def _verdict_lines(summary: Summary, reference: Reference | None = None) -> list[Text]:
+    """Return the verdict, if any, and an empty line."""
+    text = verdict(summary, reference)
+    return [Text(text, style="bold"), Text()] if text else []
 
 
 def _body(summary: Summary, files: str, width: int) -> RenderableType:
@@ -75,10 +97,10 @@ def _body(summary: Summary, files: str, width: int) -> RenderableType:
         pairs_table(results_of(summary)),
         pairs_table([*notes_of(summary), ("files", files)]),
     )
-    return Group(Text(), *_clients(summary, width), Text(), results, Text(), notes)
+    return Group(Text(), *_client_blocks(summary, width), Text(), results, Text(), notes)
 
 
-def _clients(summary: Summary, width: int) -> Iterator[RenderableType]:
+def _client_blocks(summary: Summary, width: int) -> Iterator[RenderableType]:
     if not is_crowd(summary):
         yield client_tables(summary, width)
         return

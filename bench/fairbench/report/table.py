@@ -1,4 +1,4 @@
-"""Tables for people, without borders and cut to a width, and names that stay distinct when cut."""
+"""Tables of text without borders, fitted to a width, and shortened names that stay distinct."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_WIDTH = 100
 
 
 def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
-    """Return lines of text of at most ``width`` columns, with or without ANSI colours."""
+    """Return lines of at most ``width`` characters, with or without ANSI colours."""
     console = Console(
         width=width, force_terminal=colour, color_system="standard" if colour else None
     )
@@ -27,9 +27,9 @@ def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
 
 
 def plain_table(*headings: str, gap: int = 2) -> Table:
-    """Return an empty table without borders: a column of labels, then numbers to the right.
+    """Return a table without rows and borders: a left-aligned column, then right-aligned columns.
 
-    ``gap`` is the space between columns. Without ``headings`` there are no columns yet.
+    ``gap`` is the number of spaces between columns. Without ``headings`` the table has no columns.
     """
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for number, heading in enumerate(headings):
@@ -51,10 +51,10 @@ def pairs_table(rows: Iterable[tuple[str, str]]) -> Table:
 def stacked(
     columns: Sequence[Column], make: Callable[[Sequence[Column]], Table], width: int
 ) -> RenderableType:
-    """Return one table of all columns, or several, each of at most ``width`` columns of text.
+    """Return all columns as one table or several tables of at most ``width`` characters each.
 
-    Columns with the lowest ``dropped`` go to the next table first. ``make`` builds a table of some
-    columns, including the labels of rows.
+    ``make`` builds a table of the given columns, with the labels of rows. If a table is too wide,
+    columns with the lowest ``Column.dropped`` move to the next table.
     """
 
     def fits(shown: Sequence[Column]) -> bool:
@@ -63,7 +63,7 @@ def stacked(
     tables: list[RenderableType] = []
     left = list(columns)
     while left or not tables:
-        shown = _first(left, fits)
+        shown = _fitting_columns(left, fits)
         tables += [Text(), make(shown)] if tables else [make(shown)]
         left = [one for one in left if one not in shown]
     return Group(*tables)
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 def first_fitting(layouts: Sequence[T], make: Callable[[T], Table], width: int) -> tuple[T, Table]:
-    """Return the first layout whose table has at most ``width`` columns of text, else the last."""
+    """Return the first layout whose table is at most ``width`` characters wide, else the last."""
     for layout in layouts:
         table = make(layout)
         if _is_within(table, width):
@@ -85,8 +85,10 @@ def _is_within(table: Table, width: int) -> bool:
     return Console(width=10 * width).measure(table).maximum <= width
 
 
-def _first(columns: list[Column], fits: Callable[[Sequence[Column]], bool]) -> list[Column]:
-    """Return the columns of the first table: at least one, so that every column is shown."""
+def _fitting_columns(
+    columns: list[Column], fits: Callable[[Sequence[Column]], bool]
+) -> list[Column]:
+    """Return the columns that fit into one table, at least one column."""
     for shown in fitting(columns):
         if shown and fits(shown):
             return shown
@@ -102,8 +104,8 @@ CUT = "…"
 def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters, in the middle.
 
-    If several names then become equal, their ends are kept instead; if that does not help, their
-    beginnings. Names that differ only in the middle may still become equal.
+    If shortened names coincide, all names are cut at the start instead; if names still coincide,
+    at the end. Names that differ only in the middle may remain equal.
     """
     given = tuple(dict.fromkeys(names))
     tried = [
@@ -113,19 +115,19 @@ def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
 
 
 def _cut(name: str, head: int, width: int) -> str:
-    """Return the first ``head`` characters, and as many of the last as fit."""
+    """Return the first ``head`` characters and as many of the last characters as fit ``width``."""
     if len(name) <= width:
         return name
     return f"{name[:head]}{CUT}{name[len(name) - (width - 1 - head) :]}"
 
 
 def cut_middle(name: str, width: int) -> str:
-    """Return a name in at most ``width`` characters, without its middle if it is longer."""
+    """Return a name in at most ``width`` characters; a longer name loses its middle."""
     return _cut(name, (width - 1) // 2, width)
 
 
 def folded_name(name: str, width: int) -> str:
-    """Return a name in lines of at most ``width`` characters, which end after a space or a ``+``.
+    """Return a name in lines of at most ``width`` characters that end after a space, + or slash.
 
     A part that is longer than a line is cut anywhere.
     """

@@ -1,4 +1,4 @@
-"""Floods and their harm in sentences, for a diagnosis and for a run's page."""
+"""Sentences on floods and the delays that floods cause, for diagnoses and pages of runs."""
 
 from __future__ import annotations
 
@@ -6,56 +6,60 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from fairbench.errors import printable
-from fairbench.files.times import Clock
-from fairbench.metrics.floods import Flood, Harm, floods, harm_of
-from fairbench.metrics.traffic import Overload, Traffic
+from fairbench.files.times import ClockTime
+from fairbench.metrics.traffic import Flood, Harm, Overload, Traffic, floods, harm_of
 from fairbench.report.numbers import number, percent
 
-MANY = 1000.0  # ratios above this are printed without decimals
-NAMED = 3  # number of victims that are named
+MANY = 1000.0  # a larger ratio is printed as "over 1,000"
+# minimum difference, as a fraction of the load, that larger floods must make to be mentioned
+LEAST_REST = 0.005
+NAMED = 3  # limit on the delayed clients that a sentence names
 TTFT = "time to first token"
 
 
-def flood_line(
-    traffic: Traffic, flood: Flood, *, several: bool = False, verb: str = "floods"
-) -> str:
-    """Return the client, time and size of a flood as a sentence.
+def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
+    """Return a sentence on a flood: the client, ``verb`` ("floods" or "bursts"), time and size.
 
-    Args:
-        several: Whether there are other floods, which are left out of the mean.
-        verb: What the client does.
+    The flood's share is of all load during the flood, so shares of simultaneous floods add up. If
+    there are larger floods, the sentence adds the share of the load without the larger floods.
     """
     name = printable(traffic.clients[flood.client])
     when = "throughout"
     if not flood.throughout:
         when = f"from {window(flood.start_s, flood.end_s, traffic.clock)}"
-    much = f"{flood.multiple:.0f} times" if flood.multiple < MANY else f"over {MANY:,.0f} times"
-    return (
-        f"{name} {verb} {when}: {flood.share:.0%} of the load in that time, {much} the mean of "
-        f"the {'clients that do not flood' if several else 'other clients'}."
-    )
+    if flood.rest > flood.share + LEAST_REST:
+        much = f"{flood.rest:.0%} of the load without larger floods"
+    else:
+        times = f"{flood.multiple:.0f}" if flood.multiple < MANY else f"over {MANY:,.0f}"
+        much = f"{times} times the mean of the other clients"
+    return f"{name} {verb} {when}: {flood.share:.0%} of the load in that time, {much}."
 
 
 def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: str) -> str:
-    """Return how many clients waited, when, how long, and which waited longest.
+    """Return a sentence on the delayed clients: how many, when, how long, and the longest delayed.
 
     Args:
-        heavy: How many clients flood.
+        heavy: Number of clients that flood.
     """
     others = len(traffic.clients) - heavy
-    worst = ", ".join(printable(traffic.clients[one.client]) for one in harm.victims[:NAMED])
-    more = " (longest: " + worst + ")" if len(harm.victims) > NAMED else f" ({worst})"
-    hurt = f"{len(harm.victims):,} of {others:,} other client{'s' if others > 1 else ''}"
-    verb = "are" if len(harm.victims) > 1 else "is"
+    worst = listed([printable(traffic.clients[one.client]) for one in harm.victims[:NAMED]])
+    count = len(harm.victims)
+    who = worst if count <= NAMED else f"{count:,} of {others:,} other clients"
+    more = f" ({worst} longest)" if count > NAMED else ""
     when = window(harm.start_s, harm.end_s, traffic.clock)
     return (
-        f"{hurt} {verb} hurt from {when}{more}: median {measured} {number(harm.median_s)} s, "
-        f"usually {number(harm.usual_s)} s, {basis}."
+        f"From {when}, {who} waited{more}: {'its' if count == 1 else 'their'} median {measured} "
+        f"{basis} was {number(harm.median_s)} s, otherwise {number(harm.usual_s)} s."
     )
 
 
+def listed(names: Sequence[str]) -> str:
+    """Return names as ``a, b and c``."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+
+
 class Shortfall(NamedTuple):
-    """A client that received little of its fair share, in its worst minute."""
+    """A client's fraction of its fair share in the run's worst minute."""
 
     client: str
     share: float
@@ -63,11 +67,11 @@ class Shortfall(NamedTuple):
     end_s: float
 
 
-class Judged(NamedTuple):
-    """Traffic with its floods and their harm; ``heavy`` are the names of heavy clients.
+class JudgedTraffic(NamedTuple):
+    """Traffic with its floods, the delays that floods cause, and the names of ``heavy`` clients.
 
-    ``bursts`` are floods of clients that the workload calls well-behaved. ``shortfall`` is that of
-    the worst minute, if a client received little in it.
+    ``bursts`` are floods of clients that the workload calls well-behaved. ``shortfall`` is the
+    worst minute of a run, if a client received much less than its fair share in that minute.
     """
 
     traffic: Traffic
@@ -80,24 +84,22 @@ class Judged(NamedTuple):
 
 def judged(
     traffic: Traffic, well_behaved: Collection[str] = (), shortfall: Shortfall | None = None
-) -> Judged:
-    """Return the traffic with its floods and their harm.
+) -> JudgedTraffic:
+    """Return the traffic with its floods and the delays that floods cause.
 
-    A client that is called ``well_behaved`` may burst, but does not flood.
+    A flood of a client in ``well_behaved`` is called a burst.
     """
     every = floods(traffic)
     found = tuple(one for one in every if traffic.clients[one.client] not in well_behaved)
     bursts = tuple(one for one in every if one not in found)
     heavy = tuple(dict.fromkeys(traffic.clients[one.client] for one in found))
-    return Judged(traffic, found, harm_of(traffic, found), heavy, bursts, shortfall)
+    return JudgedTraffic(traffic, found, harm_of(traffic, found), heavy, bursts, shortfall)
 
 
-def traffic_lines(found: Judged, basis: str, measured: str = TTFT) -> Iterator[str]:
-    """Yield the floods and bursts of the traffic and their harm; nothing without a flood."""
-    several = len(found.floods) + len(found.bursts) > 1
-    yield from (flood_line(found.traffic, one, several=several) for one in found.floods)
-    for one in found.bursts:
-        yield flood_line(found.traffic, one, several=several, verb="bursts")
+def traffic_lines(found: JudgedTraffic, basis: str, measured: str = TTFT) -> Iterator[str]:
+    """Yield a sentence per flood, burst and delay; nothing for traffic without floods."""
+    yield from (flood_line(found.traffic, one) for one in found.floods)
+    yield from (flood_line(found.traffic, one, "bursts") for one in found.bursts)
     if found.harm is not None:
         for part in found.harm.parts or (found.harm,):
             yield harm_line(found.traffic, part, len(found.heavy), measured, basis)
@@ -107,8 +109,8 @@ def traffic_lines(found: Judged, basis: str, measured: str = TTFT) -> Iterator[s
         yield "No other client waited noticeably longer than usual."
 
 
-def shortfall_line(found: Shortfall, clock: Clock | None) -> str:
-    """Return which client received little, how much and when, as a sentence."""
+def shortfall_line(found: Shortfall, clock: ClockTime | None) -> str:
+    """Return a sentence that says which client received how much of its fair share, and when."""
     when = window(found.start_s, found.end_s, clock)
     return (
         f"{printable(found.client)} received {percent(found.share)} of its fair share from {when}."
@@ -116,7 +118,7 @@ def shortfall_line(found: Shortfall, clock: Clock | None) -> str:
 
 
 def overload_line(traffic: Traffic, found: Overload, basis: str) -> str:
-    """Return that most clients wait, when and how long, as a sentence."""
+    """Return a sentence that says that most clients wait, when and how long."""
     why = "No single client causes it:" if len(traffic.clients) > 1 else "It is the only client:"
     who = f"{found.clients:,} of {len(traffic.clients):,} clients wait"
     return (
@@ -126,13 +128,12 @@ def overload_line(traffic: Traffic, found: Overload, basis: str) -> str:
     )
 
 
-def window_list(parts: Sequence[tuple[float, float]], clock: Clock | None = None) -> str:
-    """Return several times, such as ``150 to 200 s and 600 to 660 s``."""
-    texts = [window(*one, clock) for one in parts]
-    return " and ".join([", ".join(texts[:-1]), texts[-1]] if texts[1:] else texts)
+def window_list(parts: Sequence[tuple[float, float]], clock: ClockTime | None = None) -> str:
+    """Return several periods as text: ``150 to 200 s and 600 to 660 s``."""
+    return listed([window(*one, clock) for one in parts])
 
 
-def window(start_s: float, end_s: float, clock: Clock | None = None) -> str:
+def window(start_s: float, end_s: float, clock: ClockTime | None = None) -> str:
     """Return a period in whole seconds, with the clock's times if known."""
     dated = f" ({clock.window(start_s, end_s)})" if clock is not None else ""
     return f"{start_s:,.0f} to {end_s:,.0f} s{dated}"

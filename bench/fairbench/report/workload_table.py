@@ -1,4 +1,4 @@
-"""A workload's expected load for people, at most 100 columns wide."""
+"""A workload's expected load and a trace's contents, as text of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fairbench.errors import printable
 from fairbench.report.numbers import UNDEFINED, number, percent, whole_percent
-from fairbench.report.table import pairs_table, plain_table
+from fairbench.report.table import cut_apart, pairs_table, plain_table
+from fairbench.workloads.traces import ALL
 
 
 def checked(facts: Mapping[str, Any]) -> RenderableType:
-    """Render the facts of ``fairbench.execute.expected.check_facts``."""
+    """Build the table of a workload's expected load from ``execute.expected.check_facts``."""
     title = f"{facts['workload']}, scenario {facts['scenario']}, dp {facts['dp']} on {facts['gpu']}"
-    pairs = pairs_table(_pairs(facts))
+    pairs = pairs_table(_load_pairs(facts))
     surprises = [Text(f"! {text}", "yellow") for text in facts["surprises"]]
     blank = [Text()] if surprises else []
     return Group(
@@ -24,9 +26,9 @@ def checked(facts: Mapping[str, Any]) -> RenderableType:
     )
 
 
-def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _load_pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     wrong = facts["misbehaving"]
-    yield "clients", f"{facts['clients']:,}" + (f", of whom {wrong:,} misbehave" if wrong else "")
+    yield "clients", f"{facts['clients']:,}" + (f", of whom {wrong:,} are heavy" if wrong else "")
     time = "until all are sent" if facts["duration_s"] is None else f"in {facts['duration_s']:g} s"
     programs, requests = facts["programs"], facts["requests"]
     yield "programs", f"about {programs:,.0f} with {requests:,.0f} requests, {time}"
@@ -52,12 +54,12 @@ def _groups(facts: Mapping[str, Any]) -> Table:
     for heading in ("programs/s", "of one", "requests", "input", "cached", "output", "load"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in facts["groups"]:
-        called = row["clients"] + (" (misbehave)" if row["misbehaving"] else "")
+        called = row["clients"] + (" (heavy)" if row["misbehaving"] else "")
         table.add_row(
             Text(called),
             row["program"],
             number(row["programs_per_s"]),
-            _range(row, facts["duration_s"]),
+            _rate_range(row, facts["duration_s"]),
             number(row["requests_per_program"]),
             number(round(row["input_tokens"])),
             percent(row["endless_hit_rate"]),
@@ -67,9 +69,99 @@ def _groups(facts: Mapping[str, Any]) -> Table:
     return table
 
 
-def _range(row: Mapping[str, Any], duration_s: float | None) -> str:
+def _rate_range(row: Mapping[str, Any], duration_s: float | None) -> str:
     """Return the programs/s of the smallest and the largest client of a group."""
     if duration_s is None:
         return UNDEFINED
     low, high = (f"{row[f'{end}_programs'] / duration_s:.3g}" for end in ("smallest", "largest"))
     return low if low == high else f"{low}-{high}"
+
+
+LEAST = 1e-9  # a smaller number is the rounding error of a sum that should be 0
+BATCHED = 0.05  # fraction of the requests above which equal times are no coincidence
+NAME_WIDTH = 24  # limit on the characters of a client's name
+SHOWN = 20  # limit on the listed clients; the clients with the most requests are listed
+
+
+def inspected(facts: Mapping[str, Any]) -> RenderableType:
+    """Build the table of a trace's contents from ``facts_of_table``, "file" and "format"."""
+    blocks: list[RenderableType] = [Text(inspected_title(facts), style="bold")]
+    pairs = Table.grid(padding=(0, 2, 0, 0))
+    for label, text in _trace_pairs(facts):
+        pairs.add_row(label, text)
+    return Group(*blocks, Text(), pairs, Text(), _trace_clients(facts))
+
+
+def inspected_title(facts: Mapping[str, Any]) -> str:
+    """Return a trace's file name, format and hash, and which parts of the trace are synthetic."""
+    title = f"{printable(facts['file'])}: {facts['format']}, sha256 {facts['sha256'][:12]}"
+    return f"{title}; SYNTHETIC: {facts['synthetic']}" if facts["synthetic"] else title
+
+
+def _trace_pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "requests", f"{facts['requests']:,} in {facts['programs']:,} programs"
+    if facts["left_out"]:
+        yield "left out", f"{facts['left_out']:,} {facts['who_left_out']}"
+    unit = f", in {facts['unit']}" if facts.get("unit") else ""
+    end_s = facts.get("last_end_s")
+    answers = "" if end_s is None else f", {_time(end_s)} to the last answer's end"
+    yield "time", f"{_time(facts['span_s'])} from the first to the last{answers}{unit}"
+    mean, cv = _three_digits(facts["per_s"]), _three_digits(facts["cv"])
+    yield (
+        "rate",
+        f"{mean}/s on average, {_three_digits(facts['peak_per_s'])}/s in the busiest minute",
+    )
+    yield "burstiness", f"{cv} (coefficient of variation of the gaps; 1 for Poisson)"
+    if facts["batched_ratio"] > BATCHED:
+        batched = f"{facts['batched_ratio']:.1%} arrive at the same time as another request"
+        yield "batches", f"{batched}: --trace-spread"
+    for name in ("input", "output"):
+        ranks = ", ".join(f"P{p} {facts[f'{name}_p{p}']:,}" for p in (50, 90, 99))
+        mean, most = f"mean {facts[f'{name}_mean']:,.0f}", f"max {facts[f'{name}_max']:,}"
+        yield name, f"{facts[f'{name}_tokens']:,} tokens: {mean}, {ranks}, {most}"
+    several = f"{facts['shared_ratio']:.1%} of the input is in blocks that several requests share"
+    hits = f"an unlimited cache hits {facts['infinite_hit_rate']:.1%}"
+    yield "prefixes", f"{several}; {hits}" if facts["shared_ratio"] else "nothing is shared"
+    if column := facts.get("cached"):
+        yield "cached", f"{printable(column)} is not replayed; a column hash_ids replays cache hits"
+    names = {row["client"] for row in facts["clients"]}
+    nameless = (
+        f"; {ALL} stands for requests without a client" if ALL in names and len(names) > 1 else ""
+    )
+    if why := facts.get("nameless"):
+        nameless = f", {ALL}: {why}"
+    yield "clients", f"{len(names):,}{nameless}"
+
+
+def _trace_clients(facts: Mapping[str, Any]) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("client", max_width=NAME_WIDTH, no_wrap=True)
+    for name in ("requests", "share", "/s", "burst", "in P50", "P99", "out P50", "P99"):
+        table.add_column(name, justify="right")
+    largest = sorted(facts["clients"], key=lambda row: -row["requests"])
+    names = cut_apart((printable(row["client"]) for row in largest[:SHOWN]), NAME_WIDTH)
+    for row in largest[:SHOWN]:
+        table.add_row(
+            names[printable(row["client"])],
+            f"{row['requests']:,}",
+            f"{row['share']:.1%}",
+            *(_three_digits(row["per_s"]), _three_digits(row["cv"])),
+            *(f"{row[key]:,}" for key in ("input_p50", "input_p99", "output_p50", "output_p99")),
+        )
+    if len(largest) <= SHOWN:
+        return table
+    rest = sum(row["share"] for row in largest[SHOWN:])
+    return Group(table, Text(f"and {len(largest) - SHOWN:,} more with {rest:.1%} of the requests"))
+
+
+def _three_digits(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if LEAST <= value < 1000 else f"{value:,.0f}"
+
+
+def _time(seconds: float) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"

@@ -1,29 +1,43 @@
-"""Comparison of the runs of a sweep: their groups, and metrics that need several schedulers.
-
-A *place* is a configuration: an experiment without its scheduler. Runs at one place with one seed
-are compared with each other. A *cell* is a scheduler at one place, over all seeds.
-"""
+"""Comparisons of stored runs: all schedulers of a configuration, and pairs of schedulers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import exp, inf, isfinite, nan
 from pathlib import Path
 from typing import Any
 
 from fairbench.config.spec import without_given
-from fairbench.errors import DataError
-from fairbench.files.toml_text import read_toml
-from fairbench.metrics.client_summary import PERCENTS
-from fairbench.metrics.max_min import max_min
-from fairbench.metrics.metric import NOT_ALONE, NOT_CONTENDED
-from fairbench.results.grid import Experiment, key_of, labels, place_of
-from fairbench.results.intervals import combine
-from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, Summary, read_run
-from fairbench.results.summary_schema import check_summary
-from fairbench.results.sweep_store import SWEEP_FILE, AloneRows, SweepStore
-from fairbench.results.values import Value
+from fairbench.errors import DataError, UsageError
+from fairbench.files.formats import read_toml
+from fairbench.metrics.beside import RunBeside
+from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, metric_of
+from fairbench.metrics.metric import Better
+from fairbench.metrics.reasons import NOT_CONTENDED, Noted
+from fairbench.results.experiments import Experiment, differences, grid_labels, key_of, place_of
+from fairbench.results.intervals import (
+    LEVEL,
+    Decision,
+    Difference,
+    combine_summaries,
+    difference,
+    log_ratio,
+    mean_value,
+)
+from fairbench.results.store import (
+    EXPERIMENT,
+    MANIFEST,
+    SUMMARY,
+    SWEEP_FILE,
+    AloneRows,
+    StoredRun,
+    Summary,
+    SweepStore,
+    read_run,
+)
+from fairbench.results.summary import Value, check_summary, more_is_better, value_of, values_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +51,9 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class SchedulerResults:
-    """A scheduler in one configuration: both labels, and its runs over seeds.
+    """A scheduler in one configuration: labels of the configuration and scheduler, and the runs.
 
-    ``known`` is the combination of runs that are no longer stored.
+    ``known`` is the combined summary, if the runs are no longer stored.
     """
 
     place: str
@@ -50,7 +64,7 @@ class SchedulerResults:
     @cached_property
     def combined(self) -> Summary:
         """The result of ``intervals.combine`` on the runs' summaries."""
-        return self.known or combine([one.summary for one in self.runs])
+        return self.known or combine_summaries([one.summary for one in self.runs])
 
     @cached_property
     def by_seed(self) -> Mapping[int, ComparedRun]:
@@ -65,7 +79,7 @@ class SchedulerResults:
 
     @property
     def demand_limited(self) -> bool:
-        """Return whether queues were partly empty in some window, so that rates compare loads."""
+        """Return whether some run's queues were partly empty, so that rates reflect the demand."""
         return any(one.summary["demand_limited"] for one in self.runs)
 
 
@@ -78,8 +92,8 @@ def compare_sweep(path: Path) -> list[SchedulerResults]:
 def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[SchedulerResults]:
     """Return the cells of finished runs by configuration, in order of first appearance.
 
-    ``alone`` is by ``alone_key``; a client missing there has no sharing incentive. Raises DataError
-    if a run's experiment cannot be read.
+    ``alone`` maps ``alone_key`` to latencies of clients alone; a client without such a latency has
+    no sharing incentive. Raises DataError if a run's experiment cannot be read.
     """
     read = [(run, experiment_of(run)) for run in runs]
     keys = [alone_key(experiment) for _, experiment in read]
@@ -101,7 +115,7 @@ def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[S
 def cells_of(runs: Sequence[ComparedRun]) -> list[SchedulerResults]:
     """Return the cells of runs by configuration, in order of first appearance."""
     cells: dict[str, dict[str, list[ComparedRun]]] = {}
-    for run, label in zip(runs, labels([one.experiment for one in runs]), strict=True):
+    for run, label in zip(runs, grid_labels([one.experiment for one in runs]), strict=True):
         cells.setdefault(label.place, {}).setdefault(label.scheduler, []).append(run)
     return [
         SchedulerResults(place, scheduler, tuple(members))
@@ -119,13 +133,13 @@ def by_place(cells: Iterable[SchedulerResults]) -> dict[str, list[SchedulerResul
 
 
 def experiment_of(run: StoredRun) -> Experiment:
-    """Return the tables of a run's experiment file. Raises DataError if it cannot be read."""
+    """Return the tables of a run's experiment file. Raises DataError for an unreadable file."""
     path = run.path / EXPERIMENT
     return without_given(read_toml(path, str(path)))
 
 
 def alone_key(experiment: Experiment) -> str:
-    """Return the key of clients simulated alone, which depends on configuration and seed only."""
+    """Return the key of stored latencies of clients alone, by configuration and seed."""
     return key_of(place_of(experiment))
 
 
@@ -134,139 +148,70 @@ def compared_summary(
 ) -> dict[str, Any]:
     """Return a summary with the metrics that only a comparison can provide.
 
-    ``best_service_rate_tok_s`` is ``best``, the most that any scheduler delivered at this
-    configuration and seed. ``min_entitlement_best_ratio`` is the worst client's fraction of its
-    max-min fair share of this total. ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are those of
-    the worst-off well-behaved client. Each client gets ``entitlement_best_tok_s``,
-    ``entitlement_best_ratio`` and the incentives. Ratios of fair shares are undefined unless the
-    configuration was ``contended`` under some scheduler. ``upper_bounds`` lists incentives that are
-    upper bounds; lower bounds are in ``censored``. Reasons for nulls are in ``notes``.
+    ``best_service_rate_tok_s`` is ``best``: the largest service rate of any scheduler at this
+    configuration and seed. ``min_entitlement_best_ratio`` is the worst client's service over its
+    max-min fair share of ``best``. ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are the
+    incentives of the worst-off well-behaved client. Each client's row gets
+    ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and the client's incentives. Ratios to
+    fair shares are undefined unless the configuration was ``contended`` under some scheduler.
+    ``upper_bounds`` lists incentives that are upper bounds, ``censored`` lower bounds, and
+    ``notes`` the reasons for nulls.
     """
+    beside = RunBeside(summary, best, alone, contended=contended)
     notes, censored = dict(summary["notes"]), list(summary["censored"])
     upper_bounds: list[str] = []
 
-    def noted(key: str, ratio: Value) -> float | None:
-        if ratio.raw is None:
-            notes[key] = ratio.reason
-        elif ratio.bound:
-            (censored if ratio.bound == ">" else upper_bounds).append(key)
-        known: float | None = ratio.raw
-        return known
+    def known(key: str, value: float | Noted | None) -> float | None:
+        found = value if isinstance(value, Noted) else Noted(nan if value is None else value)
+        if isfinite(found.value):
+            if found.bound:
+                (censored if found.bound == ">" else upper_bounds).append(key)
+            return found.value
+        if found.reason:
+            notes[key] = found.reason
+        return None
 
-    clients = _entitled(summary["clients"], best)
-    if not contended:
-        notes["min_entitlement_best_ratio"] = NOT_CONTENDED
-        for client in clients:
-            client["entitlement_best_ratio"] = None
-            notes[f"clients.{client['client']}.entitlement_best_ratio"] = NOT_CONTENDED
-    incentives = {percent: _incentives(summary, alone, percent) for percent in PERCENTS}
-    for client in clients:
-        for percent, ratios in incentives.items():
-            key, name = f"sharing_incentive_p{percent}", client["client"]
-            ratio = ratios.get(name, Value(None, reason="it misbehaves"))
-            client[key] = noted(f"clients.{name}.{key}", ratio)
-    shares = [one["entitlement_best_ratio"] for one in clients]
-    additions = {
-        "best_service_rate_tok_s": best,
-        "min_entitlement_best_ratio": min((s for s in shares if s is not None), default=None),
-    }
-    for percent, ratios in incentives.items():
-        key = f"sharing_incentive_p{percent}"
-        additions[key] = noted(key, worst(list(ratios.values())))
+    additions: dict[str, Any] = {}
+    clients = [dict(client) for client in summary["clients"]]
+    for key, metric in CATALOGUE.items():
+        if metric.clients_beside:
+            for client, value in zip(clients, metric.clients_beside(beside), strict=True):
+                client[key] = known(f"{CLIENTS}{client['client']}.{key}", value)
+        if metric.beside:
+            additions[key] = known(key, metric.beside(beside))
     lists = {"clients": clients, "notes": notes, "censored": censored, "upper_bounds": upper_bounds}
     return {**summary, **additions, **lists}
 
 
-def _entitled(clients: Sequence[Mapping[str, Any]], best: float) -> list[dict[str, Any]]:
-    """Return the clients' rows with their max-min fair shares of the best total, in tokens/s."""
-    entitlement = max_min(
-        best,
-        [client["demand_tok_s"] or 0.0 for client in clients],
-        [client.get("weight", 1.0) for client in clients],
-    )
-    return [
-        {
-            **client,
-            "entitlement_best_tok_s": float(share),
-            "entitlement_best_ratio": (client["service_rate_tok_s"] or 0.0) / float(share)
-            if share > 0
-            else None,
-        }
-        for client, share in zip(clients, entitlement, strict=True)
-    ]
-
-
-def _incentives(summary: Summary, alone: AloneRows, percent: int) -> dict[str, Value]:
-    """Return the sharing incentive of each well-behaved client, by name."""
-    rows = {row["client"]: row for row in alone}
-    found = {}
-    for client in summary["clients"]:
-        name = client["client"]
-        if not client["misbehaving"]:
-            censored = f"clients.{name}.p{percent}_s" in summary["censored"]
-            ratio = incentive(client, rows.get(name), percent, censored=censored)
-            found[name] = ratio if summary["simulated"] else Value(None, reason=LIVE)
-    return found
-
-
-LIVE = "only for simulated runs, because a client alone is simulated"
-
-ClientRow = Mapping[str, Any]
-
-
-def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Value:
-    """Return one client's latency on the shared cluster over its latency alone on a part.
-
-    At most 1 means no reason to leave the shared cluster. If one of the two latencies is a bound,
-    so is the ratio. ``shared`` is the client's row of a summary, ``censored`` if the percentile is
-    a lower bound there. ``alone`` is its row of the simulation of clients alone.
-    """
-    key = f"p{percent}_s"
-    if alone is None:
-        return Value(None, reason=NOT_ALONE)
-    if shared.get(key) is None:
-        return Value(None, reason="its latency is undefined on the shared cluster")
-    if not alone.get(key):
-        return Value(None, reason="its latency is undefined alone on its part of the cluster")
-    alone_censored = key in alone["censored"]
-    if censored and alone_censored:
-        return Value(None, reason="both latencies are only lower bounds")
-    return Value(shared[key] / alone[key], ">" if censored else "<" if alone_censored else "")
-
-
-def worst(ratios: Sequence[Value]) -> Value:
-    """Return the largest ratio and its certainty; undefined if any is undefined."""
-    undefined = next((one for one in ratios if one.raw is None), None)
-    if not ratios or undefined:
-        return undefined or Value(None, reason="there is no well-behaved client")
-    at_least = max((one.raw for one in ratios if one.bound != "<"), default=0.0)
-    at_most = max((one.raw for one in ratios if one.bound == "<"), default=0.0)
-    if any(one.bound == ">" for one in ratios):
-        return Value(at_least, ">")
-    return Value(at_least) if at_least >= at_most else Value(at_most, "<")
-
-
 def runs_below(path: Path) -> Iterator[ComparedRun]:
-    """Yield a directory's runs: for a sweep with comparison metrics, else all below.
+    """Yield the runs below a directory; runs of a sweep have the sweep's comparison metrics.
 
-    Raises DataError if there is none, or if a run is unreadable or incomplete.
+    Raises DataError if no run is below the directory, or if a run is unreadable or incomplete.
     """
     if (path / SWEEP_FILE).exists():
         found = [run for cell in compare_sweep(path) for run in cell.runs]
     else:
-        folders = sorted(file.parent for file in path.rglob(MANIFEST) if not _hidden(file, path))
+        folders = sorted(
+            file.parent
+            for file in path.rglob(MANIFEST)
+            if not any(part.startswith(".") for part in file.relative_to(path).parts)
+        )
         stored = [read_run(folder) for folder in folders]
         found = [ComparedRun(run, experiment_of(run), run.summary) for run in stored]
     if not found:
         raise DataError(f"{path}: " + ("holds no run" if path.is_dir() else "no such directory"))
-    yield from whole(found)
+    yield from checked_runs(found)
 
 
-def whole(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
-    """Yield the runs. Raises DataError if one is unreadable or incomplete."""
+def checked_runs(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
+    """Yield the given runs. Raises DataError for an unreadable or incomplete run."""
     for run in runs:
         check_summary(run.summary, run.run.path / SUMMARY)
-        _check_experiment(run)
+        workload = run.experiment.get("workload")
+        present = {*run.experiment, *(workload if isinstance(workload, Mapping) else ())}
+        for key in ("name", "scenario", "dp", "scheduler", "seed"):
+            if key not in present:
+                raise DataError(f"{run.run.path / EXPERIMENT}: {key}: missing")
         if run.run.manifest.get("complete") is not True:
             raise DataError(
                 f"{run.run.path}: this run is incomplete and cannot be compared; finish it, "
@@ -275,14 +220,193 @@ def whole(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
         yield run
 
 
-def _check_experiment(run: ComparedRun) -> None:
-    """Raise DataError if an experiment file lacks the keys from which names are made."""
-    workload = run.experiment.get("workload")
-    present = {*run.experiment, *(workload if isinstance(workload, Mapping) else ())}
-    for key in ("name", "scenario", "dp", "scheduler", "seed"):
-        if key not in present:
-            raise DataError(f"{run.run.path / EXPERIMENT}: {key}: missing")
+# a change by a smaller fraction of the baseline is neither better nor worse
+LEAST_CHANGE = 0.0005
 
 
-def _hidden(file: Path, below: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(below).parts)
+@dataclass(frozen=True, slots=True)
+class MetricContrast:
+    """A metric of two schedulers: both means on the same seeds, and the paired difference.
+
+    ``more_seeds`` is the number of further seeds that would probably lead to a decision, or None
+    if no seeds, or too many, are needed, or more seeds would not help. ``ratios`` is the
+    difference of logarithms, which decides about times if defined.
+    """
+
+    metric: str
+    baseline: Value
+    other: Value
+    difference: Difference
+    decision: Decision
+    more_seeds: int | None
+    ratios: Difference | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The other scheduler's mean over the baseline's mean; None for bounds and for a mean of 0.
+
+        For times, the ratio is the geometric mean over the seeds.
+        """
+        if self.ratios is not None and self.ratios.mean is not None:
+            return exp(self.ratios.mean)
+        if self.difference.bounded or not self.baseline.raw:
+            return None
+        return float(self.other.raw / self.baseline.raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """A scheduler (or experiment) compared with the baseline.
+
+    ``left_out`` are seeds that only one of both has. ``unlike`` are keys of the experiments that
+    differ, except the scheduler.
+    """
+
+    baseline: SchedulerResults
+    other: SchedulerResults
+    seeds: tuple[int, ...]
+    left_out: tuple[int, ...]
+    unlike: tuple[str, ...]
+    metrics: tuple[MetricContrast, ...]
+
+
+def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
+    """Return the cells of runs that can be paired by seed.
+
+    Raises DataError for two runs of one experiment and seed.
+    """
+    sides = cells_of(list(runs))
+    for side in sides:
+        for run in side.runs:
+            if (other := side.by_seed[int(run.summary["seed"])]) is not run:
+                raise DataError(
+                    f"{run.run.path} and {other.run.path} have the same experiment and "
+                    "seed; keep one of them, or compare their directories"
+                )
+    return sides
+
+
+def sides_below(path: Path) -> list[SchedulerResults]:
+    """Return the cells of a directory's runs.
+
+    Raises the errors of ``runs_below`` and ``sides_of``.
+    """
+    return sides_of(runs_below(path))
+
+
+def contrast(
+    baseline: SchedulerResults, other: SchedulerResults, metrics: Sequence[str]
+) -> Contrast:
+    """Compare a scheduler with the baseline. Raises UsageError if the two have no common seed."""
+    seeds = sorted(baseline.by_seed.keys() & other.by_seed.keys())
+    if not seeds:
+        raise UsageError(
+            f"{baseline.scheduler} has {seed_text(baseline.by_seed)} and {other.scheduler} has "
+            f"{seed_text(other.by_seed)}: a comparison needs seeds that both have"
+        )
+    left_out = sorted(baseline.by_seed.keys() ^ other.by_seed.keys())
+    places = [place_of(side.first.experiment) | {"seed": None} for side in (other, baseline)]
+    return Contrast(
+        baseline,
+        other,
+        tuple(seeds),
+        tuple(left_out),
+        tuple(differences(*places)),
+        tuple(_metric(baseline, other, seeds, metric) for metric in metrics),
+    )
+
+
+def _metric(
+    baseline: SchedulerResults, other: SchedulerResults, seeds: Sequence[int], metric: str
+) -> MetricContrast:
+    first, second = (
+        [value_of(side.by_seed[seed].summary, metric) for seed in seeds]
+        for side in (baseline, other)
+    )
+    pairs = [one for one in zip(first, second, strict=True) if None not in (one[0].raw, one[1].raw)]
+    entry = metric_of(metric)
+    found = difference(first, second, most=entry.most if entry else inf)
+    ratios = log_ratio(first, second) if entry and entry.unit == "s" else None
+    deciding = ratios or found
+    decision = deciding.decision(entry.better if entry else Better.NEITHER)
+    row = MetricContrast(
+        metric,
+        mean_value([one for one, _ in pairs]),
+        mean_value([one for _, one in pairs]),
+        found,
+        decision,
+        deciding.more_seeds() if decision is Decision.INCONCLUSIVE else None,
+        ratios,
+    )
+    is_small = row.ratio is not None and abs(row.ratio - 1) < LEAST_CHANGE
+    judged = decision in (Decision.BETTER, Decision.WORSE)
+    return replace(row, decision=Decision.SAME) if judged and is_small else row
+
+
+def known_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
+    """Return the metrics over all clients of some runs that have a better direction."""
+    keys = dict.fromkeys(key for side in sides for key in values_of(side.first.summary))
+    entries = {key: metric_of(key) for key in keys if not key.startswith(CLIENTS)}
+    return [key for key, entry in entries.items() if entry and entry.better is not Better.NEITHER]
+
+
+def check_metrics(metrics: Iterable[str], sides: Iterable[SchedulerResults]) -> None:
+    """Raise UsageError for a metric that no run has, or that has no better direction.
+
+    A client's metric is ``clients.NAME.KEY``.
+    """
+    known = {key for side in sides for key in values_of(side.first.summary)}
+    for metric in metrics:
+        more_is_better(metric, known)
+
+
+def seed_text(seeds: Iterable[int]) -> str:
+    """Return ``seed 3``, ``seeds 0 to 4`` or ``seeds 0, 2, 7``."""
+    listed = sorted(seeds)
+    if len(listed) == 1:
+        return f"seed {listed[0]}"
+    together = listed[-1] - listed[0] == len(listed) - 1
+    return "seeds " + (f"{listed[0]} to {listed[-1]}" if together else ", ".join(map(str, listed)))
+
+
+def contrast_json(contrasts: Sequence[Contrast]) -> dict[str, Any]:
+    """Return contrasts as JSON types; undefined and unknown values are None."""
+    return {"level": LEVEL, "comparisons": [_as_json(one) for one in contrasts]}
+
+
+def _as_json(one: Contrast) -> dict[str, Any]:
+    return {
+        "place": one.baseline.place,
+        "baseline": one.baseline.scheduler,
+        "other": one.other.scheduler,
+        "seeds": list(one.seeds),
+        "seeds_left_out": list(one.left_out),
+        "unlike": list(one.unlike),
+        "metrics": {row.metric: _metric_json(row) for row in one.metrics},
+    }
+
+
+def _factor(row: MetricContrast, end: str) -> float | None:
+    value = getattr(row.ratios, end, None)
+    return None if value is None else exp(value)
+
+
+def _metric_json(row: MetricContrast) -> dict[str, Any]:
+    found, entry = row.difference, metric_of(row.metric)
+    return {
+        "better": entry.better.value if entry else "",
+        "baseline": row.baseline.raw,
+        "other": row.other.raw,
+        "ratio_to_baseline": row.ratio,
+        "difference": found.mean,
+        "low": found.low,
+        "high": found.high,
+        "ratio_low": _factor(row, "low"),
+        "ratio_high": _factor(row, "high"),
+        "p": (row.ratios or found).p,
+        "runs": found.runs,
+        "undefined": found.undefined,
+        "bounded": found.bounded,
+        "decision": row.decision.value,
+        "more_seeds": row.more_seeds,
+    }

@@ -1,25 +1,24 @@
-"""Several runs of one experiment, seed by seed, as means with 95% intervals (Student's t).
-
-Every number of a summary, percentiles included, is one value per run; over seeds, which draw the
-load, the values are independent, and the interval is for their mean. The interval is exact for
-normal values, even for few; for skewed values its coverage is lower (docs/guide/compare.md).
-"""
+"""Confidence intervals of means and paired differences over seeds, and decisions from these."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
-from math import atan, cos, fsum, inf, pi, sin, sqrt, tan
+from math import atan, cos, fsum, inf, log, pi, sin, sqrt, tan
 from typing import Any, NamedTuple
 
 from fairbench.metrics.catalogue import metric_of
+from fairbench.metrics.metric import Better
 from fairbench.results.store import Summary
+from fairbench.results.summary import Value
 
-HALVINGS = 60  # halvings of a quarter turn, beyond the digits of a float
+HALVINGS = 60  # bisection steps on an angle of 90 degrees, enough for all digits of a float
 
 
 def central(t: float, degrees: int) -> float:
-    """Return the probability of a value between ``-|t|`` and ``|t|``; ValueError for 0 degrees."""
+    """Return Student's probability of a value between ``-|t|`` and ``|t|``."""
     if degrees < 1:
         raise ValueError(f"{degrees} degrees of freedom: must be at least 1")
     return _central(atan(abs(t) / sqrt(degrees)), degrees)
@@ -29,22 +28,22 @@ def two_sided_p(t: float, degrees: int) -> float:
     """Return the probability of a value of Student's t at least as far from 0 as ``t``.
 
     The series is finite for whole degrees of freedom (Abramowitz and Stegun 26.7.3-4). numpy has no
-    t distribution, and scipy would be the largest dependency.
+    t distribution, and scipy would be the project's largest dependency.
     """
     return max(0.0, 1.0 - central(t, degrees))
 
 
 @lru_cache(maxsize=4096)
 def quantile(probability: float, degrees: int) -> float:
-    """Return the quantile of a probability, which is at least 1/2 and less than 1.
+    """Return Student's quantile of a probability of at least 1/2 and less than 1.
 
-    Raises ValueError for another probability, and for less than one degree of freedom.
+    Raises ValueError for a probability outside this range, and for less than one degree of freedom.
     """
     if not 0.5 <= probability < 1:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
     wanted = 2 * probability - 1
     low, high = 0.0, pi / 2
-    central(0.0, degrees)  # raises for an invalid number of degrees
+    central(0.0, degrees)  # this call raises ValueError for less than one degree of freedom
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if _central(middle, degrees) < wanted:
@@ -66,14 +65,14 @@ def _central(angle: float, degrees: int) -> float:
     return (angle + sin(angle) * total) * 2 / pi if odd else sin(angle) * total
 
 
-INTERVALS_FILE = "intervals.json"  # a directory with this file holds repeated runs
+INTERVALS_FILE = "intervals.json"  # file name that marks a directory of repeated runs
 LEVEL = 0.95
-# description of a number with an interval, for people
+# words that describe a mean with its interval
 METHOD = "mean and 95% interval (Student's t)"
 
 
 class MeanInterval(NamedTuple):
-    """A mean with its confidence interval; a single value has no interval."""
+    """A mean with its confidence interval; the mean of a single value has no interval."""
 
     mean: float
     low: float | None
@@ -104,13 +103,13 @@ def deviation(values: Sequence[float]) -> float:
     return sqrt(fsum((value - average) ** 2 for value in values) / (len(values) - 1))
 
 
-def combine(summaries: Sequence[Summary]) -> dict[str, Any]:
+def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
     """Combine the runs' summaries: every metric becomes ``{mean, low, high, runs}`` or null.
 
-    ``runs`` is the number of runs that define the metric; with a single one ``low`` and ``high``
-    are null. ``lower_bound`` is true if some values are lower bounds, so that only ``low`` bounds
-    the mean. ``upper_bound`` is its counterpart for upper bounds (null if both occur). Facts that
-    all runs share (scheduler, workload ...) and that are not metrics stay plain values.
+    ``runs`` is the number of runs that define the metric; for a single run ``low`` and ``high``
+    are null. ``lower_bound`` is true if some values are lower bounds, so that the true mean may
+    exceed ``high``. ``upper_bound`` is the counterpart for upper bounds. A metric with both kinds
+    of bounds is null. Facts that all runs share, such as the scheduler, stay plain values.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},
@@ -142,11 +141,11 @@ def _combine_flat(
             combined[key] = first
             continue
         kinds = [kind for kind in bounds if prefix + key in bounds[kind]]
-        combined[key] = _interval(values, kinds, metric.most)
+        combined[key] = _metric_interval(values, kinds, metric.most)
     return combined
 
 
-def _interval(
+def _metric_interval(
     values: Sequence[float | None], bounds: Sequence[str], most: float
 ) -> dict[str, Any] | None:
     defined = [float(value) for value in values if value is not None]
@@ -154,3 +153,190 @@ def _interval(
         return None
     interval: dict[str, Any] = t_interval(defined, least=0.0, most=most)._asdict()
     return interval | {"runs": len(defined)} | dict.fromkeys(bounds, True)
+
+
+# minimum relative difference: processors sum in different orders, with smaller effects
+ROUNDING = 1e-12
+POWER = 0.8  # the number of further seeds is chosen for this probability of a decision
+MIXED = "some values are only lower bounds, others only upper bounds"
+MOST_SEEDS = 1000  # a difference that needs more seeds is too small to matter
+
+
+class Decision(StrEnum):
+    """The conclusion about the second scheduler of a pair."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    SAME = "same"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The second scheduler's values minus the first scheduler's values on the same seeds.
+
+    ``runs`` is the number of seeds in which both schedulers have a value, ``undefined`` the number
+    of other seeds. ``low`` and ``high`` are the ends of the interval of ``mean``, None if unknown.
+    ``deviation`` is the standard deviation of single differences, and ``p`` the two-sided p-value
+    of no difference. Both are None for fewer than two differences, and ``p`` is None for bounds.
+    """
+
+    runs: int
+    undefined: int
+    mean: float | None
+    low: float | None = None
+    high: float | None = None
+    deviation: float | None = None
+    p: float | None = None
+    bounded: bool = False
+
+    @property
+    def decisive(self) -> int | None:
+        """Return the sign of a significant difference, 0 for equal values, None if inconclusive.
+
+        The result is None if a value is missing, because values are rarely missing by chance.
+        """
+        if self.undefined or self.runs < 2:
+            return None
+        if self.mean == 0 and self.deviation == 0 and not self.bounded:
+            return 0
+        if self.low is not None and self.low > 0:
+            return 1
+        return -1 if self.high is not None and self.high < 0 else None
+
+    @property
+    def exact(self) -> bool:
+        """Return whether all seeds have the same difference up to rounding, which is not 0."""
+        if not self.mean or self.deviation is None:
+            return False
+        return self.deviation <= ROUNDING * abs(self.mean)
+
+    def decision(self, better: Better) -> Decision:
+        """Return the conclusion for a metric with the given better direction."""
+        sign = self.decisive
+        if sign is None:
+            return Decision.INCONCLUSIVE
+        if sign == 0:
+            return Decision.SAME
+        return Decision.BETTER if (sign > 0) is (better is Better.MORE) else Decision.WORSE
+
+    @property
+    def obstacle(self) -> str:
+        """The reason why more seeds would not lead to a decision; "" if more seeds might."""
+        if self.undefined:
+            return f"undefined in {self.undefined} of {self.runs + self.undefined} seeds"
+        known = self.high if self.mean is not None and self.mean < 0 else self.low
+        return "only bounds are known" if self.bounded and known is None and self.runs else ""
+
+    def more_seeds(self, level: float = LEVEL) -> int | None:
+        """Estimate how many more seeds are needed at this mean and spread; None if too many.
+
+        Mean and spread are estimates from few seeds, so the returned number is a rough guide.
+        """
+        if self.deviation is None or self.mean is None or self.obstacle:
+            return None
+        needed = seeds_needed(self.mean, self.deviation, level)
+        return None if needed is None else max(1, needed - self.runs)
+
+
+def difference(
+    first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL, most: float = inf
+) -> Difference:
+    """Return the paired difference of two schedulers' values, which have the same order of seeds.
+
+    Values are between 0 and ``most``, so differences are between -``most`` and ``most``. Raises
+    DataError for a value that is not a number, and ValueError for different numbers of values.
+    """
+    pairs = list(zip(first, second, strict=True))
+    defined = [pair for pair in pairs if pair[0].raw is not None and pair[1].raw is not None]
+    undefined = len(pairs) - len(defined)
+    if not defined:
+        return Difference(0, undefined, None)
+    deltas = [_delta(*pair) for pair in defined]
+    bound = bound_of_difference([one for one, _ in defined], [one for _, one in defined])
+    average, low, high = t_interval(deltas, level=level, least=-most, most=most)
+    if len(deltas) < 2:
+        return Difference(1, undefined, average, bounded=bound != "")
+    spread = deviation(deltas)
+    return Difference(
+        len(deltas),
+        undefined,
+        average,
+        low if bound in ("", ">") else None,
+        high if bound in ("", "<") else None,
+        spread,
+        None if bound != "" else _p(average, spread, len(deltas)),
+        bound != "",
+    )
+
+
+def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
+    """Return the difference of logarithms, for values that differ by factors.
+
+    The result is None unless all values are known. Logarithms make relative changes comparable: if
+    a wait falls to a tenth in every seed, differences in seconds vary and may be inconclusive.
+    """
+    both = [*first, *second]
+    if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):
+        return None
+    logs = [[Value(log(_finite_number(one))) for one in side] for side in (first, second)]
+    return difference(*logs)
+
+
+def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:
+    """Return how many seeds detect a mean difference with a power of ``POWER``.
+
+    ``spread`` is the standard deviation of single differences. The formula is the usual one with
+    quantiles of t. The result is None for more than ``MOST_SEEDS``.
+    """
+
+    def enough(seeds: int) -> bool:
+        reach = quantile((1 + level) / 2, seeds - 1) + quantile(POWER, seeds - 1)
+        return reach * spread <= abs(effect) * sqrt(seeds)
+
+    if effect == 0 or not enough(MOST_SEEDS):
+        return None
+    # low: a number of seeds that is not enough; high: a number that is enough
+    low, high = 1, MOST_SEEDS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _delta(first: Value, second: Value) -> float:
+    before, after = _finite_number(first), _finite_number(second)
+    change = after - before
+    return 0.0 if abs(change) <= ROUNDING * max(abs(before), abs(after)) else change
+
+
+def _finite_number(value: Value) -> float:
+    return float(value.raw if value.is_number else value.exact)
+
+
+def bound_of_difference(first: Sequence[Value], second: Sequence[Value]) -> str | None:
+    """Return how the differences (second minus first) bound the true differences.
+
+    The result is ``>`` for lower bounds, ``<`` for upper bounds, "" if all differences are exact,
+    and None if lower and upper bounds both occur.
+    """
+    above = any(one.bound == ">" for one in second) or any(one.bound == "<" for one in first)
+    below = any(one.bound == "<" for one in second) or any(one.bound == ">" for one in first)
+    return None if above and below else ">" if above else "<" if below else ""
+
+
+def _p(average: float, spread: float, runs: int) -> float:
+    if spread == 0:
+        return 1.0 if average == 0 else 0.0
+    return two_sided_p(average / spread * sqrt(runs), runs - 1)
+
+
+def mean_value(values: Sequence[Value]) -> Value:
+    """Return the mean of numeric values; the mean is a bound if some value is a bound.
+
+    The mean is undefined without values, and if lower and upper bounds both occur.
+    """
+    bounds = {value.bound for value in values if value.bound}
+    if not values or len(bounds) > 1:
+        return Value(None, reason=MIXED if values else "")
+    return Value(fsum(map(_finite_number, values)) / len(values), bounds.pop() if bounds else "")

@@ -1,4 +1,4 @@
-"""The manifest: the origin of a result, by versions, commit, machine and times."""
+"""The manifest of a run: software versions, commit, machine and times."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
+from fairbench import workloads
 from fairbench.config import ExperimentSpec, identity
-from fairbench.config.backend import NO_PROFILE
-from fairbench.config.flags.flag import SIM
-from fairbench.config.server_args import without_secrets
-from fairbench.results.chosen import CHOSEN, chosen_of
+from fairbench.config.backend import NO_PROFILE, without_secrets
+from fairbench.config.flag import SIM
+from fairbench.results.experiments import CHOSEN, chosen_of
 from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.params import cost_names
 from fairbench.schedulers.registry import user_files
@@ -33,7 +33,7 @@ LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """The start of a run, as a date and on the clocks (seconds)."""
+    """The start of a run: date and time, elapsed-time clock and CPU clock (seconds)."""
 
     started: datetime
     wall_s: float
@@ -56,13 +56,12 @@ class Stopwatch:
 def _trace(workload: WorkloadSpec) -> dict[str, str]:
     if not workload.plays_trace:
         return {}
-    from fairbench.workloads.trace_workload import trace_manifest
 
-    return trace_manifest(workload)
+    return workloads.trace_manifest(workload)
 
 
 def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) -> dict[str, Any]:
-    """Return the facts about a run that are neither its spec nor its result."""
+    """Return the facts about a run beside its spec and its result, as JSON types."""
     return {
         "schema_version": SCHEMA_VERSION,
         "complete": complete,
@@ -102,13 +101,13 @@ def _router(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _own_files(key: str, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """Return the SHA-256 of the user's files by path, under ``key``; nothing without files."""
+    """Return ``{key: {path: SHA-256}}`` for the user's files; an empty dictionary without files."""
     digests = {str(path): sha256(path.read_bytes()).hexdigest() for path in paths}
     return {key: digests} if digests else {}
 
 
 def git_state(package: Path) -> dict[str, Any] | None:
-    """Return commit and dirty flag of fairbench's own checkout, or None."""
+    """Return commit and dirty flag of the git checkout that holds fairbench, or None."""
     root = package.parent.parent
     if not ((root / ".git").exists() and package == root / "bench" / "fairbench"):
         return None
@@ -120,7 +119,7 @@ def git_state(package: Path) -> dict[str, Any] | None:
 
 
 def _output(*command: str) -> str | None:
-    """Return the output of a command, or None if it fails."""
+    """Return the output of a command, or None if the command fails."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, errors="replace"
@@ -139,9 +138,8 @@ def library_version(library: str) -> str | None:
 
 
 TIMEOUT_S = 20.0
-MAX_VERSION = 200  # most characters of a version
-# Run by the Python next to a script: prints the distribution whose entry point has the script's
-# name.
+MAX_VERSION = 200  # limit on the characters of a version
+# Program for the Python beside a script: print the distribution that installed the script.
 OWNER = """
 import sys
 from importlib.metadata import entry_points
@@ -161,7 +159,8 @@ def program_version(program: str) -> str | None:
     return said.splitlines()[0][:MAX_VERSION] if said else None
 
 
-OWN_CODE = (".py", ".json", ".toml")  # suffixes of the files of our package that decide results
+# suffixes of fairbench's files whose content can change results
+OWN_CODE = (".py", ".json", ".toml")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""New directories, created with the folders above or not at all, and the lock of a run's folder."""
+"""New directories with their parent folders, and the lock of a run's folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def check_writable(parent: Path, named: str = "result_dir") -> None:
     with writing(parent, named):
         existing = next(path for path in (parent, *parent.parents) if _exists(path))
         for part in parent.parts:
-            _exists(existing / part)  # fails if the name is longer than file systems allow
+            # this raises OSError for a name that is too long for the file system
+            _exists(existing / part)
         with tempfile.TemporaryDirectory(dir=existing, prefix=".check-"):
             pass
 
@@ -36,7 +37,7 @@ def _exists(path: Path) -> bool:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the file's name to an OSError without one, as for a full disk."""
+    """Add the file's name to an OSError that has no file name, such as the error of a full disk."""
     try:
         yield
     except OSError as error:
@@ -46,8 +47,8 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def created(parent: Path) -> Iterator[None]:
-    """Create ``parent`` and the folders above; remove the empty ones if the block fails.
+def removing_new_folders(parent: Path) -> Iterator[None]:
+    """Create ``parent`` with its parent folders; remove new empty folders if the block fails.
 
     Raises UsageError if a folder cannot be created.
     """
@@ -61,24 +62,25 @@ def created(parent: Path) -> Iterator[None]:
         yield
     except BaseException:
         for path in reversed(new):
-            with suppress(OSError):  # another run has written into it
+            # the folder is not empty, because another run has written into the folder
+            with suppress(OSError):
                 path.rmdir()
         raise
 
 
 @contextmanager
-def made(parent: Path) -> Iterator[None]:
-    """Do as ``created``; an OSError in the block is a UsageError that names ``parent``."""
-    with writing(parent, "result_dir"), created(parent):
+def making_parents(parent: Path) -> Iterator[None]:
+    """Create ``parent`` like ``removing_new_folders``; turn an OSError into a UsageError."""
+    with writing(parent, "result_dir"), removing_new_folders(parent):
         yield
 
 
 def fresh_directory(parent: Path, name: str) -> Path:
     """Create a new, empty directory in ``parent``, named ``name`` or ``name.2`` and so on.
 
-    Raises UsageError if that fails, and then leaves nothing behind.
+    Raises UsageError if the directory cannot be created; no folder remains in that case.
     """
-    with made(parent):
+    with making_parents(parent):
         for target in _names(parent / name):
             with suppress(FileExistsError):
                 target.mkdir()
@@ -94,25 +96,26 @@ def _names(wanted: Path) -> Iterator[Path]:
 
 
 def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
-    """Rename to the wanted name or, if it is taken, to the first free ``name.2``, ..."""
+    """Rename a directory to ``wanted``, or to the first free name of ``wanted.2`` and so on."""
     for target in _names(wanted):
         if not target.exists():
             try:
                 return hidden.rename(target)
             except OSError:
-                # Another run may have taken the name meanwhile; its directory is not empty.
+                # Another run may have created a directory of this name, which is not empty, in the
+                # meantime.
                 if not target.exists():
                     raise
     raise AssertionError("names never end")
 
 
-FOLDER = "live"  # name of the subdirectory for a live run's records
+FOLDER = "live"  # name of the subdirectory for records of a live run in progress
 LOCK_FILE = ".lock"
 
 
 @contextmanager
 def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
-    """Open the folder of a run, created if needed, for one process at a time.
+    """Open the folder of a run in progress for one process at a time; create a missing folder.
 
     Raises UsageError while another process holds the folder. The system releases the folder when
     that process dies.

@@ -1,24 +1,66 @@
-"""Facts of a run that metrics need: window, bound by a theorem, costs, and limits of a fit."""
+"""Facts and tables of a run from which metrics are computed: window, bound, costs and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from math import inf, nextafter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, NoBound, ServiceBound, ServiceWeights
+from fairbench.errors import DataError, UsageError, choose_from
+from fairbench.files.times import MAX_TIME_S
 from fairbench.hardware.catalogue import is_known, load_profile
-from fairbench.hardware.timing import ProfileCosts
-from fairbench.metrics.records import PLAIN, Client, Facts, FitLimits, LoneStep, Padding, Window
+from fairbench.hardware.timing import ProfileCosts, TimingProfile
+from fairbench.metrics.catalogue import (
+    CATALOGUE,
+    CLIENTS,
+    key_of,
+    known_key,
+    metric_name,
+    metric_of,
+    short_of,
+)
+from fairbench.metrics.entries import MEMORY, SESSIONS, SIDES
+from fairbench.metrics.metric import Better, Of
+from fairbench.metrics.reasons import LATENCIES, NO_VICTIM
+from fairbench.metrics.records import (
+    FINISHED,
+    PLAIN,
+    REFUSED,
+    STATUS_NAMES,
+    UNFINISHED,
+    Client,
+    Facts,
+    FitLimits,
+    LoneStep,
+    Padding,
+    Programs,
+    Requests,
+    Service,
+    Table,
+    Window,
+    WorkPrices,
+)
 from fairbench.metrics.shown_percentiles import chosen_percentiles, parse_percentiles
+from fairbench.metrics.tables import NOBODY, Memory, Tables
 from fairbench.results.store import StoredRun
 from fairbench.schedulers.base import LocalScheduler, Router
-from fairbench.targets import written_targets
+from fairbench.targets import NO_TARGETS, written_targets
+from fairbench.tenants import named_below, tenants_of
 from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.plan import ClientPlan
+from fairbench.workloads.plan import ClientPlan, waits_for_earlier
 
-SESSION = "session"  # a kind of programs; other kinds state whether they have pauses
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from fairbench.engine.contract import EngineContract
+
+
+SESSION = "session"  # the kind of programs that are recorded sessions
 
 
 def run_facts(
@@ -33,8 +75,13 @@ def run_facts(
     bound_unavailable: str,
     fit: FitLimits | None = None,
     lone: LoneStep | None = None,
+    prices: WorkPrices | None = None,
 ) -> Facts:
-    """Return the facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 if unknown."""
+    """Return the facts of a run that ended at ``end_s`` seconds.
+
+    A ``pool_tokens`` of 0 means that the size of the KV pool is unknown.
+    """
+    plans = tuple(plans)
     return Facts(
         clients=tuple(
             Client(
@@ -58,6 +105,8 @@ def run_facts(
         tenant_weights=spec.tenant_weights,
         sessions=has_sessions(spec.workload),
         prefill_workers=spec.prefill,
+        prices=prices,
+        closed_loop=frozenset(at for at, plan in enumerate(plans) if waits_for_earlier(plan)),
     )
 
 
@@ -68,7 +117,7 @@ def stored_facts(
     bound_unavailable: str = "",
     percentiles: tuple[int, ...] = (),
 ) -> Facts:
-    """Return a stored run's facts for any window; ``percentiles`` override its own."""
+    """Return a stored run's facts for the given window and ``percentiles``."""
     summary = run.summary
     return Facts(
         clients=tuple(
@@ -110,7 +159,7 @@ def has_sessions(workload: WorkloadSpec) -> bool:
 
 
 def padding_of(plan: ClientPlan) -> Padding:
-    """Return the part of a client's requests that is padding."""
+    """Return the fraction of a client's requests that is padding."""
     if plan.disguise is None:
         return PLAIN
     return Padding(plan.disguise.padding_tokens, plan.disguise.output_multiple)
@@ -137,6 +186,47 @@ def lone_step(profile_id: str) -> LoneStep | None:
     return LoneStep(profile.decode_ps(1, 0) / PS_PER_S, profile.context_ps / PS_PER_S)
 
 
+def work_prices(profile: TimingProfile, *, pass_tokens: int, batch: int, mixed: bool) -> WorkPrices:
+    """Return the least GPU times of requests with a timing profile.
+
+    Args:
+        profile: Iteration times of the GPU and model.
+        pass_tokens: Limit on the tokens of a prefill pass, or of a mixed step.
+        batch: Limit on the sequences of a decode step.
+        mixed: Whether prompt tokens and decoded tokens share a step.
+    """
+    c = profile.coefficients_ms
+
+    def linear_s(tokens: int) -> float:
+        return profile.decode_ps(tokens, 0) / PS_PER_S - c["c_nd"] * tokens / 1000
+
+    token_s = (linear_s(pass_tokens) + c.get("c_pf", 0.0) / 1000) / pass_tokens
+    if mixed:
+        token_s = linear_s(pass_tokens) / pass_tokens
+    own_s = token_s if mixed else linear_s(batch) / batch
+    return WorkPrices(
+        token_s=token_s,
+        request_s=c["c_npf"] / 1000,
+        attention_s=c["c_A"] / 1000,
+        read_s=c["c_K"] / 1000,
+        decode_token_s=own_s + c["c_nd"] / 1000,
+        context_s=profile.shared_read * profile.context_ps / PS_PER_S,
+        lone_first_s=linear_s(1) + (c["c_npf"] + c.get("c_pf", 0.0)) / 1000,
+        lone_token_s=profile.decode_ps(1, 0) / PS_PER_S,
+        lone_context_s=profile.context_ps / PS_PER_S,
+    )
+
+
+def engine_prices(engine: EngineContract, profile: TimingProfile) -> WorkPrices:
+    """Return the least GPU times of requests with the limits of an engine."""
+    return work_prices(
+        profile,
+        pass_tokens=engine.chunk_tokens,
+        batch=min(engine.most_running, engine.pool_tokens),
+        mixed=engine.mixed_steps,
+    )
+
+
 def costs_of(profile_id: str | None) -> ProfileCosts | None:
     """Return the iteration costs of a timing profile; None if unknown."""
     known = profile_id is not None and is_known(profile_id)
@@ -144,12 +234,12 @@ def costs_of(profile_id: str | None) -> ProfileCosts | None:
 
 
 def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Window:
-    """Return [end of warm-up, end of arrivals), or the whole run.
+    """Return the window of metrics: from the end of the warm-up to the end of arrivals.
 
-    The whole run is the window if the spec says so, or if hardly any window would remain. Fixed
-    numbers of programs may end within the warm-up, all programs of a trace may arrive at once, and
-    a run may be interrupted there. The end of the run itself (``now_s``) is included, because its
-    last tokens come exactly then.
+    The window is the whole run if the spec asks for it, or if hardly any window would remain: a
+    fixed number of programs may end within the warm-up, all programs of a trace may arrive at once,
+    or the run may be interrupted early. A window of the whole run includes the end of the run
+    (``now_s``), because the last tokens come at exactly this time.
     """
     whole = Window(0.0, nextafter(now_s, inf))
     end_s = spec.duration_s
@@ -176,7 +266,7 @@ def cluster_bound(
     *,
     disaggregated: bool = False,
 ) -> tuple[ServiceBound | None, str]:
-    """Return the theorem for gateway, router and local scheduler; None with the reason."""
+    """Return the service bound of gateway, router and local scheduler, or None and the reason."""
     bound = NoBound(DISAGGREGATED) if disaggregated else local.service_bound()
     if isinstance(bound, NoBound):
         return None, bound.reason
@@ -195,3 +285,190 @@ def cluster_bound(
     if theorem is None:
         return None, f"no theorem covers {local.name} behind {router.name} on several workers"
     return replace(bound, source=theorem, workers=workers), ""
+
+
+SomeTable = TypeVar("SomeTable", bound=Table)
+MAX_COUNT = 2**53
+# metrics have an entry per worker up to the largest number, with or without requests
+MAX_WORKER = 2**16 - 1
+RANGES = {  # ranges of integer columns
+    "worker": (-1, MAX_WORKER),
+    "by": (NOBODY, MAX_COUNT),
+    "change": (-MAX_COUNT, MAX_COUNT),
+    "holders": (1, MAX_COUNT),
+}
+STATES = dict(zip(STATUS_NAMES, (FINISHED, REFUSED, UNFINISHED), strict=True))
+
+
+def read_tables(run: StoredRun) -> Tables:
+    """Return a run's tables.
+
+    Raises DataError for an unreadable table, or a table of another kind.
+    """
+    return Tables(
+        [row["client"] for row in run.summary["clients"]],
+        _read_table(run, "requests", Requests),
+        _read_table(run, "programs", Programs),
+        read_service(run),
+        _read_table(run, "memory", Memory) if run.has_table("memory") else None,
+    )
+
+
+def read_service(run: StoredRun) -> Service:
+    """Return only the run's service log. Raises the errors of ``read_tables``."""
+    return _read_table(run, "service", Service)
+
+
+def _read_table(run: StoredRun, name: str, kind: type[SomeTable]) -> SomeTable:
+    clients = {row["client"]: number for number, row in enumerate(run.summary["clients"])}
+    codes = {"client": clients, "status": STATES, "by": {"": NOBODY, **clients}}
+    table, where = run.table(name), f"{run.path / name}.parquet"
+    _check_types(table, kind, where)
+    made = kind.from_columns(_numpy_columns(table, codes, str(run.path)))
+    _check_values(made, where)
+    return made
+
+
+def _check_types(table: pa.Table, kind: type[Table], where: str) -> None:
+    """Raise DataError unless the columns are complete and can be cast to their types."""
+    from pyarrow import types
+
+    for column in fields(kind):
+        if table.column_names.count(column.name) > 1:
+            raise DataError(f"{where}: column {column.name!r} appears twice")
+        if column.name not in table.column_names:
+            continue
+        values, named = table.column(column.name), column.name in ("client", "status", "by")
+        integers, floats = types.is_integer(values.type), types.is_floating(values.type)
+        fits = types.is_dictionary(values.type) if named else integers
+        if not (fits or (floats and "Floats" in str(column.type))):
+            raise DataError(f"{where}: column {column.name!r} cannot be of type {values.type}")
+        if values.null_count:
+            raise DataError(f"{where}: column {column.name!r}: a value is missing")
+
+
+def _check_values(table: Table, where: str) -> None:
+    for name, values in table.to_columns().items():
+        if values.dtype == np.float64:
+            wrong = np.isinf(values) | (np.abs(values) > MAX_TIME_S)
+        else:
+            least, most = RANGES.get(name, (0, MAX_COUNT))
+            wrong = (values < least) | (values > most)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(f"{where}, row {row + 1}: {name} = {values[row]}: out of range")
+
+
+def _numpy_columns(table: pa.Table, codes: dict[str, dict[str, int]], where: str) -> dict[str, Any]:
+    """Return the columns as numpy arrays; names of clients and states become numbers."""
+    import pyarrow.compute as pc
+
+    columns: dict[str, Any] = {}
+    for name in table.column_names:
+        column = table.column(name).combine_chunks()
+        if name not in codes:
+            columns[name] = column.to_numpy(zero_copy_only=False)
+            continue
+        encoded = column if hasattr(column, "dictionary") else pc.dictionary_encode(column)
+        try:
+            numbers = [codes[name][value] for value in encoded.dictionary.to_pylist()]
+        except KeyError as error:
+            raise DataError(
+                f"{where}: {name} {error} is missing in the summary of the run"
+            ) from None
+        columns[name] = np.array(numbers, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
+    return columns
+
+
+OF_SESSIONS, OF_MEMORY, OF_SIDES = (
+    frozenset(metric.key for metric in entries) for entries in (SESSIONS, MEMORY, SIDES)
+)
+ITL = frozenset(f"{statistic}_itl_ms" for statistic in ("median", "std", "p50", "p99"))
+VICTIM = "victim_"
+
+
+def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], option: str) -> None:
+    """Raise UsageError for an unknown metric, or one without a better direction or a value.
+
+    Args:
+        keys: Metrics by their keys or other names.
+        specs: Experiments that will run; a metric that no experiment can have is refused.
+        option: The flag that names the metrics, for the message.
+    """
+    for name in keys:
+        key = known_key(name)
+        entry = metric_of(key)
+        if entry is None or entry.better is Better.NEITHER:
+            raise UsageError(
+                f"{option} {name}: has no worse direction; choose a metric that has one"
+            )
+        reasons = [why_missing(key, spec) for spec in specs]
+        if reasons and all(reasons):
+            raise UsageError(f"{option} {name}: {reasons[0]}")
+
+
+def why_missing(key: str, spec: ExperimentSpec) -> str:
+    """Return why an experiment's summary will lack a metric's value; "" if a value is possible.
+
+    Metrics that depend on the course of the run count as possible.
+    """
+    name, key = metric_name(key_of(key)), key_of(key)
+    plans = spec.client_plans()
+    if key.startswith(CLIENTS):
+        client = key.removeprefix(CLIENTS).rpartition(".")[0]
+        if client not in (names := [plan.client for plan in plans]):
+            return f"unknown client {client!r}: {choose_from(client, sorted(names))}"
+    entry, alone = metric_of(key), f"{CLIENTS}{plans[0].client}.{name}"
+    if entry and entry.of is (Of.RUN if key.startswith(CLIENTS) else Of.CLIENT):
+        whole = f"is a metric of the whole run; write {short_of(name)}"
+        return whole if entry.of is Of.RUN else f"is a metric of one client; write {alone}"
+    if name.startswith(VICTIM) and all(plan.misbehaving for plan in plans):
+        return f"{NO_VICTIM} in scenario {spec.scenario}"
+    return next(_reasons(name, spec, plans), "")
+
+
+def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> Iterator[str]:
+    """Yield reasons why an experiment cannot have a metric, each with a remedy."""
+    if name in OF_SESSIONS and not has_sessions(spec.workload):
+        yield (
+            f"needs a workload of recorded sessions, and {spec.workload.name} has none"
+            f"{_instead_of(name, spec)}"
+        )
+    if "gate_wait" in name and spec.gateway is None:
+        yield "needs a gateway; give --gateway"
+    if name not in CATALOGUE and (rank := _percentile_of_metric(name)) not in _chosen(spec):
+        yield f"needs this percentile to be chosen; give --percentiles {rank}"
+    if "goodput" in name and all(plan.targets == NO_TARGETS for plan in plans):
+        yield "goodput needs latency targets; give them with --goodput"
+    if name.startswith("tree_") and not _has_tenants(plans):
+        yield "the workload has no tenants; name its clients TENANT/CLIENT"
+    if name in OF_MEMORY and not (spec.eviction or spec.memory_records):
+        yield "needs records of the KV memory; give --memory-records"
+    if name in OF_SIDES and spec.prefill is None:
+        yield "needs workers for prompts alone; give --prefill and --decode"
+    if name == "demoted" and spec.admission is None:
+        yield "needs admission control; set admission.policy"
+    if name in ITL and spec.backend is None:
+        yield LATENCIES["itl"]
+    if name == "max_service_gap" and spec.clients == 1:
+        yield "needs two clients, and the experiment has one"
+
+
+def _chosen(spec: ExperimentSpec) -> tuple[int, ...]:
+    return parse_percentiles(spec.percentiles or "")
+
+
+def _percentile_of_metric(name: str) -> int:
+    """Return the percentile of a metric such as ``p90_ttft_ms`` or ``victim_p90_s``."""
+    return int(name.removeprefix(VICTIM).partition("_")[0].removeprefix("p"))
+
+
+def _has_tenants(plans: Sequence[ClientPlan]) -> bool:
+    return bool(tenants_of(named_below({plan.client: plan.owner for plan in plans}).values()))
+
+
+def _instead_of(name: str, spec: ExperimentSpec) -> str:
+    """Return a hint: the metric that measures the same quantity without sessions."""
+    plain = name.replace("_ttft_", "_").replace("ttft_", "")
+    same = "ttft_" in name and spec.workload.latency == "ttft" and plain in CATALOGUE
+    return f"; {short_of(plain)} is the time to first token here" if same else ""

@@ -1,4 +1,4 @@
-"""A run directory: raw tables, summary, spec and manifest, written completely or not at all."""
+"""Directories of runs and sweeps. Each file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -15,47 +15,90 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
-from fairbench.config import ExperimentSpec, to_toml
-from fairbench.errors import DataError, RunFailed, UsageError, printable, printable_lines
-from fairbench.files.json_text import json_file
+from fairbench.config import ExperimentSpec, identity, to_toml
+from fairbench.config.sweep import Sweep, read_sweep, sweep_toml
+from fairbench.errors import (
+    DataError,
+    RunFailed,
+    UsageError,
+    of_file,
+    printable,
+    printable_lines,
+)
+from fairbench.files.formats import json_file
 from fairbench.files.reader import MissingFile
 from fairbench.metrics.tables import FiledColumns, to_arrow
-from fairbench.results.header import cluster_name, scheduler_name
-from fairbench.results.manifest_schema import check_manifest
-from fairbench.results.new_directories import fresh_directory, made, naming, renamed_to_fresh
+from fairbench.results.experiments import point_names
+from fairbench.results.new_directories import (
+    check_writable,
+    fresh_directory,
+    making_parents,
+    naming,
+    renamed_to_fresh,
+)
+from fairbench.results.summary import cluster_name, scheduler_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# History of the schema. A reader refuses a version that it does not know.
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Git(_Stored):
+    commit: str
+    dirty: bool
+
+
+class _Manifest(_Stored):
+    git: _Git | None = None
+    spec_identity: str = ""
+    scheduler_files: dict[str, str] = {}
+    program_files: dict[str, str] = {}
+    cost_files: dict[str, str] = {}
+    libraries: dict[str, str | None] = {}
+    host: dict[str, str | None] = {}
+    wall_s: float | None = None
+    cpu_s: float | None = None
+
+
+def check_manifest(manifest: Mapping[str, Any], path: Path) -> None:
+    """Raise DataError that names a manifest's field of a wrong type."""
+    with of_file(f"{path}"):
+        _Manifest.model_validate(manifest)
+
+
+# History of the schema; readers refuse unknown versions.
 #   1  requests, programs and service tables; summary; spec; manifest
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
-MEMORY_TABLE = "memory"  # only in a run that recorded the holders of KV memory
+MEMORY_TABLE = "memory"  # table of a run that recorded which clients hold KV memory
 LOG = ".log"
 EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
-MANIFEST = "manifest.json"  # a directory with this file is a run
+MANIFEST = "manifest.json"  # file name that marks the directory of a run
 ROWS_PER_GROUP = 65_536
-MAX_RUN_NAME = 200  # file systems limit names to 255 bytes, and a number may follow
+MAX_RUN_NAME = 200  # file systems limit names to 255 bytes, and ".2" may follow
 
 
 Summary = Mapping[str, Any]
-"""A run's ``summary.json``, or several combined by ``intervals``."""
+"""The content of a run's ``summary.json``, or of several combined by ``intervals``."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A stored run: its path, summary and manifest (as in their JSON files)."""
+    """A stored run: its directory, summary and manifest (the content of the JSON files)."""
 
     path: Path
     summary: dict[str, Any]
     manifest: dict[str, Any]
 
     def table(self, name: str) -> pa.Table:
-        """Return one of ``TABLES``. Raises DataError if its file cannot be read."""
-        from fairbench.files.parquet import read_parquet
+        """Return the table ``name`` of ``TABLES``. Raises DataError for an unreadable file."""
+        from fairbench.files.formats import read_parquet
 
         return read_parquet(self.path / f"{name}.parquet")
 
@@ -73,10 +116,10 @@ def save_run(
 ) -> Path:
     """Write one run into a new directory in ``parent``; return the directory.
 
-    The directory is written under a hidden name and renamed when complete. Raises UsageError if it
-    cannot be written, and leaves nothing behind then.
+    The directory is written under a hidden name and renamed when complete. Raises UsageError if
+    the directory cannot be written; no partial files remain in that case.
     """
-    with made(parent):
+    with making_parents(parent):
         hidden = parent / f".writing-{secrets.token_hex(8)}"
         hidden.mkdir()
         try:
@@ -90,7 +133,7 @@ def save_run(
 def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
     """Create the directory of a run in progress, with the spec only.
 
-    ``write_run`` turns it into a run. Raises UsageError if it cannot be created.
+    ``write_run`` completes the directory. Raises UsageError if the directory cannot be created.
     """
     path = fresh_directory(parent, run_name(spec))
     _write_spec(path, spec)
@@ -99,11 +142,11 @@ def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
 
 @contextmanager
 def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
-    """Call ``begin_run``; remove the directory if the run fails without records.
+    """Create the directory of a run; remove the directory if the run fails before its first record.
 
-    The directory is also removed after a UsageError, which means that the run is impossible.
+    The directory is also removed after a UsageError, which means that the run cannot start.
     """
-    with made(parent):
+    with making_parents(parent):
         path = begin_run(parent, spec)
         try:
             yield path
@@ -114,12 +157,12 @@ def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
 
 
 def has_begun(path: Path) -> bool:
-    """Return whether a run's directory holds a record besides its spec. Logs do not count."""
+    """Return whether a run's directory holds records; the spec and logs do not count."""
     return any(file.suffix != LOG for file in path.glob("*/[!.]*"))
 
 
 def without_logs(path: Path) -> Path | None:
-    """Remove the directory of a run that did not begin; return where its logs are now, if any."""
+    """Remove the directory of a run without records; return the new folder of its logs, if any."""
     logs = sorted(path.glob(f"*/[!.]*{LOG}"))
     kept = Path(mkdtemp(prefix="fairbench-logs-")) if logs else None
     for log in logs:
@@ -145,9 +188,9 @@ def write_run(
     summary: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> None:
-    """Write a run's files into its directory; the manifest, written last, makes it a run.
+    """Write a run's files into its directory. The manifest is written last and marks the run.
 
-    Raises RunFailed if they cannot be written.
+    Raises RunFailed if the files cannot be written.
     """
     try:
         _write_tables(path, tables)
@@ -164,17 +207,17 @@ def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
     for name in (*TABLES, MEMORY_TABLE):
         if name not in tables and name == MEMORY_TABLE:
             continue
-        # An open file, since pyarrow itself takes no path that is not UTF-8.
+        # pyarrow gets an open file, because pyarrow refuses paths that are not UTF-8.
         with (path / f"{name}.parquet").open("wb") as file:
-            parts = map(_as_arrow, _parts(tables[name]))
+            parts = map(_as_arrow, _row_groups(tables[name]))
             first = next(parts)
             with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
                 for part in chain([first], parts):
                     writer.write_table(part, row_group_size=ROWS_PER_GROUP)
 
 
-def _parts(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the table, or groups of its rows if it is on disk."""
+def _row_groups(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the whole table; a table on disk is yielded in groups of rows."""
     return table.parts(ROWS_PER_GROUP) if isinstance(table, FiledColumns) else iter([table])
 
 
@@ -196,7 +239,7 @@ def _write_spec(path: Path, spec: ExperimentSpec) -> None:
 def read_run(path: Path) -> StoredRun:
     """Read a run directory.
 
-    Raises DataError if the directory is not a run, or of another schema version.
+    Raises DataError if the directory is not a run, or has another schema version.
     """
     manifest = read_json(path / MANIFEST)
     version = manifest.get("schema_version")
@@ -210,14 +253,20 @@ def read_run(path: Path) -> StoredRun:
 
 
 def _in_present_terms(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary with current keys; older summaries called unfinished requests failed."""
+    """Return the summary with current keys.
+
+    Older versions counted unfinished requests as failed.
+    """
     if "unfinished" in summary or "failed" not in summary:
         return summary
     return summary | {"failed": 0, "unfinished": summary["failed"]}
 
 
 def runs_in(folder: Path) -> list[StoredRun]:
-    """Return the saved runs in a directory, by name. Raises the errors of ``read_run``."""
+    """Return the saved runs in a directory, by directory name.
+
+    Raises the errors of ``read_run``.
+    """
     return [read_run(path) for path in sorted(folder.iterdir()) if is_run(path)]
 
 
@@ -259,7 +308,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, completely or not at all; the old content stays until then."""
+    """Write a file completely or not at all; until then, the file keeps its old content."""
     hidden = path.with_name(f".{path.name}.part")
     try:
         with naming(path):
@@ -269,3 +318,114 @@ def write_text(path: Path, text: str) -> None:
         with suppress(OSError):
             hidden.unlink()
         raise
+
+
+SWEEP_FILE = "sweep.toml"  # file name that marks the directory of a sweep
+
+AloneRows = Sequence[Mapping[str, Any]]
+"""A row per client, as ``fairbench.sim.alone`` returns them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepStore:
+    """The directory of a sweep, with methods that create, read and extend the directory."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, parent: Path, sweep: Sweep, points: Sequence[ExperimentSpec]) -> SweepStore:
+        """Create a directory for a sweep in ``parent``.
+
+        Raises UsageError for an unwritable ``parent``.
+        """
+        check_writable(parent)
+        store = cls(fresh_directory(parent, sweep.name))
+        for folder in (store.runs, store.alone_folder, store.path / "failed"):
+            folder.mkdir()
+        store.extend(sweep, points)
+        return store
+
+    def extend(self, sweep: Sweep, points: Sequence[ExperimentSpec]) -> None:
+        """Store the points of a larger sweep; the finished runs of the present sweep stay."""
+        named = zip(points, point_names(points), strict=True)
+        index = [{"identity": identity(spec), "name": name} for spec, name in named]
+        write_text(self.file, sweep_toml(sweep))
+        write_json(self.path / "index.json", {"points": index})
+
+    @property
+    def runs(self) -> Path:
+        """The folder of the run directories."""
+        return self.path / "runs"
+
+    @property
+    def alone_folder(self) -> Path:
+        """The folder in which ``save_alone`` stores its rows."""
+        return self.path / "alone"
+
+    @property
+    def file(self) -> Path:
+        """The file that describes the sweep."""
+        return self.path / SWEEP_FILE
+
+    def sweep(self) -> Sweep:
+        """Return the stored sweep. Raises DataError if the directory holds no sweep."""
+        return read_sweep(str(self.file))
+
+    def finished(self) -> dict[str, StoredRun]:
+        """Return the completed runs by identity, in the order of the points. Raises DataError."""
+        order = self._identities()
+        runs = {run.manifest["spec_identity"]: run for run in runs_in(self.runs) if _is_whole(run)}
+        return {one: runs[one] for one in order if one in runs}
+
+    def _identities(self) -> list[str]:
+        """Return the points' identities, in order. Raises DataError if the index is unreadable."""
+        index = read_json(self.path / "index.json")
+        return [point["identity"] for point in index["points"]]
+
+    def take_from(self, other: SweepStore) -> None:
+        """Copy finished runs, and latencies of clients alone, from another sweep.
+
+        Raises DataError.
+        """
+        lacking = set(self._identities()) - set(self.finished())
+        for key, run in other.finished().items():
+            if key in lacking:
+                hidden = self.runs / f".writing-{secrets.token_hex(8)}"
+                shutil.copytree(run.path, hidden)
+                renamed_to_fresh(hidden, self.runs / run.path.name)
+        for key, rows in other.alone().items():
+            if not (self.alone_folder / f"{key}.json").exists():
+                save_alone(self.alone_folder, key, rows)
+
+    def discard_partial(self) -> None:
+        """Remove the files of interrupted runs, which will start again."""
+        for path in self.runs.iterdir():
+            if not is_run(path):
+                shutil.rmtree(path)
+        for run in runs_in(self.runs):
+            if not _is_whole(run):
+                shutil.rmtree(run.path)
+
+    def alone(self) -> dict[str, AloneRows]:
+        """Return the latencies of clients simulated alone, by ``alone_key``."""
+        files = sorted(self.alone_folder.glob("*.json"))
+        return {file.stem: read_json(file)["clients"] for file in files}
+
+    def save_failure(self, key: str, point: str, error: str, traceback: str) -> None:
+        """Store the reason why a point failed."""
+        failure = {"point": point, "error": error, "traceback": traceback}
+        write_json(self.path / "failed" / f"{key}.json", failure)
+
+    def clear_failure(self, key: str) -> None:
+        """Remove the stored failure of a point that has succeeded."""
+        with suppress(FileNotFoundError):
+            (self.path / "failed" / f"{key}.json").unlink()
+
+
+def save_alone(folder: Path, key: str, rows: AloneRows) -> None:
+    """Store the latencies of the clients alone for one configuration and seed."""
+    write_json(folder / f"{key}.json", {"clients": list(rows)})
+
+
+def _is_whole(run: StoredRun) -> bool:
+    return run.manifest.get("complete") is True

@@ -1,9 +1,9 @@
-"""The two interfaces of this package: the methods of a local scheduler and of a router.
+"""The interfaces of this package: the methods of a local scheduler and of a router.
 
-Both are pure state machines. They read no clock, no random source and no socket; time and facts are
-passed in and decisions come out. The same object therefore runs in the simulator, inside a real
-SGLang server (local schedulers), in the router process in front of real servers (routers), and in a
-queue before the cluster (``gateway``).
+A scheduler is a pure state machine. A scheduler reads no clock, no random source and no socket;
+time and facts are arguments, and decisions are results. The same object therefore runs in the
+simulator, inside a real SGLang server (local schedulers), in the router process in front of real
+servers (routers), and in a queue before the cluster (``gateway``).
 
 The hooks of a local scheduler, in the life of a request:
 
@@ -11,26 +11,36 @@ The hooks of a local scheduler, in the life of a request:
                   ^                                            |
                   +-- (waits again) <-- on_retract <-----------+
 
-``prepare`` is called once, before all of them. ``accepts`` may refuse a request at once; a request
-that is aborted while it waits goes from ``on_arrival`` to ``on_finish``. ``on_admitted`` runs
-before the generator of ``select`` is resumed. At one instant, steps end first (``on_tokens``, then
-``on_finish``), then requests arrive, then a pass is made. A router's hooks: ``prepare``, then for
-each request ``route`` (again whenever it returned None), ``on_first_token`` and ``on_finish``, or
-``on_failure`` if the worker did nothing for the request; ``on_evict`` may be called late, at any
-time.
+``prepare`` is called once, before all other hooks. ``accepts`` may refuse a request at once; a
+request that is aborted while it waits goes from ``on_arrival`` to ``on_finish``. ``on_admitted``
+runs before the generator of ``select`` is resumed. At one instant, steps end first (``on_tokens``,
+then ``on_finish``), then requests arrive, and then the engine makes an admission pass. A router's
+hooks: ``prepare``, then for each request ``route`` (again whenever it returned None),
+``on_first_token`` and ``on_finish``, or ``on_failure`` if the worker did nothing for the request; a
+host may call ``on_evict`` late, at any time.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from inspect import isfunction
+from typing import Any, ClassVar, Protocol
 
 from fairbench.core import NoBound, Prompt, Request, Segment, ServiceBound
-from fairbench.errors import RunFailed
+from fairbench.errors import RunFailed, UsageError
 from fairbench.schedulers.drive import Preempt, Selection
 from fairbench.schedulers.setup import Setup
-from fairbench.schedulers.views import FleetView, Read, Running, RunningView, Scan, WaitingView
+from fairbench.schedulers.views import (
+    FleetView,
+    Read,
+    Running,
+    RunningView,
+    Scan,
+    SortableQueue,
+    Waiting,
+    WaitingView,
+)
 
 __all__ = [
     "FleetView",
@@ -43,30 +53,101 @@ __all__ = [
     "Scan",
     "Selection",
     "Setup",
+    "SortableQueue",
+    "Waiting",
     "WaitingView",
 ]
 
 
-class LocalScheduler(ABC):
-    """The order of one worker's waiting queue. Subclass this, one policy per file.
+class OldFlag:
+    """A flag of an earlier interface.
+
+    A class with the flag's method may still set the flag to True.
+    """
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, scheduler: object, owner: type) -> bool:
+        return getattr(scheduler or owner, self._method) is not None
+
+    def __set__(self, scheduler: object, value: bool) -> None:
+        raise UsageError(
+            f"{type(scheduler).__name__}.{self._name}: is no longer asked for; where the scheduler "
+            f"has no such part, write self.{self._method} = None"
+        )
+
+
+class HasParts:
+    """The parts that a scheduler may have besides its order: hooks that are None by default.
+
+    A scheduler declares a part by having the part's method (``Parts``). A host asks for the method,
+    and works without the part if the method is None. A scheduler whose parts depend on parameters
+    sets the methods, or sets them to None, in its constructor.
+
+    | part | methods |
+    |---|---|
+    | charging of whole batches | ``on_steps`` |
+    | charging by request | ``on_request_tokens`` |
+    | charging of GPU time | ``on_prompt_time``, ``on_gpu_time`` |
+    | correction of charges before real servers | ``on_read`` |
+    | choice of the requests that lose memory | ``retraction_order`` |
+    | size of a step | ``step_tokens`` |
+    | sorting of the engine's own queue | ``sort_queue``, ``chunk_limit`` |
+    """
+
+    on_steps: Callable[[int, Mapping[str, int]], None] | None = None
+    on_request_tokens: Callable[[Request, int], None] | None = None
+    on_prompt_time: Callable[[Request, int, bool], None] | None = None
+    on_gpu_time: Callable[[str, int], None] | None = None
+    on_read: Callable[[Request, Read], None] | None = None
+    retraction_order: Callable[[RunningView, float], Sequence[Request]] | None = None
+    step_tokens: Callable[[RunningView, float], int] | None = None
+    sort_queue: Callable[[SortableQueue], Sequence[Request] | None] | None = None
+    chunk_limit: Callable[[int, int], int | None] | None = None
+
+    per_request_tokens = OldFlag("on_request_tokens")
+    times_steps = OldFlag("on_gpu_time")
+    orders_retraction = OldFlag("retraction_order")
+    sizes_steps = OldFlag("step_tokens")
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a class that has only one of the two methods of a part. Raises UsageError."""
+        super().__init_subclass__()
+        for one, other in (("on_prompt_time", "on_gpu_time"), ("on_gpu_time", "on_prompt_time")):
+            if getattr(cls, one) is not None and getattr(cls, other) is None:
+                raise UsageError(f"class {cls.__name__}: has {one}, and needs {other}, too")
+
+
+class LocalScheduler(HasParts, ABC):
+    """The order of one worker's waiting queue. Subclass this class; a file holds one policy.
 
     The class must define ``name`` and a frozen dataclass ``Params`` (``--set name.field=value``
-    sets its fields), and take ``Params`` in its constructor.
+    sets a field), and take ``Params`` in its constructor. ``Parts`` has further hooks; a host uses
+    only the hooks that the scheduler has.
     """
 
     name: ClassVar[str]
-    cache_aware: ClassVar[bool] = False
-    per_request_tokens: ClassVar[bool] = False  # needs on_request_tokens, which costs time
-    refunds_tokens: bool = False  # on_tokens below 0 refunds outputs that were charged in advance
-    wants_costs: bool = False  # uses setup.costs, which a real server has to measure
-    times_steps: bool = False  # needs on_prompt_time and on_gpu_time
-    preempts: bool = False  # passes are made even when the batch is full
-    swaps: bool = False  # may preempt to the host's memory, see Preempt
-    orders_retraction: bool = False  # chooses instead of the engine, see retraction_order
-    preemption_optional: ClassVar[bool] = False  # the host need not support preemption or swapping
-    reads_clock: ClassVar[bool] = False  # decisions depend on now_s, which differs between ranks
-    sizes_steps: bool = False  # limits the tokens of a step, see step_tokens
-    work_conserving: ClassVar[bool] = True  # False: the scheduler may leave room unused, see wake_s
+    cache_aware: bool = False
+    # a negative number in on_tokens refunds outputs that were charged in advance
+    refunds_tokens: bool = False
+    wants_costs: bool = False  # the scheduler uses setup.costs, which a real server has to measure
+    preempts: bool = False  # the engine makes admission passes even when the batch is full
+    swaps: bool = False  # preempted requests may move to the host's memory, see Preempt
+    # a host without preemption or swapping may run the scheduler
+    preemption_optional: ClassVar[bool] = False
+    # decisions depend on now_s, and each rank has its own clock
+    reads_clock: ClassVar[bool] = False
+    # The scheduler sums the service of programs or clients without an account, so ranks cannot
+    # share the sums.
+    counts_service: ClassVar[bool] = False
+    # False means that the scheduler may leave room unused, see wake_s
+    work_conserving: ClassVar[bool] = True
+    # The first SGLang release that has this order as a built-in policy.
+    sglang_since: ClassVar[str | None] = None
     Params: ClassVar[Any]
 
     setup: Setup = Setup()
@@ -74,32 +155,33 @@ class LocalScheduler(ABC):
     def prepare(self, setup: Setup) -> None:
         """Receive the facts about clients, weights and costs, once, before the first request.
 
-        Raises UsageError if the parameters do not fit, such as for an unknown client.
+        Raises UsageError if the parameters contradict the facts, for example by naming an unknown
+        client.
         """
         self.setup = setup
 
     @abstractmethod
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        """Run one admission pass: yield candidates, and return when no more should be tried.
+        """Run one admission pass: yield candidates, and return when the pass should end.
 
-        The generator receives True if the candidate was admitted (``on_admitted`` has then run
-        already) and False if there was no room. SGLang's own schedulers return at the first False.
-        ``Preempt(request)`` may be yielded as well. Seconds are on the host's clock, as for every
-        ``now_s``.
+        The generator receives True if the candidate was admitted (the host has already called
+        ``on_admitted``) and False if the engine had no room. SGLang's own schedulers return at the
+        first False. The generator may also yield ``Preempt(request)``. ``now_s`` is always in
+        seconds on the host's clock.
         """
 
     def wake_s(self, view: WaitingView, now_s: float) -> float | None:
         """Return the time of the next call without an event, or None for no call.
 
-        Only called for a scheduler that is not ``work_conserving``, when its worker is idle and
-        requests wait.
+        The host calls this method only for a scheduler that is not ``work_conserving``, when the
+        scheduler's worker is idle and requests wait.
         """
         return None
 
     def accepts(self, request: Request, now_s: float) -> bool:
         """Return whether to accept an arriving request.
 
-        A rate limit refuses some requests for good.
+        A refused request never enters the queue.
         """
         return True
 
@@ -110,82 +192,30 @@ class LocalScheduler(ABC):
         """
 
     def forget(self, client: str) -> None:
-        """Forget a client without requests, which later starts again, so that memory stays bounded.
+        """Forget the state of a client without requests, so that memory stays bounded.
 
-        A gateway calls this method for the clients that have been idle for longest, once there are
-        more than 10,000.
+        A gateway calls this method for the longest idle clients once more than 10,000 clients are
+        idle.
         """
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         """Handle an admission of a request.
 
-        The engine will compute all its uncached ``extend_tokens``. ``recompute`` marks the second
-        admission of a retracted request, which was charged before.
+        The engine will compute the request's ``extend_tokens`` uncached tokens. ``recompute`` marks
+        the second admission of a retracted request, whose prompt was charged at the first
+        admission.
         """
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        """Charge the client for output tokens of its requests (calls may be merged).
+        """Charge the client for output tokens of its requests (a host may merge calls).
 
-        If called from a queue before the cluster (``gateway``), a scheduler that ``refunds_tokens``
-        may receive expected tokens in advance. The number is negative if fewer tokens came than
-        expected.
+        A queue before the cluster (``gateway``) may call a scheduler that ``refunds_tokens`` in
+        advance, with the expected number of tokens. A later call corrects the number; ``tokens`` is
+        negative if the answer was shorter than expected.
         """
-
-    def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
-        """Charge a batch whose clients each made ``steps`` steps with their ``running`` requests.
-
-        Between two calls a client's number only changes after ``on_tokens``, ``on_finish`` or
-        ``on_retract`` for that client. Override this method only for speed. The override must then
-        ensure that a subclass with only its own ``on_tokens`` still receives each client.
-        """
-        if type(self).on_tokens is LocalScheduler.on_tokens:
-            return  # the default does nothing, and steps are many
-        for client, count in running.items():
-            self.on_tokens(client, steps * count)
-
-    def on_request_tokens(self, request: Request, tokens: int) -> None:
-        """Charge a request's output tokens, only for a scheduler with ``per_request_tokens``."""
-
-    def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
-        """Charge a client for the GPU time of a prompt or of a part of it, in picoseconds.
-
-        ``complete`` marks the last chunk. Only called for a scheduler with ``times_steps``, like
-        ``on_gpu_time``.
-        """
-
-    def on_gpu_time(self, client: str, gpu_ps: int) -> None:
-        """Charge the client for its GPU time in decode steps, in picoseconds (calls may be merged).
-
-        Together with ``on_prompt_time``, all clients' charges add up to the worker's busy time.
-        """
-
-    def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return all running requests in the order in which they lose memory when it runs out.
-
-        Only called for a scheduler with ``orders_retraction``; without it, the engine's own order
-        applies.
-        """
-        raise RunFailed(
-            f"{self.name} declares orders_retraction, so it must have a method retraction_order"
-        )
-
-    def step_tokens(self, running: RunningView, now_s: float) -> int:
-        """Return the token limit of the next step, for prompts and outputs together.
-
-        Only called for a scheduler with ``sizes_steps``, and only in engines whose steps mix both
-        (vLLM). The engine's own limit applies as well, and every running request gets its token.
-        """
-        raise RunFailed(f"{self.name} declares sizes_steps, so it must have a method step_tokens")
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
-        """Handle a running request that lost its memory or was preempted, and now waits again."""
-
-    def on_read(self, request: Request, read: Read) -> None:
-        """Correct the charge of a prompt that was charged in full, because a part of it was cached.
-
-        Only called before real servers, by a queue that must charge before it knows the cached part
-        (``gateway``); once, before ``on_finish``. The scheduler charges or refunds the difference.
-        """
+        """Handle a running request that lost its memory or was preempted, and waits again."""
 
     def on_output(self, request: Request, tokens: int) -> None:
         """Record a request's total output (0 if it never ran) at its end, before ``on_finish``."""
@@ -198,12 +228,12 @@ class LocalScheduler(ABC):
         return {}
 
     def service_bound(self) -> ServiceBound | NoBound:
-        """Return the theorem that bounds service differences on one worker with these settings."""
+        """Return the theorem that bounds service differences on one worker."""
         return NoBound(f"{self.name} bounds no service difference")
 
 
 class Router(ABC):
-    """The choice of a worker for each request. Subclass this, one policy per file.
+    """The choice of a worker for each request. Subclass this class; a file holds one policy.
 
     Constructor: ``(params, workers)`` where ``workers`` is the number of workers, numbered from 0.
     """
@@ -211,8 +241,8 @@ class Router(ABC):
     name: ClassVar[str]
     wants_evictions: ClassVar[bool] = False
     holds: ClassVar[bool] = False  # ``route`` may return None
-    # The theorem by which the sum of the workers' bounds bounds the cluster: a local scheduler's
-    # theorem -> the cluster's.
+    # Name of a local scheduler's theorem -> name of the theorem for the cluster, whose bound is the
+    # sum of the workers' bounds.
     cluster_theorems: ClassVar[Mapping[str, str]] = {}
     served_params: ClassVar[
         Mapping[str, Any]
@@ -224,64 +254,135 @@ class Router(ABC):
     def prepare(self, setup: Setup) -> None:
         """Receive the facts of the experiment, once, before the first request.
 
-        ``setup.fleet`` has loads.
+        ``setup.fleet`` reports the workers' loads.
         """
         self.setup = setup
 
     @abstractmethod
     def route(self, request: Request, now_s: float) -> int | None:
-        """Return the worker for this request, which is dispatched there at once.
+        """Return the worker for this request; the host dispatches the request at once.
 
-        A router that declares ``holds`` may return None to queue the request. The router is asked
-        again after a change (a request has finished or started to run, a worker has joined or
-        left), in order of arrival.
+        A router that declares ``holds`` may return None to queue the request. The host asks again
+        for each queued request, in order of arrival, after a request has finished or started to
+        run, and after a worker has joined or left.
         """
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
         """Record the time of a request's first token on the host's clock, before ``on_finish``.
 
-        Not called for a request without a first token, or if the host did not see it.
+        The host does not call this method for a request whose first token it did not see.
         """
 
     @property
     def wants_gpu_time(self) -> bool:
         """Return whether the router uses ``on_gpu_time``.
 
-        Simulated workers measure GPU time only then.
+        Simulated workers measure GPU time only for such routers.
         """
         return type(self).on_gpu_time is not Router.on_gpu_time
 
     def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
-        """Record a request's GPU time on the worker, if known, before ``on_finish``."""
+        """Record a request's GPU time on the worker, in seconds, if known, before ``on_finish``."""
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         """Handle a request that finished at a worker, or was refused with 0 output tokens."""
 
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
-        """Handle a worker that failed before it did anything for the request.
+        """Handle the failure of a worker that did nothing for the request.
 
-        Called instead of ``on_finish``; the request may be routed again. The router should refund
-        its charge for the dispatch.
+        The host calls this method instead of ``on_finish``, and may route the request again. The
+        router should refund the charge for the dispatch.
         """
         self.on_finish(request, worker, Segment("nothing", 0), now_s)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
-        """Handle the eviction of the last ``evicted_tokens`` of ``prefix``, reported later."""
+        """Handle a late report that a worker evicted the last ``evicted_tokens`` of ``prefix``."""
 
     def on_weights(self) -> None:
-        """Handle a change of the setup's weights, which happens in place."""
+        """Handle a change of weights, which the host has already made in ``setup``."""
 
     def balance(self, client: str) -> float | None:
-        """Return a client's balance for monitoring, such as its credit; None if unknown."""
+        """Return a client's balance for monitoring, such as its credit, or None if unknown."""
         return None
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
         """Add a worker with an empty cache; the worker may have left the cluster earlier.
 
-        Raises RunFailed if unsupported.
+        Raises RunFailed if the router does not support joining workers.
         """
         raise RunFailed(f"router {self.name} does not support adding or removing workers")
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         """Remove a worker and its cache; the host dispatches its requests again."""
         raise RunFailed(f"router {self.name} does not support adding or removing workers")
+
+
+class Parts(Protocol):
+    """The interface of the parts of a local scheduler, for hosts."""
+
+    def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
+        """Charge ``steps`` decode steps, given each client's number of ``running`` requests.
+
+        Between two calls, a client's number changes only after ``on_tokens``, ``on_finish`` or
+        ``on_retract`` for the client. This method is only for speed: the host calls ``on_tokens``
+        for each client of a scheduler without ``on_steps``.
+        """
+
+    def on_request_tokens(self, request: Request, tokens: int) -> None:
+        """Charge a request's output tokens.
+
+        The host calls this method for each request in each step.
+        """
+
+    def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
+        """Charge a client for the GPU time of a prompt or a chunk, in picoseconds.
+
+        ``complete`` marks the last chunk of a prompt.
+        """
+
+    def on_gpu_time(self, client: str, gpu_ps: int) -> None:
+        """Charge the client for GPU time in decode steps, in picoseconds. A host may merge calls.
+
+        Together with ``on_prompt_time``, all clients' charges add up to the worker's busy time.
+        """
+
+    def on_read(self, request: Request, read: Read) -> None:
+        """Correct the charge of a prompt that was charged in full although a part was cached.
+
+        Only a queue before real servers calls this method (``gateway``), because the queue must
+        charge before the cached part is known; once for a request, before ``on_finish``. The
+        scheduler charges or refunds the difference.
+        """
+
+    def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
+        """Return all running requests in the order in which they lose memory in a full pool.
+
+        The engine's own order applies to a scheduler without this method.
+        """
+
+    def step_tokens(self, running: RunningView, now_s: float) -> int:
+        """Return the token limit of the next step, for prompts and outputs together.
+
+        Only engines whose steps mix prompts and outputs (vLLM) call this method. The engine's own
+        limit applies as well, and every running request gets an output token.
+        """
+
+    def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:
+        """Return all waiting requests in a new order, which the queue keeps, or None for no change.
+
+        Only the simulated SGLang calls this method, before ``select`` in each pass. The method
+        ``select`` of such a scheduler yields the requests in queue order.
+        """
+
+    def chunk_limit(self, left: int, budget: int) -> int | None:
+        """Return the most tokens for the prompt that this pass continues, or None for no limit.
+
+        ``left`` is the number of prompt tokens not computed yet, ``budget`` the number of tokens in
+        a chunk. The host calls this method after ``sort_queue``.
+        """
+
+
+PARTS = {
+    name: method for name, method in vars(Parts).items() if isfunction(method) and name[0] != "_"
+}
+"""The methods of all parts by name, with their parameters and docstrings."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.schedulers.base import LocalScheduler, Preempt, Selection, Setup, WaitingView
-from fairbench.schedulers.drive import resume, start
+from fairbench.schedulers.drive import first_candidate, next_candidate
 from fairbench.schedulers.list_view import ListScan, QueueView
+from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
 
-MAX_CLASSES = 64  # beyond this number, classes without requests are forgotten
+MAX_CLASSES = 64  # number of classes beyond which classes without requests are forgotten
 
 
 class ClassView(QueueView):
-    """The waiting requests of one class; ``matched`` are all requests in match order."""
+    """The waiting requests of one class; ``matched`` orders the requests of all classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,16 +30,39 @@ class ClassView(QueueView):
         return self.whole.matched_tokens(request)
 
 
+@dataclass(frozen=True)
+class ClassBatch:
+    """The running requests ``mine`` of one class, as a view of a part of the batch ``whole``."""
+
+    whole: RunningView
+    mine: Sequence[Running]
+
+    @property
+    def free_tokens(self) -> int:
+        return self.whole.free_tokens
+
+    def __len__(self) -> int:
+        return len(self.mine)
+
+    def __iter__(self) -> Iterator[Running]:
+        return iter(self.mine)
+
+    def load(self, client: str) -> ClientLoad:
+        return client_load(self, client)
+
+    def would_fit(self, request: Request, without: Collection[Request]) -> bool:
+        return self.whole.would_fit(request, without)
+
+
 class ByClass(LocalScheduler):
     """Strict priority between classes; ``make()`` returns the scheduler of a class.
 
-    A class is a request's priority, the highest number first unless ``low_first``. A lower class is
-    asked unless the last candidate of a higher class found no room. The queue is matched at most
-    once in a pass.
+    A class is a request's priority; the highest number goes first unless ``low_first``. A pass ends
+    if the last candidate of a class found no room, and otherwise continues with the next lower
+    class. A pass matches the queue against the cache at most once.
     """
 
     name = "by-class"
-    per_request_tokens = True  # a charge belongs to the request's class
 
     @dataclass(frozen=True)
     class Params:
@@ -48,6 +72,9 @@ class ByClass(LocalScheduler):
         self._make = make
         self._low_first = low_first
         self._plain = make()
+        self.cache_aware = self._plain.cache_aware
+        if self._plain.retraction_order is not None:
+            self.retraction_order = self._order_by_class
         self.wants_costs = self._plain.wants_costs
         self._classes: dict[int, tuple[LocalScheduler, ClassView]] = {}
         self._unfinished: Counter[int] = Counter()
@@ -56,17 +83,14 @@ class ByClass(LocalScheduler):
         super().prepare(setup)
         self._plain.prepare(setup)
 
-    def _of(self, request: Request) -> tuple[LocalScheduler, ClassView]:
+    def _class_of(self, request: Request) -> tuple[LocalScheduler, ClassView]:
         if request.priority not in self._classes:
-            self._forget_idle()
+            if len(self._classes) >= MAX_CLASSES:  # classes without requests are forgotten
+                self._classes = {n: one for n, one in self._classes.items() if self._unfinished[n]}
             scheduler = self._make()
             scheduler.prepare(self.setup)
             self._classes[request.priority] = scheduler, ClassView()
         return self._classes[request.priority]
-
-    def _forget_idle(self) -> None:
-        if len(self._classes) >= MAX_CLASSES:
-            self._classes = {n: one for n, one in self._classes.items() if self._unfinished[n]}
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         ordered: list[Request] = []
@@ -80,43 +104,66 @@ class ByClass(LocalScheduler):
         for number in sorted(waiting, reverse=not self._low_first):
             scheduler, part = self._classes[number]
             part.running, part.whole, part.matched = view.running, view, matched
-            if not (yield from _asked(scheduler.select(part, now_s))):
+            if not (yield from _offer_class(scheduler.select(part, now_s))):
                 return
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        scheduler, part = self._of(request)
+        scheduler, part = self._class_of(request)
         self._unfinished[request.priority] += 1
         part.running = view.running
         scheduler.on_arrival(request, part, now_s)
         part.enter(request)
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
-        scheduler, part = self._of(request)
+        scheduler, part = self._class_of(request)
         part.running = view.running
         scheduler.on_retract(request, part, now_s)
         part.enter(request)
 
+    def requeue(self, request: Request, *, first: bool) -> None:
+        """Move a request to the tail or the head of its class, as the host does in its queue."""
+        self.leave_class(request)
+        part = self._class_of(request)[1]
+        (part.enter_first if first else part.enter)(request)
+
+    def leave_class(self, request: Request) -> None:
+        """Remove a request from the waiting requests of its class, if present."""
+        if request in (part := self._class_of(request)[1]):
+            part.leave(request)
+
+    def _order_by_class(self, running: RunningView, now_s: float) -> Sequence[Request]:
+        """Order running requests: the lowest class first, each class in its scheduler's order."""
+        parts: defaultdict[int, list[Running]] = defaultdict(list)
+        for one in running:
+            parts[one.request.priority].append(one)
+        order: list[Request] = []
+        for number in sorted(parts, reverse=self._low_first):
+            batch = ClassBatch(running, parts[number])
+            order_victims = self._classes[number][0].retraction_order
+            assert order_victims is not None
+            order += order_victims(batch, now_s)
+        return order
+
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        scheduler, part = self._of(request)
-        part.leave(request)
+        scheduler, _ = self._class_of(request)
+        self.leave_class(request)
         scheduler.on_admitted(request, extend_tokens, recompute)
 
     def on_tokens(self, client: str, tokens: int) -> None:
         """Do nothing: ``on_request_tokens`` charges the client in the request's class."""
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
-        scheduler, _ = self._of(request)
+        scheduler, _ = self._class_of(request)
         scheduler.on_tokens(request.client, tokens)
-        if scheduler.per_request_tokens:
-            scheduler.on_request_tokens(request, tokens)
+        if (charge_tokens := scheduler.on_request_tokens) is not None:
+            charge_tokens(request, tokens)
 
     def on_output(self, request: Request, tokens: int) -> None:
-        self._of(request)[0].on_output(request, tokens)
+        self._class_of(request)[0].on_output(request, tokens)
 
     def on_finish(self, request: Request) -> None:
-        scheduler, part = self._of(request)
-        if request in part:
-            part.leave(request)
+        scheduler, _ = self._class_of(request)
+        self.leave_class(request)
         self._unfinished[request.priority] -= 1
         if not self._unfinished[request.priority]:
             del self._unfinished[request.priority]
@@ -138,25 +185,24 @@ class ByClass(LocalScheduler):
         return self._plain.service_bound()
 
 
-def _asked(selection: Selection) -> Generator[Request | Preempt, bool, bool]:
-    """Ask the scheduler of a class; return whether its last candidate, if any, was admitted."""
+def _offer_class(selection: Selection) -> Generator[Request | Preempt, bool, bool]:
+    """Offer a class's candidates; return whether the last candidate, if any, was admitted."""
     admitted = True
     try:
-        candidate = start(selection)
+        candidate = first_candidate(selection)
         while candidate is not None:
             admitted = yield candidate
-            candidate = resume(selection, admitted)
+            candidate = next_candidate(selection, admitted)
     finally:
         selection.close()
     return admitted
 
 
 def unfit_for_classes(scheduler: LocalScheduler) -> str | None:
-    """Return why a scheduler cannot run once for each class, None if it can."""
+    """Return why a scheduler cannot run once for each class, or None if no reason exists."""
     for does, what in (
         (scheduler.preempts, "preempts"),
-        (scheduler.orders_retraction, "chooses which request loses its memory"),
-        (scheduler.times_steps, "charges measured time"),
+        (scheduler.on_gpu_time is not None, "charges measured time"),
         (type(scheduler).accepts is not LocalScheduler.accepts, "refuses requests"),
     ):
         if does:

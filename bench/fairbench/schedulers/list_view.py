@@ -1,7 +1,7 @@
-"""Waiting queues as plain lists: an engine's, as in SGLang's ``calc_priority``, and one by client.
+"""Waiting queues as plain lists: the queue of an engine (SGLang's ``calc_priority``) or a gateway.
 
-The lists are slow and obviously correct. A live server offers this view (a list to sort in place);
-it is also the oracle for the simulator's incremental queue.
+The lists are slow and obviously correct. Plugins in real servers use ``ListView``, which sorts the
+server's own list; tests compare the simulator's incremental queue with ``ListView``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from fairbench.schedulers.views import NothingRunning, RunningView
 
 
 class ListScan:
-    """A frozen order over the requests that are still waiting."""
+    """A frozen order over requests, which leaves out the requests that wait no more."""
 
     def __init__(self, order: list[Request], waiting: Container[Request]) -> None:
         self._order = iter(order)
         self._waiting = waiting
         self._skipped: set[str] = set()
-        # if set, only requests of clients in credit are offered
+        # if set, only requests of clients with a positive credit are offered
         self._credit: Mapping[str, float] | None = None
 
     def __iter__(self) -> Iterator[Request]:
@@ -49,10 +49,11 @@ class ListScan:
 
 
 class ListView:
-    """A view whose ``requests`` is the queue itself, shared with the host and sorted in place.
+    """A view of the host's queue ``requests``, which ``match_order`` sorts in place.
 
-    ``matched(request)`` returns how many tokens of its prompt are cached now, possibly all.
-    ``prompt(request)`` is the prompt to prefill (a retracted request keeps its outputs).
+    ``matched(request)`` returns how many tokens of the request's prompt are cached now, possibly
+    all. ``prompt(request)`` returns the prompt to prefill, which includes the outputs of a
+    retracted request.
     """
 
     def __init__(
@@ -129,14 +130,14 @@ class ListView:
 class QueueView:
     """A WaitingView in order of arrival, with nothing cached and no running batch.
 
-    ``elsewhere`` are clients that wait at other routers; their requests are not in the view. They
-    only affect ``on_arrival``: a client that waits anywhere is not lifted, and no lift exceeds the
-    counter of a client that waits elsewhere.
+    ``elsewhere`` are clients that wait at other routers, and whose requests are not in the view.
+    Only ``on_arrival`` depends on these clients: a client that waits at any router is not lifted,
+    and no lift exceeds the counter of a client that waits at another router.
     """
 
     def __init__(self, running: RunningView | None = None) -> None:
         self.running: RunningView = NothingRunning() if running is None else running
-        self._requests: dict[Request, None] = {}  # in queue order
+        self._requests: dict[Request, None] = {}  # waiting requests in queue order
         self._of_client: dict[str, dict[Request, None]] = {}
         self.elsewhere: Collection[str] = ()
 
@@ -162,9 +163,9 @@ class QueueView:
     def matched_tokens(self, request: Request) -> int:
         return 0
 
-    # Methods for the host.
+    # The host calls the following methods.
 
-    def arrivals(self) -> Iterator[Request]:
+    def by_arrival(self) -> Iterator[Request]:
         """Return the requests in queue order, regardless of the order that a scheduler sees."""
         return iter(list(self._requests))
 
@@ -172,6 +173,12 @@ class QueueView:
         """Append an arrival or a retracted request."""
         self._requests[request] = None
         self._of_client.setdefault(request.client, {})[request] = None
+
+    def enter_first(self, request: Request) -> None:
+        """Insert a preempted or skipped request at the head, for engines that do so."""
+        mine = self._of_client.pop(request.client, {})
+        self._of_client = {request.client: {request: None, **mine}, **self._of_client}
+        self._requests = {request: None, **self._requests}
 
     def leave(self, request: Request) -> None:
         """Remove a request that was admitted or aborted."""

@@ -35,7 +35,7 @@ class Holders(NamedTuple):
 L = TypeVar("L", bound=LocationNode)
 
 
-class Found(NamedTuple, Generic[L]):
+class WalkEnd(NamedTuple, Generic[L]):
     """The end of a walk along a prompt: the deepest ``node`` and the ``place`` in the prompt."""
 
     node: L
@@ -51,13 +51,13 @@ class LocationTree(PrefixTree[L]):
     part above it. The deepest mark therefore counts.
     """
 
-    def find(self, prompt: Prompt) -> Found[L]:
+    def find(self, prompt: Prompt) -> WalkEnd[L]:
         """Return the end of the walk along a prompt, as an argument for the methods below.
 
         The walk splits an edge that matches in part, as SGLang does, because the prompt is about to
         be added.
         """
-        return Found(*self.descend(self.root, prompt, (0, 0), sys.maxsize))
+        return WalkEnd(*self.descend(self.root, prompt, (0, 0), sys.maxsize))
 
     def upward(self, node: L) -> Iterator[L]:
         """Yield the node and all its ancestors except the root."""
@@ -84,7 +84,7 @@ class LocationTree(PrefixTree[L]):
         return found
 
     def cached_tokens(self, node: L) -> dict[int, int]:
-        """Return worker -> depth of its deepest mark at or above ``node``, if it has any mark."""
+        """Return, by worker, the depth of the worker's deepest mark at or above ``node``."""
         found: dict[int, int] = {}
         for depth, workers in self.levels(node):
             while workers:
@@ -97,7 +97,7 @@ class LocationTree(PrefixTree[L]):
         """Mark a whole prompt as held by ``worker``; return the node at its end."""
         return self.add(self.find(prompt), prompt, worker)
 
-    def add(self, found: Found[L], prompt: Prompt, worker: int) -> L:
+    def add(self, found: WalkEnd[L], prompt: Prompt, worker: int) -> L:
         """Insert a prompt as ``insert`` does, given the result of ``find`` for it."""
         node, place = found
         if place[0] < len(prompt):
@@ -202,12 +202,12 @@ class BoundedTree(LocationTree[RecentNode]):
         self._latest: tuple[Prompt, RecentNode] | None = None
         self._marked = NOBODY  # the worker of that prompt, while nothing has changed since
 
-    def find(self, prompt: Prompt) -> Found[RecentNode]:
+    def find(self, prompt: Prompt) -> WalkEnd[RecentNode]:
         if (latest := self._latest) is not None and latest[0] is prompt:
-            return Found(latest[1], (len(prompt), 0))
+            return WalkEnd(latest[1], (len(prompt), 0))
         return super().find(prompt)
 
-    def add(self, found: Found[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
+    def add(self, found: WalkEnd[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
         latest = self._latest
         if latest is not None and latest[0] is prompt and worker == self._marked:
             return latest[1]  # the whole path is marked, and was used last

@@ -1,6 +1,6 @@
 """Parameters of named parts: conversion between ``NAME.PARAM=VALUE`` settings and ``Params``.
 
-A part is anything with a frozen dataclass of parameters: a local scheduler, a router, the engine.
+A part has a frozen dataclass of parameters: a local scheduler, a router and the engine are parts.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ Fraction = Annotated[float, Ge(0), Le(1)]
 
 @dataclass(frozen=True)
 class NoParams:
-    """The parameters of a part that has none."""
+    """The parameters of a part without parameters."""
 
 
 PartParams: TypeAlias = Named[type]
-"""The ``Params`` of parts by name; a part's modules are imported at its look-up."""
+"""The ``Params`` of parts by name; the look-up of a part imports the part's module."""
 
 
 def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
-    """Return the parameters of the parts of these names, whose classes ``part`` returns."""
+    """Return the ``Params`` of the named parts; ``part`` returns a part's class by name."""
 
     def params(name: str) -> type:
         found: type = part(name).Params
@@ -45,17 +45,22 @@ def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
 
 
 def param_names(params_class: type) -> list[str]:
-    """Return the names of a part's parameters, in the order of its file."""
-    return [field.name for field in fields(params_class)]
+    """Return the names of the parameters that can be set, in the order of the part's file.
+
+    ``constants`` of a class are former parameters, and inherited parameters that the part does not
+    use. Experiments store the values of constants, and users cannot set them.
+    """
+    constants = getattr(params_class, "constants", ())
+    return [field.name for field in fields(params_class) if field.name not in constants]
 
 
 def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``PARAM -> value`` of one part, from ``NAME.PARAM -> value`` of all parts."""
+    """Return a part's values by ``PARAM``, from the values of all parts by ``NAME.PARAM``."""
     split = {tuple(key.split(".", 1)): value for key, value in settings.items()}
     return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
 
 
-COST_FILES = ".py", "cost"  # the suffix of the files' names, and the parameter that names them
+COST_FILES = ".py", "cost"  # suffix of users' cost files, and the parameter that names a cost file
 
 
 def cost_names(settings: Mapping[str, Any]) -> list[str]:
@@ -69,10 +74,10 @@ def cost_names(settings: Mapping[str, Any]) -> list[str]:
 
 
 def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) -> P:
-    """Return the part's parameters: defaults, overridden by its own keys in ``settings``.
+    """Return the part's parameters: defaults, overridden by the part's keys in ``settings``.
 
-    The only conversion is from integer to float: a text is never a number. Raises UsageError with
-    one line that names the key, the value and what is allowed.
+    An integer may become a float, and no other value is converted: a text is never a number. Raises
+    UsageError with one line that names the key, the value and the allowed values.
     """
     values = own_settings(owner, settings)
     check_names(owner, params_class, values)
@@ -85,9 +90,22 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
 
 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
-    """Raise UsageError unless every key of ``values`` is a parameter of the part ``owner``."""
+    """Raise UsageError unless every key of ``values`` is a parameter of the part ``owner``.
+
+    A setting may repeat the value of a constant, as stored experiments do.
+    """
     names = param_names(params_class)
-    for name in values:
+    constants = [field for field in fields(params_class) if field.name not in names]
+    fixed = {field.name: getattr(params_class(), field.name) for field in constants}
+    for name, value in values.items():
+        if name in fixed:
+            if value == fixed[name]:
+                continue
+            always = UsageError(
+                f"{owner}.{name} = {value!r}: must be {fixed[name]!r}, which cannot be changed; "
+                "leave it out"
+            )
+            raise always.of(f"{owner}.{name}")
         if not names:
             none = UsageError(f"{owner}.{name}: cannot be set, because {owner} has no parameters")
             raise none.of(f"{owner}.{name}")
@@ -96,7 +114,13 @@ def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> No
 
 
 def as_settings(owner: str, params: Any) -> dict[str, Any]:
-    """Return all parameters but None, which TOML lacks; the inverse of ``make_params``."""
+    """Return all parameters except None as settings: the inverse of ``make_params``."""
     params_class: type = type(params)
     plain = adapter_of(params_class).dump_python(params, mode="json")
     return {f"{owner}.{name}": value for name, value in plain.items() if value is not None}
+
+
+def default_settings(owner: str, params_class: type) -> dict[str, Any]:
+    """Return the default of every setting of a part that can be set, as ``as_settings`` does."""
+    names = {f"{owner}.{name}" for name in param_names(params_class)}
+    return {key: value for key, value in as_settings(owner, params_class()).items() if key in names}

@@ -117,7 +117,7 @@ class PrefixTree(Generic[N]):
         length = depth - node.depth
         child = self._node_type(node, _stretch(prompt, place, length), length)
         index, child.start = place
-        # by position, because this is faster than by name
+        # arguments by position are faster than by name
         node.children[prompt[index][0], child.start] = child
         return child
 
@@ -161,7 +161,7 @@ class PrefixTree(Generic[N]):
 def path(node: Node) -> Prompt:
     """Return the prefix that ends at ``node``, as a prompt."""
     segments: list[Segment] = []
-    goes_on = False  # the last segment, in the edge below, which has all of its tokens
+    goes_on = False  # the edge below contains all tokens of the last segment, so the walk ends
     while (parent := node.parent) is not None:
         edge = node.edge
         segments += reversed(edge[:-1] if goes_on else edge)

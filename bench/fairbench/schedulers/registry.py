@@ -1,10 +1,10 @@
-"""The schedulers by name. To add a scheduler, write its file and add its line here.
+"""The schedulers by name. To add a scheduler, write the scheduler's file and add a line here.
 
-A scheduler of your own needs no change here: name its file in ``FAIRBENCH_SCHEDULERS``, where ``:``
-separates several files, or install it with an entry point in the group
-``fairbench.local_schedulers`` or ``fairbench.routers`` whose name is the scheduler's name. The
-files are named by an environment variable, not a flag, so that every process of a run knows them,
-including those of a sweep, emulated workers and SGLang servers.
+A scheduler of your own needs no change here: name the scheduler's file in ``FAIRBENCH_SCHEDULERS``,
+where ``:`` separates several files, or install the scheduler with an entry point in the group
+``fairbench.local_schedulers`` or ``fairbench.routers``. The entry point's name is the scheduler's
+name. An environment variable, not a flag, names the files, so that every process of a run knows the
+files, including processes of a sweep, emulated workers and SGLang servers.
 """
 
 from __future__ import annotations
@@ -14,50 +14,41 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fairbench.doors import registered
+from fairbench.doors import find_in_clone, not_loaded, registered
 from fairbench.errors import UsageError, unknown_name
 from fairbench.files.reader import files_named
 from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
-from fairbench.studies import PACKAGE as STUDIES
-from fairbench.studies import need_studies
 
-# Paths instead of classes, so that a command imports only the schedulers that it runs. Others'
-# schedulers are entry points, as a user's are. Schedulers that only one study of a paper uses are
-# part of the study, which is in a clone of the repository, but not in a wheel.
+# The values are paths, not classes, so that a command imports only the schedulers that the command
+# runs. Schedulers of other projects and of single studies are entry points, like users' schedulers.
 LOCALS = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
     "lpm": "fairbench.schedulers.local.lpm:LPM",
-    "lpm-client-cap": "fairbench.schedulers.local.lpm_client_cap:ClientCappedLPM",
+    "lpm-client-cap": "fairbench.schedulers.local.lpm:ClientCappedLPM",
     "vtc": "fairbench.schedulers.local.vtc:VTC",
     "vtc-predict": "fairbench.schedulers.local.vtc_predict:PredictiveVTC",
-    "lcf": "fairbench.schedulers.local.lcf:LCF",
+    "lcf": "fairbench.schedulers.local.vtc:LCF",
     "rpm": "fairbench.schedulers.local.rpm:RPM",
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
-    "preble-groups-code": f"{STUDIES}.preble.code.groups:PrebleGroupsCode",
     "dlpm": "fairbench.schedulers.local.dlpm:DLPM",
     "dlpm-hold": "fairbench.schedulers.local.dlpm_hold:HoldingDLPM",
-    "dlpm-upstream": f"{STUDIES}.dlpm.upstream:UpstreamDLPM",
     "priority": "fairbench.schedulers.local.priority:Priority",
-    "sglang-priority": "fairbench.schedulers.local.sglang_priority:SGLangPriority",
+    "sglang-priority": "fairbench.schedulers.local.priority:SGLangPriority",
     "edf": "fairbench.schedulers.local.edf:EDF",
-    "edf-textbook": f"{STUDIES}.textbook.edf:TextbookEDF",
     "dlpm-edf": "fairbench.schedulers.local.dlpm_edf:DLPMThenEDF",
-    "edf-dlpm": "fairbench.schedulers.local.edf_dlpm:EDFThenDLPM",
+    "edf-dlpm": "fairbench.schedulers.local.dlpm_edf:EDFThenDLPM",
 }
 
 ROUTERS = {
-    "round-robin": "fairbench.schedulers.routing.round_robin:RoundRobin",
-    "client-round-robin": "fairbench.schedulers.routing.client_round_robin:ClientRoundRobin",
-    "least-loaded": "fairbench.schedulers.routing.least_loaded:LeastLoaded",
+    "round-robin": "fairbench.schedulers.routing.baselines:RoundRobin",
+    "client-round-robin": "fairbench.schedulers.routing.baselines:ClientRoundRobin",
+    "least-loaded": "fairbench.schedulers.routing.baselines:LeastLoaded",
     "preble-e2": "fairbench.schedulers.routing.preble_e2:PrebleE2",
-    "preble-e2-code": f"{STUDIES}.preble.code.router:PrebleE2Code",
-    "memserve": f"{STUDIES}.preble.memserve:MemServe",
-    "oracle": f"{STUDIES}.preble.oracle:Oracle",
     "d2lpm": "fairbench.schedulers.routing.d2lpm:D2LPM",
     "fair-finish": "fairbench.schedulers.routing.fair_finish:FairFinish",
-    "power-of-two": "fairbench.schedulers.routing.power_of_two:PowerOfTwo",
+    "power-of-two": "fairbench.schedulers.routing.baselines:PowerOfTwo",
 }
 
 # Values of `--scheduler`: (router, local).
@@ -79,12 +70,12 @@ ROUTER_GROUP = "fairbench.routers"
 
 
 def locals_by_name() -> Mapping[str, str]:
-    """Return the local schedulers, name -> ``module:class``, including the user's own."""
+    """Return ``module:class`` of each local scheduler by name, including schedulers of the user."""
     return _with_plugins(LOCAL_GROUP)
 
 
 def routers_by_name() -> Mapping[str, str]:
-    """Return the routers, name -> ``module:class``, including the user's own."""
+    """Return ``module:class`` of each router by name, including routers of the user."""
     return _with_plugins(ROUTER_GROUP)
 
 
@@ -100,7 +91,8 @@ def _with_plugins(group: str) -> Mapping[str, str]:
             raise UsageError(f"{VARIABLE}: {path} has no class of a LocalScheduler or Router")
         own += schedulers_in(path, VARIABLE, base).items()
     for name, value in own:
-        # Routers and local schedulers share a namespace: `--set NAME.PARAM` does not say the kind.
+        # A router and a local scheduler cannot have the same name, because `--set NAME.PARAM` does
+        # not say the kind.
         if name in found or name in LOCALS or name in ROUTERS:
             raise UsageError(
                 f"two schedulers have the name {name!r}, one of them {value}; rename one"
@@ -110,7 +102,10 @@ def _with_plugins(group: str) -> Mapping[str, str]:
 
 
 def split_pair(scheduler: str) -> tuple[str, str]:
-    """Return (router, local) of a pair or ``router+local``. Raises UsageError if neither."""
+    """Return (router, local) for a pair's name or ``router+local``.
+
+    Raises UsageError for a name that is not registered.
+    """
     if scheduler in PAIRS:
         return PAIRS[scheduler]
     router, plus, local = scheduler.partition("+")
@@ -129,18 +124,20 @@ def pair_name(router: str, local: str) -> str:
 
 def local_class(name: str) -> type[LocalScheduler]:
     """Return the class of a local scheduler. Raises UsageError for an unknown name."""
-    found: type[LocalScheduler] = _load("local scheduler", name, locals_by_name(), LocalScheduler)
+    found: type[LocalScheduler] = _load_class(
+        "local scheduler", name, locals_by_name(), LocalScheduler
+    )
     return found
 
 
 def router_class(name: str) -> type[Router]:
     """Return the class of a router. Raises UsageError for an unknown name."""
-    found: type[Router] = _load("router", name, routers_by_name(), Router)
+    found: type[Router] = _load_class("router", name, routers_by_name(), Router)
     return found
 
 
 def other_kind(name: str) -> str:
-    """Return the kind of scheduler of a name and its spelling; "" for an unknown name."""
+    """Return how to select a scheduler of this name with another flag; "" for an unknown name."""
     for kind, others, fix in (
         ("pair of a router and a local scheduler", PAIRS, f"--scheduler {name}"),
         ("local scheduler", locals_by_name(), f"round-robin+{name}, or --local {name}"),
@@ -152,7 +149,7 @@ def other_kind(name: str) -> str:
 
 
 def unknown_scheduler(what: str, name: str, known: Iterable[str]) -> UsageError:
-    """Return the error for an unknown scheduler, with advice for another kind or a user's file."""
+    """Return the error for an unknown scheduler, with advice on other flags or a user's file."""
     if kind := other_kind(name):
         return UsageError(f"unknown {what} {name!r}: {kind}")
     own = [path.name for path in user_files()]
@@ -160,14 +157,15 @@ def unknown_scheduler(what: str, name: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"{unknown_name(what, name, known)} If the scheduler is your own: {read}.")
 
 
-def _load(what: str, name: str, known: Mapping[str, str], base: type) -> Any:
+def _load_class(what: str, name: str, known: Mapping[str, str], base: type) -> Any:
     if name not in known:
         raise unknown_scheduler(what, name, known)
-    if known[name].startswith(STUDIES):
-        need_studies(f"{what} {name!r}")
+    find_in_clone(known[name])
     try:
         found = imported(known[name])
     except (ImportError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == known[name].partition(".")[0]:
+            raise not_loaded(f"{what} {name!r}", known[name], error) from error
         raise UsageError(f"{what} {name!r} cannot be loaded from {known[name]}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
         raise UsageError(
@@ -187,7 +185,7 @@ def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
 
 
 def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router:
-    """Return a new router for ``workers`` workers, with the settings of ``build_local``."""
+    """Return a new router for ``workers`` workers, with settings as in ``build_local``."""
     router: Any = router_class(name)
     built: Router = router(make_params(name, router.Params, settings), workers)
     return built

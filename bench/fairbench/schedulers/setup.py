@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from fairbench.tenants import children_of, lineage
 
 
 def checked_weights(weights: Mapping[str, Any]) -> dict[str, float]:
-    """Return weights by client. Raises UsageError for a weight out of range."""
+    """Return the weights as floats by client. Raises UsageError for a weight out of range."""
     for client, weight in weights.items():
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not (number and LIGHTEST <= weight <= HEAVIEST):
@@ -25,17 +25,16 @@ def checked_weights(weights: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The facts of an experiment or a server.
-
-    A fact that the host does not know has a default value.
+    """The facts about an experiment or a server; an unknown fact has a default value.
 
     ``clients`` is empty if clients are not known in advance, as at a server. ``weights`` are the
-    clients' entitlements, 1 by default: they belong to the experiment, not to a scheduler.
-    ``pool_tokens`` is the KV pool of one worker (0: unknown), ``costs`` the time of iterations, and
-    ``swap_token_s`` the time to copy a token's KV to the host's memory or back (None: impossible).
-    ``fleet`` is the workers' load, for routers and gateways only. ``tenant_paths`` are the
-    positions of clients in the tree of tenants if their names do not state them
-    (``fairbench.tenants``).
+    clients' entitlements, 1 by default; weights belong to the experiment, not to a scheduler.
+    ``pool_tokens`` is the size of a worker's KV pool in tokens (0: unknown), ``costs`` predicts the
+    time of iterations, and ``swap_token_s`` is the time in seconds to copy a token's KV cache to
+    the host's memory or back (None: the engine cannot copy). ``fleet`` reports the workers' loads,
+    for routers and gateways only. ``tenant_paths`` maps clients to their positions in the tree of
+    tenants, for clients whose names do not state the position (``fairbench.tenants``). ``shuffle``
+    shuffles a list with a random stream of the host (None: the host has no random stream).
     """
 
     clients: tuple[str, ...] = ()
@@ -45,13 +44,14 @@ class Setup:
     swap_token_s: float | None = None
     fleet: FleetView | None = None
     tenant_paths: Mapping[str, str] = field(default_factory=dict)
+    shuffle: Callable[[list[Any]], None] | None = None
 
     def lineage(self, client: str) -> tuple[str, ...]:
-        """Return the nodes of a client: its tenants from the outermost, then the client."""
+        """Return a client's tenants from the outermost to the innermost, then the client."""
         return lineage(self.tenant_paths.get(client, client))
 
     def children_of(self, tenant: str, clients: Iterable[str]) -> dict[str, None]:
-        """Return the child nodes of a tenant that lead to these clients, in the clients' order."""
+        """Return a tenant's child nodes on the paths to the clients, in the clients' order."""
         paths = self.tenant_paths
         return children_of(tenant, (paths.get(client, client) for client in clients))
 
@@ -60,10 +60,10 @@ class Setup:
         return self.weights.get(client, 1)
 
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:
-        """Return the setup with other weights for some clients.
+        """Return a setup in which ``weights`` override the weights of some clients.
 
-        Later changes of the other weights remain visible. Raises UsageError naming ``owner`` for an
-        unknown client.
+        Later changes of this setup's weights remain visible in the new setup. Raises UsageError
+        that names the setting ``owner`` for an unknown client.
         """
         if not weights:
             return self
@@ -71,7 +71,7 @@ class Setup:
         return replace(self, weights=ChainMap(dict(weights), cast(Any, self.weights)))
 
     def check_clients(self, owner: str, names: Iterable[str]) -> None:
-        """Raise UsageError naming the setting ``owner`` for an unknown client, if all are known."""
+        """Raise UsageError about the setting ``owner`` if ``clients`` lacks a name."""
         for client in names:
             if self.clients and client not in self.clients:
                 raise unknown_name(f"client in {owner}", client, self.clients)

@@ -9,11 +9,11 @@ from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import Edge, Node, PrefixTree
 
 Sharing = Literal["split", "owner", "each"]
-REMEMBERED_TOKENS = 5_000_000  # limit on stored shared prefixes; beyond it all are forgotten
+REMEMBERED_TOKENS = 5_000_000  # number of stored prompt tokens beyond which the tree is emptied
 
 
 class SharedNode(Node):
-    """A stretch of tokens with its owner and the clients that have paid a part of it."""
+    """A tree node with the owner of its tokens and the clients that have paid for the tokens."""
 
     __slots__ = ("owner", "sharers")
 
@@ -29,14 +29,14 @@ class _SharedTree(PrefixTree[SharedNode]):
 
 
 class SharedCharges:
-    """The tokens that each client pays for a request that computes a part of its prompt.
+    """The division of computed prompt tokens among the clients that share a prefix.
 
-    ``split``: all users of a prefix have paid equal parts of it: the n-th client pays 1/n, and the
-    n - 1 clients before it are refunded the excess. When the prefix is computed again, the division
-    restarts. ``owner``: the client that first sent the prefix pays for each computation. ``each``:
-    every user pays the whole prefix, cached or not. Under the first two rules the charged tokens
-    always equal the computed tokens. Without sharing, the client that computes a prefix pays for
-    it, and a client that finds it cached pays nothing.
+    ``split``: all clients that use a prefix have paid equal parts: the n-th client pays 1/n, and
+    the n - 1 earlier clients are refunded the excess. When the prefix is computed again, the
+    division restarts. ``owner``: the client that first sent the prefix pays for each computation.
+    ``each``: every client pays for the whole prefix, cached or not. Under ``split`` and ``owner``
+    the charged tokens always equal the computed tokens. Without sharing, the client whose request
+    computes a prefix pays, and a client whose prefix is cached pays nothing.
     """
 
     def __init__(self, sharing: Sharing) -> None:
@@ -44,24 +44,27 @@ class SharedCharges:
         self._tree = _SharedTree(SharedNode)
         self._stored = 0
 
-    def charges(self, request: Request, computed_tokens: int) -> dict[str, float]:
-        """Return client -> tokens to pay for the last ``computed_tokens``; negative is a refund."""
+    def tokens_by_client(self, request: Request, computed_tokens: int) -> dict[str, float]:
+        """Return each client's tokens to pay for the last ``computed_tokens`` (< 0: to refund)."""
         if self._sharing == "each":
             return {request.client: request.input_tokens}
         known = prompt_tokens(request.prompt)
         cached = min(known, request.input_tokens - computed_tokens)
         due: defaultdict[str, float] = defaultdict(float)
-        # Tokens computed beyond the known prompt belong to the request alone.
+        # Computed tokens beyond the known prompt are charged to the request's client alone.
         due[request.client] = float(computed_tokens - (known - cached))
         for node in self._path(request.prompt, cached, known):
             if node.depth > cached:
-                self._compute(node, request.client, due)
+                node.owner = node.owner or request.client
+                node.sharers = (request.client,)
+                payer = request.client if self._sharing == "split" else node.owner
+                due[payer] += node.length
             elif self._sharing == "split" and request.client not in node.sharers:
-                self._join(node, request.client, due)
+                self._add_sharer(node, request.client, due)
         return due
 
     def _path(self, prompt: Prompt, cached: int, known: int) -> list[SharedNode]:
-        """Return the prompt's nodes from the root on; a node ends where the cached part ends."""
+        """Return the prompt's nodes from the top; a node ends where the cached part ends."""
         if self._stored > REMEMBERED_TOKENS:
             self._tree, self._stored = _SharedTree(SharedNode), 0
         end, place = self._tree.match(prompt, cached)
@@ -77,13 +80,8 @@ class SharedCharges:
             end = end.parent
         return path[::-1]
 
-    def _compute(self, node: SharedNode, client: str, due: defaultdict[str, float]) -> None:
-        node.owner = node.owner or client
-        node.sharers = (client,)
-        due[client if self._sharing == "split" else node.owner] += node.length
-
-    def _join(self, node: SharedNode, client: str, due: defaultdict[str, float]) -> None:
-        """Add a sharer of a cached stretch; a stretch with no known payer is free."""
+    def _add_sharer(self, node: SharedNode, client: str, due: defaultdict[str, float]) -> None:
+        """Add a client that shares cached tokens; tokens without a known payer are free."""
         before = len(node.sharers)
         if not before:
             return

@@ -1,30 +1,32 @@
-"""Prompts as pages of token ids, for routers of real traffic; a page is its own name."""
+"""Prompts as pages of token ids, for routers of real traffic; a page's name is its content."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from fairbench.core import Prompt, Segment
 
 ID_BYTES = array("I").itemsize
-FIRST_PAGE_TOKENS = 8  # a first chat message is often shorter than 32
-PAGES_BEFORE_DOUBLING = 32  # pages of one size before the size doubles
+# tokens of the first pages, because a first chat message is often shorter than 32 tokens
+FIRST_PAGE_TOKENS = 8
+PAGES_BEFORE_DOUBLING = 32  # number of size units in a prompt after which the page size doubles
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
-    """Return a prompt as pages: of 8 tokens up to 256, then of 16 up to 512, and so on.
+    """Return a prompt as pages of 8 tokens up to token 256, of 16 up to token 512, and so on.
 
-    A page's border costs at most a sixteenth of a match, or 7 tokens. Conversion is fastest from an
-    ``array("I")``.
+    A match loses at most a sixteenth of its length, or 7 tokens, at the border of a page.
+    Conversion is fastest from an ``array("I")``.
 
-    A page's name consists of its tokens (4 bytes each), so it is not suitable for a log. Two
-    prompts therefore begin with the same segments exactly as far as they share whole pages; no hash
-    is computed and none can collide. A last, shorter page matches only the same ending. To name a
+    A page's name consists of the page's tokens (4 bytes each), so names must not be logged. Two
+    prompts begin with the same segments exactly as far as the prompts share whole pages; without
+    hashes, no names can collide. A last, shorter page matches only an equal last page. To name a
     prefix that ends inside a page, ``truncate`` the prompt of the whole text. Raises OverflowError
     for an id that is negative or has more than 32 bits.
+
     """
-    text = str(_bytes_of(token_ids), "latin-1")  # one character per byte
+    text = str(_bytes_of(token_ids), "latin-1")  # the text has one character per byte
     pages: list[str] = []
     start, size = 0, FIRST_PAGE_TOKENS * ID_BYTES
     while start < len(text):
@@ -35,7 +37,7 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
 
 
 def narrow(ids: Sequence[int]) -> Sequence[int]:
-    """Return token ids of at most 32 bits; SGLang gives the tokens of an image wider ones."""
+    """Return token ids of at most 32 bits; SGLang's ids for tokens of images are wider."""
     try:
         return array("I", ids)
     except OverflowError:
@@ -46,3 +48,12 @@ def _bytes_of(token_ids: Sequence[int]) -> memoryview:
     if isinstance(token_ids, array) and token_ids.typecode == "I":
         return memoryview(token_ids).cast("B")
     return memoryview(array("I", token_ids)).cast("B")
+
+
+def prompt_apart(ids: Sequence[int], apart: Hashable) -> Prompt:
+    """Return a prompt that shares no prefix with prompts of equal tokens and another ``apart``.
+
+    None is a possible value of ``apart``.
+    """
+    prompt = segments_of(narrow(ids))
+    return prompt if apart is None else (Segment(repr(apart), 0), *prompt)

@@ -1,7 +1,7 @@
-"""The scheduler classes in a user's file, and what is wrong with them.
+"""The scheduler classes in a user's file, and the checks of these classes.
 
-A mistake is found when the file is read, before anything runs: a missing part, a misspelt hook, or
-a hook that does not take the arguments that it is called with.
+The checks run when the file is read, before any simulation: a class must have a name and a
+constructor, no hook may be misspelt, and each hook must accept the arguments of the host's calls.
 """
 
 from __future__ import annotations
@@ -13,22 +13,39 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.files.python_file import classes_in
-from fairbench.schedulers.base import LocalScheduler, Router
+from fairbench.files.reader import classes_in
+from fairbench.schedulers.base import PARTS, LocalScheduler, Router
 
-ALIKE = 0.85  # similarity (at most 1) from which on a name counts as a misspelt hook
+ALIKE = 0.85  # minimum similarity (0 to 1) to a hook at which a name counts as a misspelt hook
+
+
+# advice for users' files that import a module that has moved, by the module's old name
+MOVED = {
+    "fairbench.schedulers.accounts.tenant_trees": (
+        "write Counters(..., tenants=params.tenants) with Counters from "
+        "fairbench.schedulers.accounts.counters; Credits and WorkerCredits take tenants, too"
+    ),
+    "fairbench.schedulers.accounts.turns": (
+        "import Turns from fairbench.schedulers.accounts.credits"
+    ),
+}
 
 
 def schedulers_in(
     path: Path, named_by: str, base: type[LocalScheduler] | type[Router]
 ) -> dict[str, str]:
-    """Return a file's subclasses of ``base``: name -> ``module:class``, ready to import.
+    """Return ``module:class`` of a file's subclasses of ``base`` by name, ready to import.
 
-    Raises UsageError as ``classes_in`` does, and if a class misspells a hook or gives it other
-    parameters.
+    Raises UsageError as ``classes_in`` does, and for a class with a misspelt hook or a hook with
+    wrong parameters.
     """
     found = {}
-    for attribute, value in classes_in(path, named_by, base, "name"):
+    try:
+        classes = list(classes_in(path, named_by, base, "name"))
+    except UsageError as error:
+        moved = next((new for old, new in MOVED.items() if repr(old) in str(error)), None)
+        raise UsageError(f"{error}; {moved}") if moved else error from error.__cause__
+    for attribute, value in classes:
         if wrong := unknown_hook(value, base) or wrong_parameters(value, base):
             raise UsageError(f"{path}: class {attribute}: {wrong}")
         found[value.name] = f"{value.__module__}:{attribute}"
@@ -38,7 +55,7 @@ def schedulers_in(
 def unknown_hook(
     scheduler: type[LocalScheduler] | type[Router], base: type[LocalScheduler] | type[Router]
 ) -> str:
-    """Return the error for a public name that resembles a hook of ``base`` but is none, or ""."""
+    """Return the error for a public name that resembles a hook of ``base``, or ""."""
     hooks = {name for name in dir(base) if not name.startswith("_")} | set(base.__annotations__)
     known = {name for one in scheduler.__mro__[1:] for name in vars(one)} | hooks
     for name in vars(scheduler):
@@ -53,11 +70,13 @@ def unknown_hook(
 def wrong_parameters(
     scheduler: type[LocalScheduler] | type[Router], base: type[LocalScheduler] | type[Router]
 ) -> str:
-    """Return the error for a hook that does not take the arguments of its calls, or ""."""
+    """Return the error for a hook that does not accept the host's arguments, or ""."""
     made = ("params",) if base is LocalScheduler else ("params", "workers")
     if scheduler.__init__ is object.__init__:
         return f"needs a method __init__(self, {', '.join(made)})"
-    passed = {name: tuple(signature(hook).parameters)[1:] for name, hook in _hooks(base)}
+    parts = PARTS.items() if base is LocalScheduler else ()
+    hooks = (*_hooks(base), *parts)
+    passed = {name: tuple(signature(hook).parameters)[1:] for name, hook in hooks}
     for name, arguments in {"__init__": made, **passed}.items():
         own = getattr(scheduler, name)
         if not isfunction(own):

@@ -1,35 +1,37 @@
-"""Views: what a scheduler can see of its host: queue, running batch and workers' load."""
+"""Views of a host for schedulers: the waiting queue, the running batch and the workers' loads."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from fairbench.core import Request
+from fairbench.schedulers.prefix_tree import Node
 
 
 class Scan(Protocol):
-    """The waiting requests in one order, frozen when the scan was made; clients can be skipped."""
+    """The waiting requests in an order that was frozen when the scan was made."""
 
     def __iter__(self) -> Iterator[Request]: ...
 
     def __next__(self) -> Request: ...
 
     def skip(self, client: str) -> None:
-        """Skip this client's requests from here on, at a constant cost."""
+        """Skip this client's requests from the current position on, at a constant cost."""
 
     def skip_debtors(self, credit: Mapping[str, float]) -> None:
-        """Call ``skip`` at a client's turn if its credit is 0 or less, for all clients at once."""
+        """Skip each client whose credit is 0 or less when the scan reaches one of its requests."""
 
     def unskip_all(self) -> None:
-        """Offer every client again, from the current position on."""
+        """Offer the requests of skipped clients again, from the current position on."""
 
 
 class Running(NamedTuple):
     """A request of the running batch.
 
-    ``held_tokens`` is its context, including a shared prefix. ``reserved_tokens`` is the memory
-    that admission still reserves for it, before any ratio.
+    ``held_tokens`` is the request's context, including a shared prefix. ``reserved_tokens`` is the
+    KV memory in tokens that admission still reserves for future outputs of the request, before any
+    ratio.
     """
 
     request: Request
@@ -39,7 +41,7 @@ class Running(NamedTuple):
 
 
 class ClientLoad(NamedTuple):
-    """The running load of a client, summed over its ``Running``; ``decode_steps`` are outputs."""
+    """The total load of a client's running requests; ``decode_steps`` counts output tokens."""
 
     requests: int
     held_tokens: int
@@ -50,42 +52,42 @@ class ClientLoad(NamedTuple):
 class RunningView(Protocol):
     """The running batch, as it was when the pass began.
 
-    Requests preempted in this pass are no longer in the view. Admitted requests are in the view
-    only with vLLM, whose running list has them immediately; they cannot be preempted in this pass.
+    The view lacks requests that were preempted in this pass. Only vLLM's view contains requests
+    that were admitted in this pass, and such requests cannot be preempted in the same pass.
     """
 
     @property
     def free_tokens(self) -> int:
-        """The KV memory that a request could get: free, or cached but not in use."""
+        """The KV memory in tokens that is free, or caches prefixes that are not in use."""
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Running]:
-        """Iterate over the running requests in batch order. Costs a walk over the batch."""
+        """Iterate over the running requests in batch order."""
 
     def load(self, client: str) -> ClientLoad:
-        """Return the running load of the client. Costs a walk over the batch."""
+        """Return the running load of the client, by iterating over the whole batch."""
 
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
         """Return whether the request would fit in this pass if ``without`` did not run.
 
         The engine's own memory test and load cap decide. The test counts the pass's admissions so
-        far and the memory reserved for outputs. The result is False if nothing is preempted. Walks
-        over the batch.
+        far and the memory reserved for outputs. The result is False in engines that cannot preempt.
+        Costs a walk over the batch.
         """
 
 
 class WaitingView(Protocol):
     """The interface through which a scheduler sees the waiting queue of its host.
 
-    A request leaves the view when it is admitted, except that a scan made earlier has its own
-    frozen order (it never offers an admitted request again). Retracted requests re-enter at the
-    tail of the queue, preempted ones after the pass.
+    A request leaves the view when it is admitted. A scan made earlier keeps its frozen order, but
+    never offers an admitted request. A retracted request re-enters at the tail of the queue, and a
+    preempted request re-enters after the pass.
     """
 
     @property
     def running(self) -> RunningView:
-        """The batch that runs next to this queue."""
+        """The running batch of this queue's worker."""
 
     def __len__(self) -> int: ...
 
@@ -103,22 +105,54 @@ class WaitingView(Protocol):
     def match_order(self, *, refresh: bool = True) -> Scan:
         """Return all waiting requests, longest cached prefix first, in the order of SGLang's LPM.
 
-        The sort is stable over the previous order. Requests that share 32 tokens with an earlier
-        waiting request and have at most 32 cached come last (in-batch deprioritisation). With
-        ``refresh=False`` nothing is matched or sorted: the last order remains, with newcomers at
-        the tail. Only schedulers that declare ``cache_aware`` may use this.
+        The sort is stable over the previous order. A request comes last if it shares its first 32
+        tokens with an earlier waiting request and has at most 32 cached tokens (in-batch
+        deprioritisation). With ``refresh=False`` the queue is neither matched nor sorted: the last
+        order remains, with new requests at the tail. Only schedulers that declare ``cache_aware``
+        may use this method.
         """
 
     def matched_tokens(self, request: Request) -> int:
-        """Return how many prompt tokens are cached now (at most the prompt's length - 1)."""
+        """Return how many prompt tokens are cached now, at most the prompt's length - 1."""
+
+
+class Waiting(NamedTuple):
+    """A waiting request with the result of matching its prompt against the cache.
+
+    ``tokens`` is the length of the prompt, including the outputs of a retracted request; ``cached``
+    is the number of cached tokens, less than ``tokens``. ``duplicate`` is true if the request has
+    at most 32 cached tokens and shares its first 32 tokens with an earlier request.
+    ``waited_tokens`` is the number of prompt tokens that the engine has computed since the request
+    entered the queue, and ``entered`` is the number of the entry. ``node`` is the node of the
+    prefix tree where the match ends.
+    """
+
+    request: Request
+    tokens: int
+    cached: int
+    duplicate: bool
+    waited_tokens: int
+    entered: int
+    node: Node
+
+
+class SortableQueue(WaitingView, Protocol):
+    """The waiting queue of the simulated SGLang, which a scheduler may sort."""
+
+    def batch(self) -> Iterable[Request]:
+        """Return the requests of the running batch, including those that have just finished."""
+
+    def matches(self) -> list[Waiting]:
+        """Match all waiting requests against the cache, in queue order."""
 
 
 class WorkerLoad(NamedTuple):
-    """The unfinished load at a worker. ``queued`` and ``running`` are None if unknown.
+    """The unfinished load at a worker.
 
-    ``in_flight`` requests were sent to the worker and have not finished. ``tokens`` are held by
-    running requests; if the worker is not asked, they are the prompts of requests in flight.
-    ``saturated``: requests wait, and none of them is admitted before a running request ends.
+    ``in_flight`` requests were sent to the worker and have not finished. ``queued`` and ``running``
+    are numbers of requests, or None if unknown. ``tokens`` is the KV memory of running requests in
+    tokens, or the sum of prompts in flight if the worker does not report memory. ``saturated`` is
+    true if requests wait and no waiting request will be admitted before a running request ends.
     """
 
     in_flight: int
@@ -129,7 +163,7 @@ class WorkerLoad(NamedTuple):
 
 
 class Read(NamedTuple):
-    """The prompt as the worker read it: its length and its cached tokens."""
+    """A worker's report on a prompt: its length, and how many of its tokens were cached."""
 
     input_tokens: int
     cached_tokens: int = 0

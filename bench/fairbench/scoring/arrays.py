@@ -1,4 +1,4 @@
-"""Columns of external records as checked arrays of numbers."""
+"""Columns of records of other tools as checked arrays of numbers."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import numpy as np
 from fairbench.errors import DataError, printable
 from fairbench.files.times import MAX_TIME_S, is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
-from fairbench.records.columns import Column, Columns, listed
+from fairbench.records.columns import FileColumns, listed
 from fairbench.records.layouts import PLAIN
-from fairbench.records.names import FIRST, LAST, OWN, has, nearest
-from fairbench.records.requests import Requests
+from fairbench.records.names import FIRST, LAST, OWN, first_columns, nearest
+from fairbench.records.requests import FileRequests
 from fairbench.records.times import check_moments, numbers
-from fairbench.results.run_tables import MAX_COUNT, MAX_WORKER
+from fairbench.results.run_facts import MAX_COUNT, MAX_WORKER
 from fairbench.scoring.states import FAILED, UNSAID, errors_of, signed, states_of
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 COUNTS = {**dict.fromkeys(TOKENS, (0, MAX_COUNT)), "worker": (-1, MAX_WORKER)}
-"""Fields that are whole numbers, with their lowest and highest possible values."""
+"""Fields that are whole numbers, with their lowest and highest allowed values."""
 FIELDS = (
     *("client", "start", *FIRST, *LAST, *TOKENS, "written_tokens", "session"),
     *("reasoning_tokens", "total_tokens"),
     *("worker", "admitted", "status", "error", "gaps", "request_id"),
     *("span_kind", "span_id", "parent_id"),
 )
-"""The fields of records that are scored."""
+"""Fields of records that a score uses."""
 NEEDED = ("client", "start", "input_tokens", "output_tokens", *FIRST, *LAST)
-"""Fields that a user cannot declare missing."""
+"""Fields that a user cannot declare to be missing."""
 
 OVERCACHED = "had more cached than input tokens, all of which count as cached"
 UNCOUNTED = "failed without a count of input tokens, which counts as 0"
@@ -45,7 +45,7 @@ Mended = Counter[str]
 
 
 def arrays_of(
-    requests: Requests, *, client: str, part: int, mended: Mended, per_client: bool
+    requests: FileRequests, *, client: str, part: int, mended: Mended, per_client: bool
 ) -> dict[str, Any]:
     """Return the columns of one file as arrays, with absolute times in seconds.
 
@@ -53,11 +53,11 @@ def arrays_of(
 
     Args:
         requests: The requests of the file.
-        client: The client of all requests if the file names none.
+        client: The client of all requests if the file names no clients.
         part: The number of the file, which distinguishes the programs of several files.
-        mended: Counts of the requests that were changed, by reason.
-        per_client: Whether programs are distinguished within each client, since two clients may
-            use the same session numbers.
+        mended: Counts of changed requests, by reason; the function adds to the counts.
+        per_client: Whether a program belongs to one client, because two clients may use one session
+            number.
     """
     columns, length = requests.columns, len(requests)
     made: dict[str, Any] = {field: getattr(requests, field) for field in TOKENS}
@@ -68,9 +68,10 @@ def arrays_of(
     nothing = broken | (ended_badly & ~(made["output_tokens"] > 0))
 
     start = requests.start.seconds
-    first, last, gaps = _ends(requests, nothing)
+    first, last, gaps = _ends_of(requests, nothing)
     last = np.where(ended_badly, np.nan, last)
-    silent = _silent(states, last, made["output_tokens"], gaps)
+    no_gaps = np.array([one is None or not len(one) for one in gaps])
+    silent = (states == UNSAID) & ~np.isnan(last) & (made["output_tokens"] == 0) & no_gaps
     first, last = np.where(silent, np.nan, first), np.where(silent, np.nan, last)
     states = np.where(broken | silent, FAILED, states)
     mended[SILENT] += int(silent.sum())
@@ -79,7 +80,7 @@ def arrays_of(
     made["output_tokens"] = np.where(uncounted, 0.0, made["output_tokens"])
     tokenless = ~np.isnan(last) & ~(made["output_tokens"] > 0)
     first = np.where(tokenless & np.isnan(first), last, first)
-    if np.isfinite(first).any():  # logs mix answers that were streamed and others
+    if np.isfinite(first).any():  # a log may mix streamed answers with answers in one piece
         whole = np.isnan(first) & ~np.isnan(last)
         first = np.where(whole, last, first)
         mended[ONE_PIECE] += int(whole.sum())
@@ -94,23 +95,32 @@ def arrays_of(
         "last": last,
         "admitted": requests.times.moments("admitted").seconds,
         "gaps": gaps,
+        "name": np.array(requests.labels("request_id"), object),
         "worker": _workers(columns),
         **_status(states, last, refuses=columns.layout.refuses),
     }
     _mend(made, mended)
-    ids = [str(one) for one in columns.values("request_id") or () if not is_missing(one)]
+    ids = [str(one) for one in columns.field_values("request_id") or () if not is_missing(one)]
     mended[REPEATED] += len(ids) - len(set(ids))
     mended[TWICE] += requests.repeated
-    _check(made, columns)
+    _check_values(made, columns)
     return made
 
 
-def _missing(columns: Columns, *, counted: bool = True) -> dict[str, tuple[str, ...]]:
-    """Return the needed fields without a column, with the fields that can replace each."""
+def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[str, ...]]:
+    """Return the needed fields that the file lacks, with the fields that can replace each field.
+
+    Counts of tokens are needed if ``counted``.
+    """
     known = {
         name
         for name, found in columns.fields.items()
-        if any(one.first is not None or _is_stated(columns, one) for one in found)
+        if any(
+            one.first is not None
+            # a column of the file without any value is known, too
+            or (one.name not in columns.unseen and not one.name.startswith(OWN))
+            for one in found
+        )
     }
     groups = {" or ".join(FIRST): FIRST, " or ".join(LAST[:2]): LAST}
     needed = {name: (name,) for name in ("start", "input_tokens", "output_tokens")} | groups
@@ -123,28 +133,23 @@ def _missing(columns: Columns, *, counted: bool = True) -> dict[str, tuple[str, 
     return {name: ways for name, ways in needed.items() if known.isdisjoint(ways)}
 
 
-def _is_stated(columns: Columns, column: Column) -> bool:
-    """Return whether the file has a column, though without any value."""
-    return column.name not in columns.unseen and not column.name.startswith(OWN)
+def has_waits(columns: FileColumns, *, counted: bool = True) -> bool:
+    """Return whether the records have times of first tokens, so that waits are known.
 
-
-def has_waits(columns: Columns, *, counted: bool = True) -> bool:
-    """Return whether records say when first tokens came, so that waits are known.
-
-    A request without a recorded end counts as ended at its first token. ``counted`` says whether
-    the file has token counts.
+    A request without a recorded end counts as ended at its first token. ``counted`` tells whether
+    token counts are needed, too.
     """
-    known = [name for name in FIRST if any(c.first is not None for c in columns.of(name))]
+    known = [name for name in FIRST if any(c.first is not None for c in columns.of_fields(name))]
     return bool(known) and not _missing(columns, counted=counted).keys() - {" or ".join(LAST[:2])}
 
 
-def check_needed(columns: Columns) -> None:
+def check_needed(columns: FileColumns) -> None:
     """Raise DataError if the file lacks a column that every score needs."""
     missing = _missing(columns)
     if not missing:
         return
     fields = [one for ways in missing.values() for one in ways]
-    fields = [one for one in fields if not columns.named(one)]
+    fields = [one for one in fields if not columns.is_named(one)]
     found = ((one, nearest(one, columns.samples, columns.taken)) for one in fields)
     near = next((f"{field}={name}" for field, name in found if name), "")
     hint = f" Did you mean {near}?" if near else ""
@@ -152,13 +157,14 @@ def check_needed(columns: Columns) -> None:
     plain = "is unknown. The plain layout" if columns.layout is PLAIN else f"{columns.layout.name}"
     raise DataError(
         f"{columns.first_where}: the layout {plain} needs {', '.join(named)}, which the file "
-        f"lacks (it has {has(columns.record)}). Name the fields with --map FIELD=NAME.{hint}"
+        f"lacks (it has {first_columns(columns.record)}). Name the fields with "
+        f"--map FIELD=NAME.{hint}"
     )
 
 
-def _states(columns: Columns, mended: Mended) -> tuple[Any, Flags]:
-    """Return the state that each record states, and which ones report an error."""
-    said = columns.values("status")
+def _states(columns: FileColumns, mended: Mended) -> tuple[Any, Flags]:
+    """Return the state that each record states, and a flag for records that report an error."""
+    said = columns.field_values("status")
     signs = signed(columns.signs)
     if signs is not None:
         said = (
@@ -172,12 +178,12 @@ def _states(columns: Columns, mended: Mended) -> tuple[Any, Flags]:
         mended[
             f"has the unknown status {printable(word)!r}, and is judged by its other fields"
         ] += count
-    errors = columns.values("error")
+    errors = columns.field_values("error")
     return states, np.zeros(len(columns), np.bool_) if errors is None else errors_of(errors)
 
 
-def _clients(requests: Requests, client: str, mended: Mended) -> list[str]:
-    """Return the client of each request; ``client`` if the file names none."""
+def _clients(requests: FileRequests, client: str, mended: Mended) -> list[str]:
+    """Return the client of each request, which is ``client`` if the file names no clients."""
     if "client" not in requests.columns.fields:
         return [client] * len(requests)
     names = requests.labels("client")
@@ -186,21 +192,21 @@ def _clients(requests: Requests, client: str, mended: Mended) -> list[str]:
 
 
 NO_CLIENT = "all"
-"""The client of requests that name none, as in traces."""
+"""The client of requests without a client in a file that names clients, as in traces."""
 
 
-def _check_ends(requests: Requests, states: Any) -> None:
-    """Raise DataError for a successful request without a recognised end.
+def _check_ends(requests: FileRequests, states: Any) -> None:
+    """Raise DataError for a request that seems successful and has no recognised end.
 
-    Such a record has output and no sign of a failure, but no field for its end, not even an empty
-    one.
+    The record of such a request has output and no sign of a failure, but no field for the end, not
+    even an empty field.
     """
     columns = requests.columns
     for row, keys in columns.odd.items():
         if columns.layout is not PLAIN or not requests.output_tokens[row] > 0:
             continue
         if states[row] == UNSAID:
-            ends = [column.name for column in columns.of(*LAST)]
+            ends = [column.name for column in columns.of_fields(*LAST)]
             others = ", ".join(printable(str(key)) for key in keys if key not in columns.taken)
             raise columns.problem(
                 row,
@@ -210,39 +216,40 @@ def _check_ends(requests: Requests, states: Any) -> None:
             )
 
 
-def _ends(requests: Requests, nothing: Flags) -> tuple[Floats, Floats, Any]:
-    """Return when first and last token arrived, and the gaps between tokens if known.
+@np.errstate(invalid="ignore")  # an infinite time is refused later, with its row
+def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, Any]:
+    """Return the times of first and last tokens in seconds, and the gaps between tokens if known.
 
-    ``nothing`` marks failed requests whose times have no meaning.
+    ``nothing`` marks failed requests, whose times have no meaning.
     """
     columns, times, start = requests.columns, requests.times, requests.start.seconds
     length = len(start)
     first = times.moments("first_token", skipped=nothing).seconds
-    for column in columns.of("first_token")[:1]:
+    for column in columns.of_fields("first_token")[:1]:
         check_moments(columns, column, first, start)
     ttft = times.lengths("ttft", nothing)
     latency = times.lengths("latency", nothing)
     first = np.where(np.isnan(first), start + ttft, first)
     end = times.moments("end", skipped=nothing).seconds
-    for column in columns.of("end")[:1]:
+    for column in columns.of_fields("end")[:1]:
         check_moments(columns, column, end, start)
     times.check_lengths(latency, first - start, "latency")
     times.check_lengths(ttft, np.where(np.isnan(end), latency, end - start), "ttft")
     last = np.where(np.isnan(end), start + latency, end)
-    if not columns.of(*LAST):  # as ``has_waits`` allows
+    if not columns.of_fields(*LAST):  # a file may have waits but no ends (``has_waits``)
         last = first
     gaps = None
-    lists = next(iter(columns.of("itls", "gaps")), None)
+    lists = next(iter(columns.of_fields("itls", "gaps")), None)
     if lists is not None:
         gaps = times.gaps(lists, nothing.tolist())
     if gaps is not None and lists is not None and lists.field == "itls":
         streamed = np.array([len(one) > 0 for one in gaps])
-        if columns.layout.runs is not None:  # a row that is not streamed arrives in one piece
-            if columns.of("latency"):
+        if columns.layout.runs is not None:  # an answer that was not streamed arrives in one piece
+            if columns.of_fields("latency"):
                 whole = ~streamed & ~(first > start) & ~np.isnan(last)
                 first = np.where(whole, last, first)
             last = np.where(streamed | np.isnan(last), first + _sums(gaps), last)
-        elif not columns.of("end", "latency"):
+        elif not columns.of_fields("end", "latency"):
             last = first + _sums(gaps)
     made = np.empty(length, object)
     for row, one in enumerate(gaps or ()):
@@ -254,17 +261,11 @@ def _sums(gaps: list[Floats]) -> Floats:
     return np.array([one.sum() for one in gaps])
 
 
-def _silent(states: Any, last: Floats, output: Floats, gaps: Any) -> Flags:
-    """Return which requests have an end but neither tokens nor a success status."""
-    no_gaps = np.array([one is None or not len(one) for one in gaps])
-    silent: Flags = (states == UNSAID) & ~np.isnan(last) & (output == 0) & no_gaps
-    return silent
-
-
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
-    """Return the state of each request in the tables' terms, and which requests failed.
+    """Return the columns ``status``, as tables have it, and ``failed``.
 
-    By default, ended requests have finished, and others have failed or were refused.
+    A request without a stated state has finished if it has an end. Otherwise it was refused if the
+    layout ``refuses`` requests, else it failed.
     """
     unsaid, ended = states == UNSAID, ~np.isnan(last)
     unended = REFUSED if refuses else FAILED
@@ -272,32 +273,35 @@ def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     return {"status": np.where(states == FAILED, REFUSED, states), "failed": states == FAILED}
 
 
-def _programs(requests: Requests, clients: Any, part: int, *, per_client: bool) -> Any:
-    """Return the program of each request; a request without one is its own program."""
+NAMED = "/id "  # stands before the name of a session in the name of its program
+
+
+def _programs(requests: FileRequests, clients: Any, part: int, *, per_client: bool) -> Any:
+    """Return the program of each request; a request without a session is its own program."""
     names = requests.labels("session")
     owners = clients if per_client else [""] * len(clients)
     found = [
-        f"{part}/{owner}/id {name}" if name else f"{part}/row {row}"
+        f"{part}/{owner}{NAMED}{name}" if name else f"{part}/row {row}"
         for row, (name, owner) in enumerate(zip(names, owners, strict=True))
     ]
     return np.array(found, object)
 
 
-def _workers(columns: Columns) -> Any:
-    """Return numbers of workers, NaN for none, or names if some are not numbers."""
-    found = columns.of("worker")
+def _workers(columns: FileColumns) -> Any:
+    """Return the number of each request's worker, NaN if missing; names unless all are numbers."""
+    found = columns.of_fields("worker")
     if not found:
         return np.full(len(columns), np.nan)
     values = listed(found[0].values)
     if all(is_missing(one) or number_of(one) is not None for one in values):
         return numbers(columns, found[0])
     if any(isinstance(one, list | dict | bool) for one in values):
-        return numbers(columns, found[0])  # raises the error
+        return numbers(columns, found[0])  # raises DataError
     return np.array([np.nan if is_missing(one) else str(one) for one in values], object)
 
 
 def _mend(made: dict[str, Any], mended: Mended) -> None:
-    """Correct oddities of single requests that do not change the measurements."""
+    """Correct counts of cached and input tokens that cannot be right, and count the corrections."""
     over = made["cached_tokens"] > made["input_tokens"]
     made["cached_tokens"] = np.where(over, made["input_tokens"], made["cached_tokens"])
     mended[OVERCACHED] += int(over.sum())
@@ -306,7 +310,8 @@ def _mend(made: dict[str, Any], mended: Mended) -> None:
     mended[UNCOUNTED] += int(uncounted.sum())
 
 
-def _check(made: Mapping[str, Any], columns: Columns) -> None:
+def _check_values(made: Mapping[str, Any], columns: FileColumns) -> None:
+    """Raise DataError, naming the request, for the first impossible value."""
     for what, rows in _impossible(made).items():
         if rows.any():
             row = int(np.argmax(rows))
@@ -316,6 +321,7 @@ def _check(made: Mapping[str, Any], columns: Columns) -> None:
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
+    """Return flags for the requests that have each kind of impossible value, by its message."""
     start, first, last = made["start"], made["first"], made["last"]
     ended = ~np.isnan(last)
     return {
@@ -338,7 +344,7 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
 
 
 def _no_count(values: Floats, least: int, most: int) -> Flags:
-    """Return which known values are not whole numbers from ``least`` to ``most``."""
-    with np.errstate(invalid="ignore"):  # infinity is not a whole number either
+    """Return a flag for each known value that is no whole number from ``least`` to ``most``."""
+    with np.errstate(invalid="ignore"):  # the remainder of infinity is NaN
         fractions: Flags = values % 1 != 0
     return ~np.isnan(values) & (fractions | (values < least) | (values > most))

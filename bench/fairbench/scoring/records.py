@@ -1,7 +1,8 @@
-"""External records as the tables from which metrics are computed."""
+"""Records of other tools as the tables from which metrics are computed, and as plain answers."""
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,33 +14,41 @@ from typing import Any
 import numpy as np
 
 from fairbench.errors import DataError, UsageError, printable
-from fairbench.files.times import UNITS, Clock, clock_of, number_of
+from fairbench.files.times import UNITS, ClockTime, clock_of, number_of
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
     UNFINISHED,
     Flags,
     Floats,
+    Ints,
     Programs,
     Requests,
+    TokenGaps,
 )
-from fairbench.records.columns import Asked, Columns
-from fairbench.records.names import Column, mapped
-from fairbench.records.requests import Requests as Records
+from fairbench.records.columns import FileColumns, ReadOptions
+from fairbench.records.names import FieldColumn, mapped
+from fairbench.records.requests import FileRequests as Records
 from fairbench.records.requests import read_requests
-from fairbench.results.run_tables import MAX_WORKER
-from fairbench.scoring.arrays import FIELDS, TWICE, Mended, arrays_of, check_needed
+from fairbench.results.run_facts import MAX_WORKER
+from fairbench.scoring.arrays import FIELDS, NAMED, TWICE, Mended, arrays_of, check_needed
 from fairbench.scoring.states import SIGNS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """Tables of records, their clients by name, and facts about the records.
+    """The tables of records, the names of their clients, and facts about the records.
 
-    ``last_token_s`` is the time of each request's last token, NaN if unknown; ``gaps_s`` are all
-    gaps between tokens of the finished requests, None if the records lack them. ``failed`` requests
-    broke off and were not refused. ``remarks`` name records that were changed. ``clock`` has the
-    dates of the times, if they are dates.
+    - ``last_token_s`` is the time of each request's last token in seconds, NaN if unknown.
+    - ``knows_admission`` and ``knows_cached`` tell whether all answered requests have an admission
+      time and a number of cached tokens.
+    - ``layouts`` are the names of the files' layouts.
+    - ``gaps_s`` are all gaps between tokens of the finished requests in seconds, and
+      ``token_gaps`` the gaps of all requests; both are None if the records lack gaps.
+    - ``failed`` is the number of requests that broke off and were not refused.
+    - ``remarks`` are sentences about records that were changed.
+    - ``clock`` converts times to timestamps, None if the records have no timestamps.
+    - ``sessions`` are the names of the programs, by program id.
     """
 
     clients: tuple[str, ...]
@@ -50,13 +59,15 @@ class Scored:
     knows_cached: bool
     layouts: tuple[str, ...]
     gaps_s: Floats | None
+    token_gaps: TokenGaps | None
     failed: int
     remarks: tuple[str, ...]
-    clock: Clock | None = None
+    clock: ClockTime | None = None
+    sessions: tuple[str, ...] = ()
 
     @property
     def horizon_s(self) -> float:
-        """Return the time of the last event."""
+        """Return the time of the last event in seconds."""
         requests = self.requests
         times = np.concatenate([requests.arrival_s, requests.first_token_s, self.last_token_s])
         return float(np.nanmax(times))
@@ -73,11 +84,17 @@ def read_scored(
 ) -> Scored:
     """Return the records of files, which form one run with one clock, as tables.
 
-    ``layout`` is one of ``LAYOUTS``, or detected; ``names`` maps fields to other column names.
-    Times are in units of ``unit_s`` seconds; None means seconds unless the file says otherwise.
-    Time 0 is the first start, unless the layout keeps the run's clock. The clients are the
-    ``registered`` ones, served or not, then the others in order of appearance. Raises DataError
-    naming file, request and field, UsageError for a wrong layout.
+    Time 0 is the first start, unless the layout keeps the run's clock. Raises DataError naming
+    file, request and field, and UsageError for a wrong layout.
+
+    Args:
+        paths: The files.
+        layout: The name of the files' layout, one of ``LAYOUTS``; None: the layout is detected.
+        names: The columns of fields with names that are not known, by field.
+        line: The line of the column names, from 1; None: the line is found.
+        unit_s: The unit of times in seconds; None: seconds, unless the file names a unit.
+        registered: Clients that count even without a request. They come first; the other clients
+            follow in order of appearance.
     """
     for path, count in Counter(Path(realpath(path)) for path in paths).items():
         if count > 1:
@@ -91,17 +108,21 @@ def read_scored(
 
 
 def score_asked(
-    names: Mapping[str, Column], layout: str | None = None, line: int | None = None
-) -> Asked:
-    """Return how to read a file that is scored."""
+    names: Mapping[str, FieldColumn], layout: str | None = None, line: int | None = None
+) -> ReadOptions:
+    """Return the options for reading a file that is scored."""
     signs = () if {"status", "error"} & names.keys() else tuple(SIGNS)
-    return Asked(FIELDS, names, layout, line=line or 0, signs=signs)
+    return ReadOptions(FIELDS, names, layout, line=line or 0, signs=signs)
 
 
 def scored_of(
     parts: Sequence[Records], paths: Sequence[Path], registered: Sequence[str] = ()
 ) -> Scored:
-    """Return the requests of files, which form one run with one clock, as tables."""
+    """Return the requests of files, which form one run with one clock, as tables.
+
+    ``parts`` are the requests of each of ``paths``, and ``registered`` are clients that count even
+    without a request.
+    """
     made: list[dict[str, Any]] = []
     mended, stems = Mended(), _stems(paths)
     remarks: list[str] = []
@@ -109,9 +130,9 @@ def scored_of(
         columns = requests.columns
         _check_at_once(columns)
         remarks += columns.remarks
-        program = [column.name for column in columns.of("session")]
+        program = [column.name for column in columns.of_fields("session")]
         per_client = not columns.layout.keeps_clock and "program" not in program
-        per_client &= not columns.named("session")
+        per_client &= not columns.is_named("session")
         part = arrays_of(
             requests, client=stems[number], part=number, mended=mended, per_client=per_client
         )
@@ -137,10 +158,10 @@ def scored_of(
     return replace(scored, clock=clock_of(origin_s, parts[0].times.zone, scored.horizon_s))
 
 
-def _check_at_once(columns: Columns) -> None:
+def _check_at_once(columns: FileColumns) -> None:
     """Raise DataError for a run without start times whose requests did not start together."""
     run = columns.run
-    if not columns.layout.at_once or columns.named("start"):
+    if not columns.layout.at_once or columns.is_named("start"):
         return
     if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
         raise DataError(
@@ -151,7 +172,7 @@ def _check_at_once(columns: Columns) -> None:
 
 
 def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
-    """Return a remark if a file's own count of successes differs."""
+    """Return a remark if the file's own count of completed requests differs from its records."""
     found = int((status == FINISHED).sum())
     if completed in (None, found):
         return []
@@ -159,7 +180,7 @@ def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
 
 
 def _worker_numbers(workers: Any) -> Any:
-    """Return the numbers of workers; names are numbered in order of appearance."""
+    """Return the number of each request's worker; names are numbered in order of appearance."""
     if workers.dtype != object:
         return workers
     names = [None if isinstance(one, float) and np.isnan(one) else f"{one}" for one in workers]
@@ -172,7 +193,7 @@ def _worker_numbers(workers: Any) -> Any:
 
 
 def _stems(paths: Sequence[Path]) -> list[str]:
-    """Return names for the files; files with equal names are named by their folders."""
+    """Return a name for each file: its stem, or its folder if all files have one name."""
     stems = [path.name.removesuffix(".gz").rpartition(".")[0] or path.name for path in paths]
     folders = [path.absolute().parent.name for path in paths]
     alike = len(set(stems)) == 1 and len(set(folders)) == len(paths) > 1
@@ -194,13 +215,15 @@ def _tables(
         rows["admitted"] = rows["first"]
     rows["cached_tokens"] = np.nan_to_num(rows["cached_tokens"])
     rows["asked"] = np.nan_to_num(rows["output_tokens"])
-    requests = _requests(rows, clients, answered)
+    sessions, program = np.unique(rows["program"].astype(str), return_inverse=True)
+    requests = _requests(rows, clients, answered, program)
     programs = _programs(requests, rows["asked"])
     known = [
         gaps
         for gaps, state in zip(rows["gaps"], rows["status"], strict=True)
         if gaps is not None and len(gaps) and state == FINISHED
     ]
+    token_gaps = TokenGaps.after(rows["first"], rows["gaps"], rows["name"].tolist())
     return Scored(
         clients,
         requests,
@@ -210,14 +233,17 @@ def _tables(
         knows_cached,
         layouts,
         np.concatenate(known) if known else None,
+        token_gaps if len(token_gaps.request) else None,
         int(rows["failed"].sum()),
         remarks,
+        sessions=tuple(one.partition(NAMED)[2] or one for one in sessions.tolist()),
     )
 
 
-def _requests(rows: Mapping[str, Any], clients: tuple[str, ...], answered: Flags) -> Requests:
+def _requests(
+    rows: Mapping[str, Any], clients: tuple[str, ...], answered: Flags, program: Ints
+) -> Requests:
     code = {name: number for number, name in enumerate(clients)}
-    _, program = np.unique(rows["program"].astype(str), return_inverse=True)
     input_tokens, cached = rows["input_tokens"], rows["cached_tokens"]
     length = len(answered)
     never, nothing = np.full(length, np.nan), np.zeros(length)
@@ -247,7 +273,11 @@ def _requests(rows: Mapping[str, Any], clients: tuple[str, ...], answered: Flags
 
 
 def _programs(requests: Requests, asked: Floats) -> Programs:
-    """Return the programs of requests in order of arrival; the last request ends a program."""
+    """Return the programs of the requests; a program ends with the last end of its requests.
+
+    ``requests`` are in order of arrival; ``asked`` is the number of output tokens that each request
+    asked for.
+    """
     programs, first = np.unique(requests.program_id, return_index=True)
     count = len(programs)
     if (requests.client != requests.client[first][requests.program_id]).any():
@@ -256,7 +286,7 @@ def _programs(requests: Requests, asked: Floats) -> Programs:
             "--map program=NAME"
         )
     status = np.full(count, FINISHED)
-    for state in (UNFINISHED, REFUSED):  # one refused request fails its program
+    for state in (UNFINISHED, REFUSED):  # a program with a refused request is refused
         status[requests.program_id[requests.status == state]] = state
     finish = np.full(count, -np.inf)
     np.maximum.at(finish, requests.program_id, np.nan_to_num(requests.finish_s))
@@ -274,3 +304,51 @@ def _programs(requests: Requests, asked: Floats) -> Programs:
             "status": status,
         }
     )
+
+
+def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Return the streamed answers of a benchmark's output file.
+
+    Raises DataError if no request has times and token counts.
+
+    Returns:
+        The time of the first token and of the last token in seconds, and the numbers of prompt
+        tokens, of uncached prompt tokens and of output tokens. Each array has the shape
+        (n_answers,).
+    """
+    records = read_requests(path, score_asked({}))
+    rows = arrays_of(records, client="all", part=0, mended=Mended(), per_client=False)
+    late_s = (
+        _start_times(records.columns, rows["last"] - rows["start"], rows["start"]) - rows["start"]
+    )
+    first, last = rows["first"] + late_s, rows["last"] + late_s
+    output, prompt = rows["output_tokens"], rows["input_tokens"]
+    known = (output > 1) & (last > first) & (prompt > 0)
+    if not known.any():
+        raise DataError(
+            f"{path}: no request has a time to first token, a later end and token counts: "
+            "let the benchmark stream, and save the results of each request"
+        )
+    new = np.maximum(1.0, prompt - np.nan_to_num(rows["cached_tokens"]))
+    return first[known], last[known], prompt[known], new[known], output[known]
+
+
+def _start_times(columns: FileColumns, latency_s: Floats, start_s: Floats) -> Floats:
+    """Return the start time of each request in seconds, also for SGLang's ``bench_serving``.
+
+    Files of ``bench_serving`` have no start times. At a request rate, requests are taken to start
+    at even intervals. Under a limit on concurrency, a request is taken to start when an earlier
+    request ends.
+    """
+    if not columns.layout.at_once or columns.is_named("start"):
+        return start_s
+    limit, rate = (number_of(columns.run.get(key)) for key in ("max_concurrency", "request_rate"))
+    if rate is not None and 0 < rate < inf:
+        return np.arange(len(latency_s)) / rate
+    if limit is None:
+        return start_s
+    ends, starts = [0.0] * max(1, int(limit)), []
+    for latency in latency_s.tolist():
+        starts.append(begun := heapq.heappop(ends))
+        heapq.heappush(ends, begun + (latency if latency > 0 else 0.0))
+    return np.array(starts)

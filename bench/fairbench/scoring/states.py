@@ -1,4 +1,4 @@
-"""The end states of a request, in the terms of several tools, and other signs of these states."""
+"""The states in which requests ended, as several tools write them, and columns that imply one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import numpy as np
 from fairbench.errors import unknown_name
 from fairbench.files.times import is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
-from fairbench.records.columns import Column, Columns
+from fairbench.records.columns import ColumnValues, FileColumns
 from fairbench.records.names import plain
 
-UNSAID = -1
-UNKNOWN = -2
-FAILED = 3
+UNSAID = -1  # the state of a request whose record has no state
+UNKNOWN = -2  # the state of a request whose record has an unknown word
+FAILED = 3  # the state of a request that broke off; the tables of metrics show it as refused
 FINISHED_WORD, FAILED_WORD = "finished", "failed"
-"""The state of a request that broke off, which the metrics' tables show as refused."""
 
 WORDS = {
     FINISHED: (
@@ -38,12 +37,12 @@ _HTTP = re.compile(r"(?:http\S{0,20}\s{1,9})?([1-5]\d\d)(?:\s.*)?", re.IGNORECAS
 _STATES = {word: state for state, words in WORDS.items() for word in words}
 
 
-def states_of(values: Iterable[Any], columns: Columns, unknown: Counter[str]) -> Any:
+def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]) -> Any:
     """Return the state of each value; ``UNSAID`` for an empty value and for an unknown word.
 
-    Numbers, including those in ``HTTP 200`` and ``200 OK``, are HTTP's: 2xx means finished, 4xx
-    refused, any other number from 100 to 599 failed. Unknown words are counted. Raises DataError
-    naming the request for a list or an object.
+    Numbers are HTTP states, also within texts such as ``HTTP 200`` and ``200 OK``: 2xx means
+    finished, 4xx means refused, and any other number from 100 to 599 means failed. ``unknown``
+    counts the unknown words. Raises DataError naming the request for a list or an object.
     """
     known: dict[tuple[type, Any], int] = {}
     found = []
@@ -61,7 +60,7 @@ def states_of(values: Iterable[Any], columns: Columns, unknown: Counter[str]) ->
 
 
 def state_of(value: Any) -> int:
-    """Return the state that a value means, ``UNSAID`` for none and ``UNKNOWN`` for any other."""
+    """Return the state that a value means: ``UNSAID`` if empty, ``UNKNOWN`` if not known."""
     if isinstance(value, bool):
         return FINISHED if value else FAILED
     if is_missing(value):
@@ -74,7 +73,8 @@ def state_of(value: Any) -> int:
     if isinstance(value, str):
         word = plain(value).removeprefix("statuscode")
         return UNSAID if word == "unset" else _STATES.get(word, UNKNOWN)
-    return {0: UNSAID, 1: FINISHED, 2: FAILED}.get(value, UNKNOWN)  # of OpenTelemetry
+    opentelemetry = {0: UNSAID, 1: FINISHED, 2: FAILED}
+    return opentelemetry.get(value, UNKNOWN)
 
 
 def errors_of(values: Iterable[Any]) -> Any:
@@ -105,25 +105,24 @@ _YES, _NO = ("true", "yes", "y", "1", "1.0"), ("false", "no", "n", "0", "0.0")
 
 
 def _state(value: Any) -> Any:
-    """Return a status, or None if the value is not one, such as gRPC's 0."""
+    """Return the value if it is a status, else None; gRPC's 0 is no status."""
     known = not isinstance(value, list | dict) and state_of(value) > UNSAID
     return value if known else None
 
 
 def _switch(value: Any) -> str | None:
-    """Return the state for a success flag, true or false in any spelling."""
+    """Return the state that a success flag means, which is true or false in any spelling."""
     word = str(value).strip().lower()
     if word in _YES:
         return FINISHED_WORD
     return FAILED_WORD if word in _NO else _state(value)
 
 
-def _trouble(value: Any) -> str | None:
-    return FAILED_WORD if is_error(value) else None
-
-
 def _reason(value: Any) -> str | None:
-    """Return a failure for reasons that mean one; reaching the output limit is no failure."""
+    """Return a failure if the reason for an answer's end means a failure, else None.
+
+    An answer that ends at its limit of output tokens is no failure.
+    """
     state = _state(value) if isinstance(value, str) else None
     return FAILED_WORD if state is not None and state_of(state) == FAILED else None
 
@@ -134,7 +133,7 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
             *("errormessage", "errormsg", "errortype", "errorcode", "exception", "failurereason"),
             *("failed", "iserror", "haserror", "isfailed", "aborted", "cancelled", "canceled"),
         ),
-        _trouble,
+        lambda value: FAILED_WORD if is_error(value) else None,
     ),
     **dict.fromkeys(("finishreason", "stopreason"), _reason),
     **dict.fromkeys(
@@ -146,13 +145,17 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
     ),
     **dict.fromkeys(("success", "succeeded", "successful", "issuccess", "ok"), _switch),
 }
-"""The state that a column of this name reports, as a status. Failures come first."""
+"""Functions from a value to a status, by the name of the column; columns of failures come first."""
 
 
-def signed(columns: Sequence[Column]) -> list[Any] | None:
-    """Return a status for each record by such columns, or None if no record has one."""
+def signed(columns: Sequence[ColumnValues]) -> list[Any] | None:
+    """Return the status that the columns in ``SIGNS`` imply for each record.
+
+    The result is None if no record has an implied status.
+    """
     said: list[Any] | None = None
-    for column in sorted(columns, key=_rank):
+    order = list(SIGNS)
+    for column in sorted(columns, key=lambda one: order.index(plain(one.name))):
         sign, known = SIGNS[plain(column.name)], {}
         words = []
         for value in column.values:
@@ -165,7 +168,3 @@ def signed(columns: Sequence[Column]) -> list[Any] | None:
         else:
             said = [b if a is None else a for a, b in zip(said, words, strict=True)]
     return None if said is None or all(value is None for value in said) else said
-
-
-def _rank(column: Column) -> int:
-    return list(SIGNS).index(plain(column.name))

@@ -1,26 +1,41 @@
-"""The summary and page of external records: metrics that the records allow in a window."""
+"""Summaries of records of other tools and of stored runs, in a window, and their page."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import inf, nextafter
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fairbench.errors import UsageError, unknown_name
-from fairbench.metrics.catalogue import forget_needing
+from fairbench.config.resolve import read_spec
+from fairbench.core import ServiceBound
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.metrics.catalogue import forget_metrics, forget_needing, needing
+from fairbench.metrics.entries import STALLS
 from fairbench.metrics.metric import Needs
-from fairbench.metrics.records import Client, Facts, Programs, Requests, Service, Window
+from fairbench.metrics.records import (
+    Client,
+    Facts,
+    Measurements,
+    Programs,
+    Requests,
+    Service,
+    Window,
+)
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
-from fairbench.metrics.totals import distribution
 from fairbench.metrics.traffic import traffic_of
 from fairbench.report.pages.log_page import log_page
 from fairbench.report.pages.page import Definitions, Page, Paragraph, Section
+from fairbench.report.pages.run_page import session_section, stall_section
 from fairbench.report.result_lines import notes_of, results_of
 from fairbench.report.traffic_lines import TTFT, judged
-from fairbench.results.header import NOBODY_NAMED
+from fairbench.results.run_facts import cluster_bound, read_tables, stored_facts
+from fairbench.results.store import EXPERIMENT, SUMMARY, read_run
+from fairbench.results.summary import NOBODY_NAMED, check_whole
+from fairbench.schedulers.registry import build_local, build_router
 from fairbench.schedulers.setup import checked_weights
 from fairbench.scoring.records import Scored
 from fairbench.targets import named_targets
@@ -42,11 +57,20 @@ def scored_summary(
     latency: Literal["program", "ttft"] = "program",
     percentiles: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Return every metric that the records allow; ``notes`` explains the others.
+    """Return every metric that the records allow; ``notes`` gives reasons for missing values.
 
-    ``weights`` are the clients' weights by name, 1 by default; ``goodput`` holds latency targets by
-    LATENCY or CLIENT.LATENCY. Raises UsageError if a name in ``misbehaving``, ``weights`` or
-    ``goodput`` is not a client, for an invalid weight, or for a multiple of a latency alone.
+    Raises UsageError for an unknown client, for an invalid weight, and for a target that is a
+    multiple of the latency of a request alone.
+
+    Args:
+        scored: The records.
+        service: The service log of the records.
+        window: The window.
+        misbehaving: Names of the heavy clients.
+        weights: Weights by name of a client or tenant; the default weight is 1.
+        goodput: Latency targets by LATENCY or CLIENT.LATENCY.
+        latency: The latency that is judged: of programs, or to the first token.
+        percentiles: Percentiles that replace the usual percentiles; none: no change.
     """
     weights = checked_weights(weights or {})
     entitled = with_tenants(scored.clients)
@@ -77,18 +101,18 @@ def scored_summary(
         percentiles=percentiles,
         tenant_weights=weights,
         failed=scored.failed,
+        sessions=bool((scored.programs.requests > 1).any()),
     )
     tables = Tables(list(scored.clients), scored.requests, scored.programs, service)
-    summary = summarize(tables, facts)
+    summary = summarize(
+        tables,
+        facts,
+        Measurements(gaps_s=scored.gaps_s, token_gaps=scored.token_gaps, sessions=scored.sessions),
+    )
     if not scored.knows_admission:
         forget_needing(summary, Needs.ADMISSION, NO_ADMISSION)
     if not scored.knows_cached:
         forget_needing(summary, Needs.CACHED, NO_CACHED)
-    if scored.gaps_s is not None:
-        gaps = distribution("itl", scored.gaps_s)
-        summary |= gaps
-        for key in gaps:
-            summary["notes"].pop(key, None)
     summary["notes"]["window_end_s"] = window.reason
     if not misbehaving and len(scored.clients) > 1:
         summary["notes"]["behaviour"] = NOBODY_NAMED
@@ -103,9 +127,9 @@ def scored_summary(
     }
 
 
+# The least fraction of the records' time before the end of the arrivals, and after each client's
+# first request, for a window that ends with the arrivals. A shorter window could miss all service.
 LEAST_SHARE = 0.1
-"""The least fraction of the records' time that must lie before the end of the arrivals, and after
-each client's first request; otherwise, a window that ends there could miss all of the service."""
 
 ASKED = "as asked for"
 ARRIVALS = "when the last request came, including that request"
@@ -116,7 +140,7 @@ LATE = "at the last answer, since a client came too late to be served before the
 
 
 class ScoredWindow(NamedTuple):
-    """A time window of records, and the reason for its end, as text for a reader."""
+    """A window of records, and the reason for the window's end as text for a reader."""
 
     window: Window
     reason: str
@@ -129,17 +153,17 @@ def scored_window(
     start_s: float | None,
     end_s: float | None,
 ) -> ScoredWindow:
-    """Return the requested window, with defaults for missing ends.
+    """Return the requested window; a start or end that was not requested gets a default.
 
-    A window is half-open. The default end is therefore just after the last arrival, or just after
-    the last answer, so that those last events count.
+    A window is half-open. The default end is just after the last arrival or just after the last
+    answer, so that the window contains this event.
 
     Args:
         requests: All requests of the records.
         programs: The programs of these requests.
-        horizon_s: When the last answer ended, seconds.
-        start_s: The start that was asked for, seconds; None means 0.
-        end_s: The end that was asked for, seconds; None means the default.
+        horizon_s: The end of the last answer in seconds.
+        start_s: The requested start in seconds; None: 0.
+        end_s: The requested end in seconds; None: the default.
     """
     begin_s = start_s or 0.0
     if end_s is not None:
@@ -160,8 +184,12 @@ def scored_window(
 
 
 def _came_too_late(requests: Requests, last_s: float, least_s: float) -> bool:
-    """Return whether a client first sent shortly before the end and was served later."""
-    _, first = np.unique(requests.client, return_index=True)  # requests are in order of arrival
+    """Return whether a client first sent a request near the end and was only served after it.
+
+    ``last_s`` is the last arrival in seconds; a request is near the end if it arrives less than
+    ``least_s`` seconds before the last arrival. Requests are in order of arrival.
+    """
+    _, first = np.unique(requests.client, return_index=True)
     late = requests.client[first][requests.arrival_s[first] > last_s - least_s]
     served_s = requests.first_token_s
     in_time = np.unique(requests.client[served_s <= last_s])
@@ -170,20 +198,89 @@ def _came_too_late(requests: Requests, last_s: float, least_s: float) -> bool:
 
 
 def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) -> Page:
-    """Return the page of records and of their summary.
+    """Return the page of records.
 
     Args:
-        scored: Records, with their clients.
-        summary: Summary of the records.
-        names: Names of the files, for the title.
+        scored: The records.
+        summary: The summary of the records.
+        names: The names of the files, for the title.
     """
     traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)
     traffic = traffic._replace(clock=scored.clock)
     sections = []
     if summary["num_programs"]:
         sections.append(Section("Results", [Definitions(list(results_of(summary)))]))
+    sections += [*session_section(summary), *stall_section(summary)]
     notes = [Paragraph(text) for _, text in notes_of(summary)]
     if notes:
         sections.append(Section("Metrics without a value, and the reason", notes, folded=True))
     provenance = f"Scored from records ({summary['layout']})."
     return log_page(", ".join(names), provenance, judged(traffic), TTFT, sections=sections)
+
+
+def score_run(
+    path: Path, start_s: float | None, end_s: float | None, percentiles: tuple[int, ...] = ()
+) -> tuple[dict[str, Any], Requests]:
+    """Return the summary of a stored run in a window, and the run's requests.
+
+    Facts that the tables lack, such as the workload, keep their stored values. Raises DataError if
+    the directory is not a run, or if its files were changed.
+
+    Args:
+        path: The directory of the run.
+        start_s: The start of the window in seconds; None: the stored start.
+        end_s: The end of the window in seconds; None: the stored end.
+        percentiles: Percentiles that replace the percentiles chosen for the run; none: no change.
+    """
+    run = read_run(path)
+    check_whole(run.summary, path / SUMMARY)
+    tables, stored = read_tables(run), run.summary
+    window = Window(
+        stored["window_start_s"] if start_s is None else start_s,
+        stored["window_end_s"] if end_s is None else end_s,
+    )
+    bound, reason = _bound(path, stored)
+    scored = summarize(tables, stored_facts(run, window, bound, reason, percentiles))
+    if not stored["simulated"]:
+        _keep_measurements(scored, stored)
+    remarks = {
+        key: why
+        for key, why in stored["notes"].items()
+        if (key not in scored and not key.startswith("clients."))
+    }
+    notes = {**scored["notes"], **remarks}
+    if "limit_ratio" in stored:  # the summary keeps the stored limit
+        notes.pop("limit", None)
+    return {**stored, **scored, "notes": notes}, tables.requests
+
+
+def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, str]:
+    """Return the theorem's bound of a stored run, or None with the reason.
+
+    Raises DataError if the stored experiment differs from the stored summary.
+    """
+    if stored["bound_source"] is None:
+        return None, stored["notes"]["bound_source"]
+    spec = read_spec(path / EXPERIMENT)
+    known = {"workload": spec.workload.name, "scheduler": spec.scheduler, "router": spec.router}
+    for key, value in {**known, "local": spec.local, "dp": spec.dp, "seed": spec.seed}.items():
+        if value != stored[key]:
+            raise DataError(
+                f"{path / EXPERIMENT}: {key} = {value!r}: must be {stored[key]!r}, as in {SUMMARY}"
+            )
+    router = build_router(spec.router, spec.settings, spec.dp)
+    return cluster_bound(router, build_local(spec.local, spec.settings), spec.dp)
+
+
+def _keep_measurements(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
+    """Copy stored values that do not follow from the tables: token gaps, stalls and queueing."""
+    for key in [key for key in scored if key.endswith("_itl_ms")]:
+        scored[key] = stored[key]
+        scored["notes"].pop(key, None)
+    if "stall_causes" in stored:
+        scored["notes"].pop("stalls", None)
+        for row, kept in zip(scored["clients"], stored["clients"], strict=True):
+            row |= {one.key: kept[one.key] for one in STALLS if one.key in kept}
+    for key in dict.fromkeys([*needing(Needs.ADMISSION), *needing(Needs.CACHED)]):
+        if stored.get(key, 0) is None and key in stored["notes"]:
+            forget_metrics(scored, [key], stored["notes"][key])

@@ -1,9 +1,9 @@
-"""Clients alone: the result of each on its own part of the cluster, the reference for sharing.
+"""Clients alone: each client's latency on its own part of the cluster, as a reference for sharing.
 
-A part is 1/n of every replica, in speed and in KV pool, so that any n divides a cluster of any dp
-and routing stays the same. Such a replica takes n times as long for each iteration, fixed costs
-included, and holds 1/n of the requests. n is the number of clients, or by weight the sum of the
-weights over the client's own.
+A part is 1/n of every replica, in speed and in KV pool. Any n thus divides a cluster of any number
+of replicas, and routing stays the same. A part of a replica takes n times as long for each
+iteration, fixed costs included, and holds 1/n of the requests. n is the sum of all weights over the
+client's weight, or the number of clients if all weights are equal.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
+from fairbench.engine.contract import CONTRACTS
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engines import DEFAULT_ENGINE
-from fairbench.metrics.censored_latency import Percentile, percentile, samples
-from fairbench.metrics.client_summary import PERCENTS
+from fairbench.metrics.censored_latency import PERCENTS, Percentile, percentile, samples
 from fairbench.schedulers.gateway.registry import ADMISSION, OFF
-from fairbench.sim.engine.contract import CONTRACTS
-from fairbench.sim.records.tables import tables_of
+from fairbench.sim.records import tables_of
 from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# Alone there is no other client to be fair to; whether locality or balance pays depends on the
-# workload, and a client alone gets the better of both routers.
+# The local scheduler and the routers of a client alone. Fairness has no meaning without another
+# client. Locality pays in some workloads and balance in others, so the better router counts.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 
@@ -34,12 +33,17 @@ ROUTERS = ("round-robin", "preble-e2")
 def simulate_alone(
     spec: ExperimentSpec, interrupted: Callable[[], bool] = lambda: False
 ) -> list[dict[str, Any]]:
-    """Return the latency of each well-behaved client alone on 1/n of the cluster.
+    """Return one row per well-behaved client: its latency alone on 1/n of the cluster.
 
-    A row has ``client``, ``latency_n`` and, in seconds, ``p50_s``, ``p95_s`` and ``p99_s`` (null if
-    among refused requests); ``censored`` names the values that are lower bounds. Each is the better
-    of both ``ROUTERS`` with ``LOCAL``; the scheduler of ``spec`` does not matter. The cohort is the
-    one of the shared run. The result is incomplete if ``interrupted``.
+    - ``client`` is the name of the client.
+    - ``latency_n`` is the number of latencies.
+    - ``p50_s``, ``p95_s`` and ``p99_s`` are percentiles in seconds, each the better value of both
+      ``ROUTERS``, with the local scheduler ``LOCAL``. A percentile is None if so many requests are
+      refused that the percentile falls on a refused request.
+    - ``censored`` names the percentiles that are lower bounds.
+
+    The scheduler of ``spec`` has no effect. The requests that count are those of the shared run.
+    The result lacks rows if ``interrupted`` returns true.
     """
     plans = spec.client_plans()
     source = spec.source()
@@ -55,13 +59,14 @@ def simulate_alone(
 
 
 def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
-    """Return specs of the cluster with one client's KV pool, one per relevant router."""
+    """Return specs of the cluster with one client's KV pool: one spec for each router to try."""
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     if (policy := f"{ADMISSION}.policy") in settings:
-        settings[policy] = OFF  # no request is ahead of this client
+        settings[policy] = OFF  # no other client's request is ahead of this client
     own = {
         "local": LOCAL,
+        "engine_code": None,
         "gateway": None,
         "saturation": None,
         "routers": None,
@@ -86,7 +91,7 @@ def _row(
     for spec in specs:
         simulation = Simulation(spec, (plan,), source, slowdown=parts)
         simulation.run(interrupted=interrupted)
-        # the window ends with the arrivals of all clients
+        # the window of the metrics ends with the last arrival of all clients
         simulation.cluster.last_arrival_ps = last_ps
         simulation.cluster.settle()
         facts = simulation.facts()

@@ -1,43 +1,112 @@
-"""Programs, router and workers on one clock."""
+"""A simulated cluster and its clients: programs in flight, reactions, deadlines and prefixes."""
 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fairbench.core import PS_PER_S, Demand, Prompt, Request, Segment, prompt_tokens
+from fairbench.core import OUTPUT_PRICE, PS_PER_S, Demand, Prompt, Request, Segment, prompt_tokens
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.contract import Replica
+from fairbench.engine.logs import DECODE_COLUMNS, IntegerTable, RequestLog
+from fairbench.engine.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
 from fairbench.errors import ProgramFailed, RunFailed
+from fairbench.metrics.belady import least_computed
 from fairbench.schedulers.base import Router
-from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.contract import Replica
-from fairbench.sim.in_flight import Deadlines, InFlight, Reacting
+from fairbench.sim.distinct_prefixes import Answers, DistinctPrefixes
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
-from fairbench.sim.records.columns import Columns
-from fairbench.sim.records.service_log import DECODE_COLUMNS, RequestLog
-from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
-from fairbench.targets import NOT_DUE
-from fairbench.workloads.plan import User
+from fairbench.targets import NOT_DUE, Due, RequestCosts, alone
+from fairbench.workloads.disguise import EndedRequest, Reaction
+from fairbench.workloads.plan import ClientPlan, User
 from fairbench.workloads.programs.base import Job
-from fairbench.workloads.reactions import Ended, Reaction
 
 if TYPE_CHECKING:
-    from fairbench.sim.ingress import Ingress
-    from fairbench.sim.routers.ingresses import RouterIngresses
+    from fairbench.sim.ingress import Ingress, RouterIngresses
+
+
+Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
+"""A function that begins a program, and calls its second argument at the end of the program."""
+
+
+class InFlightLimit:
+    """A limit on the running programs of a client. Further programs wait in order of arrival."""
+
+    def __init__(self, most: int, start: Start) -> None:
+        self._most = most
+        self._start = start
+        self._running = 0
+        self._beginning = False
+        self._waiting: deque[Job] = deque()
+
+    def arrive(self, program: Job) -> None:
+        """Start a program now, or once fewer programs run than the limit."""
+        self._waiting.append(program)
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._beginning:
+            return  # a program was refused at its start: the loop in the calling ``_begin`` goes on
+        self._beginning = True
+        while self._waiting and self._running < self._most:
+            self._go(self._waiting.popleft())
+        self._beginning = False
+
+    def _go(self, program: Job) -> None:
+        self._running += 1
+        self._start(program, self._ended)
+
+    def _ended(self) -> None:
+        self._running -= 1
+        self._begin()
+
+
+class Reacting(InFlightLimit):
+    """Runs one program until the ``reaction`` to the end of a request releases all programs."""
+
+    def __init__(self, reaction: Reaction, start: Start) -> None:
+        super().__init__(1, start)
+        self._reaction = reaction
+
+    def react_to(self, ended: EndedRequest) -> None:
+        """React to the end of a request of the client."""
+        if self._reaction(ended):
+            going, self._waiting = self._waiting, deque()
+            for program in going:
+                self._go(program)
+
+
+class Deadlines:
+    """The deadlines of requests, computed from the targets of their clients' plans.
+
+    A target may be a multiple of the request's latency on an idle replica. A deadline assumes an
+    answer of ``max_new_tokens`` tokens for this latency, because the length is unknown in advance.
+    Metrics use the true length.
+    """
+
+    def __init__(self, plans: Iterable[ClientPlan], costs: RequestCosts | None) -> None:
+        self._targets = {plan.client: plan.targets for plan in plans if plan.targets}
+        self._costs = costs
+
+    def due(self, client: str, arrival_s: float, input_tokens: int, max_new_tokens: int) -> Due:
+        """Return the deadlines of a request of this client that arrives at ``arrival_s``."""
+        if client not in self._targets:
+            return NOT_DUE
+        targets = self._targets[client]
+        lone = None
+        if targets.of_alone:
+            assert self._costs is not None, "multiples need a timing profile"
+            lone = alone(self._costs, input_tokens, max_new_tokens)
+        return targets.due(arrival_s, lone, max_new_tokens)
+
 
 PROGRAM_COLUMNS = (
-    "program_id",
-    "client",
-    "arrival_ps",
-    "finish_ps",
-    "requests",
-    "demand_requests",
-    "demand_input_tokens",
-    "demand_output_tokens",
-    "status",
-)
+    "program_id", "client", "arrival_ps", "finish_ps", "requests", "demand_requests",
+    "demand_input_tokens", "demand_output_tokens", "status",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -49,10 +118,22 @@ class _Started:
     arrival_ps: int
     demand: Demand
     requests: int = 0
+    answers: Answers = field(default_factory=dict)
 
 
 class Cluster:
-    """Runs client streams of ``(arrival_s, program)`` on workers behind a router."""
+    """A router and its workers, which serve the programs of clients.
+
+    Args:
+        clock: Clock of the simulation.
+        router: Router of the requests.
+        workers: Workers by number.
+        clients: Names of the clients.
+        ingress: Queue in front of the router, or None if requests are sent immediately.
+        deadlines: Deadlines of the requests, or None.
+        demotes: Whether the request log has the column ``demoted``.
+        disaggregated: Whether the request log has the columns of disaggregated clusters.
+    """
 
     def __init__(
         self,
@@ -74,13 +155,16 @@ class Cluster:
         more = ("routed_ps",) * (ingress is not None) + ("swapped_tokens",) * swapped
         more += ("demoted",) * demotes + DECODE_COLUMNS * disaggregated
         self.request_log = RequestLog(clients, more)
-        self.program_log = Columns(PROGRAM_COLUMNS)
+        self.program_log = IntegerTable(PROGRAM_COLUMNS)
         self.running: dict[int, _Started] = {}
+        self._prefixes = DistinctPrefixes()
         self.arrivals_open = 0
         self.last_arrival_ps = 0
-        self._limit_ps: int | None = None  # known after the last program has arrived
-        self.service = array("q", [0] * len(clients))  # input + 2 output of finished requests
-        self._requests = 0  # number of programs started so far
+        # latest end of the run (ps), which is known after the last program has arrived
+        self._limit_ps: int | None = None
+        # input + 2 x output tokens of finished requests, by client
+        self.service = array("q", [0] * len(clients))
+        self._requests = 0  # number of requests so far
         self._reacting: dict[str, Reacting] = {}
         self._deadlines = deadlines
         if ingress is None and router.holds:
@@ -90,7 +174,6 @@ class Cluster:
         self._times_requests = router.wants_gpu_time
         for worker in workers:
             worker.batch.times_requests = self._times_requests
-        # the queue before the router; None: each request is sent immediately
         self.ingress = ingress
 
     @property
@@ -104,14 +187,21 @@ class Cluster:
         in_flight: int | None = None,
         reaction: Reaction | None = None,
     ) -> None:
-        """Start a client's stream, with at most ``in_flight`` programs or as ``reaction`` says."""
+        """Start each program of a client at the program's time of arrival.
+
+        Args:
+            number: Number of the client.
+            programs: Pairs of a time of arrival, in seconds, and a program, in order of time.
+            in_flight: Largest number of programs that run at a time, or None for no limit.
+            reaction: The client's reaction to ends of its requests, in place of a limit, or None.
+        """
         self.arrivals_open += 1
         start: Callable[[Job], None] = self._start
         if reaction is not None:
             self._reacting[self.clients[number]] = reacting = Reacting(reaction, self._start)
             start = reacting.arrive
         elif in_flight is not None:
-            start = InFlight(in_flight, self._start).arrive
+            start = InFlightLimit(in_flight, self._start).arrive
         self._await_next(number, programs, start)
 
     def _await_next(
@@ -128,12 +218,12 @@ class Cluster:
             start(program)
             self._await_next(number, programs, start)
 
-        turn = getattr(program, "turn", None)  # a user's own kind of job may lack a turn
+        turn = getattr(program, "turn", None)  # a program of a user's own class may lack a turn
         turn = number if turn is None else turn
         self.clock.at(round(arrival_s * PS_PER_S), ARRIVE, turn, arrive)
 
     def add_users(self, number: int, users: Iterable[User], until_s: float) -> None:
-        """Start one client's users, who start no program from ``until_s`` on."""
+        """Let a client's users start programs, until the time ``until_s`` in seconds."""
         self.arrivals_open += 1
         self.clock.at(round(until_s * PS_PER_S), ARRIVE, number, self._close)
         for user in users:
@@ -151,7 +241,7 @@ class Cluster:
             self.last_arrival_ps = self.clock.now_ps
             self._start(following.program, partial(self._await_user, number, user))
 
-        # After hours, a float of seconds is no longer exact to the picosecond.
+        # the time in seconds may be rounded to a time before now, because a float is not exact
         at_ps = max(self.clock.now_ps, round(following.at_s * PS_PER_S))
         self.clock.at(at_ps, ARRIVE, number, arrive)
 
@@ -171,7 +261,7 @@ class Cluster:
             if self._deadlines is not None:
                 due = self._deadlines.due(program.client, now_s, tokens, max_new)
             calls_left = started.demand.requests - started.requests
-            # all by position, because names would create a dictionary for each request
+            # arguments by position, because keywords would create a dictionary for each request
             request = Request(
                 self._requests, program.client, program.program_id, depth, prompt, tokens, max_new,
                 now_s, due.end_s, 0, calls_left, due.first_token_s, False, due.token_every_s,
@@ -179,7 +269,9 @@ class Cluster:
             self._requests += 1
             produces = output if output < max_new else max_new
             segment = output_segment(program.program_id, name, produces)
-            sequence = Sequence(request, segment, now_ps, partial(self._finished, done))
+            sequence = Sequence(
+                request, segment, now_ps, partial(self._finished, done, started.answers)
+            )
             if self.ingress is not None:
                 self.ingress.enter(sequence)
                 return
@@ -210,21 +302,24 @@ class Cluster:
             status,
         )
 
-    def _finished(self, done: Callback, sequence: Sequence) -> None:
-        """Record that a program's request has ended; ``done`` resumes the program."""
+    def _finished(self, done: Callback, answers: Answers, sequence: Sequence) -> None:
+        """Record the end of a program's request, and resume the program with ``done``."""
         if self.ingress is not None:
             self.ingress.finished(sequence)
         request, refused = sequence.request, sequence.status == REFUSED
+        if not refused:
+            new = self._prefixes.add(request.prompt, sequence.output, answers)
+            sequence.compulsory_tokens = new
         self.request_log.record(sequence)
         if not refused and request.client in self._reacting:
             reacting = self._reacting[request.client]
             ttft_s = (sequence.first_token_ps - sequence.arrival_ps) / PS_PER_S
-            reacting.heard(Ended(ttft_s, request.input_tokens, sequence.cached_tokens))
+            reacting.react_to(EndedRequest(ttft_s, request.input_tokens, sequence.cached_tokens))
         output = Segment(sequence.output.key, 0) if refused else sequence.output
         if sequence.first_token_ps != NEVER:
             first_s = sequence.first_token_ps / PS_PER_S
             self.router.on_first_token(request, sequence.worker, first_s)
-        if sequence.worker >= 0:  # no router knows requests that were refused earlier
+        if sequence.worker >= 0:  # a request without a worker was refused before the router
             if self._times_requests:
                 self.router.on_gpu_time(request, sequence.worker, sequence.gpu_ps / PS_PER_S)
             now_s = self.clock.now_ps / PS_PER_S
@@ -239,13 +334,17 @@ class Cluster:
             )
             return
         index = self.request_log.index[request.client]
-        self.service[index] += request.input_tokens + 2 * sequence.produced
+        self.service[index] += request.input_tokens + OUTPUT_PRICE * sequence.produced
         done(output, None)
 
     # The clock.
 
     def advance(self, most: int, limit_ps: Callable[[], int]) -> bool:
-        """Run at most ``most`` events; return False if all programs have ended, or at the limit."""
+        """Run at most ``most`` events.
+
+        Return False if all programs have ended, or if the next event is later than the end of the
+        run, ``limit_ps()``.
+        """
         clock, events = self.clock, self.clock.events
         for _ in range(most):
             if not events:
@@ -264,7 +363,7 @@ class Cluster:
     # The end.
 
     def settle(self) -> None:
-        """Record unfinished requests. Nothing may be simulated afterwards."""
+        """Record the unfinished requests and programs at the end of the run."""
         for worker in self.workers:
             worker.settle()
             for sequence in worker.in_flight():
@@ -272,15 +371,27 @@ class Cluster:
                     sequence.produced = worker.batch.produced(sequence)
                 self.request_log.record(sequence)
         if self.ingress is not None:
-            for sequence in self.ingress.held():
+            for sequence in self.ingress.sequences():
                 self.request_log.record(sequence)
         for started in self.running.values():
             self._record(started, UNFINISHED, NEVER)
 
+    def least_computed(self, capacity: int) -> int | None:
+        """Return the fewest prompt tokens that caches of ``capacity`` tokens in all can compute.
+
+        Belady's rule evicts, in the run's own order. None means that all distinct prefixes fit.
+        """
+        if self._prefixes.tokens <= capacity:
+            return None
+        log = self.request_log
+        served = log.column("status") == FINISHED
+        times = (log.column(name)[served] for name in ("admitted_ps", "finish_ps"))
+        return least_computed(self._prefixes.uses(*times), capacity)
+
     def abandon(self) -> None:
-        """Drop settled state, to free its memory for the metrics."""
+        """Forget the state of the ended run, whose memory the metrics need."""
         for worker in self.workers:
             worker.cache.abandon()
         self.workers.clear()
         self.running.clear()
-        self.clock.clear()
+        self.clock.drop_events()

@@ -1,4 +1,4 @@
-"""The front of a simulated cluster: its router or routers, the queue before them and their view."""
+"""The routers of a simulated cluster, the queue in front of them, and their view of workers."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from typing import TYPE_CHECKING
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, Prompt, Request
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.contract import Replica
 from fairbench.errors import RunFailed
-from fairbench.hardware.cluster_params import ClusterParams
+from fairbench.hardware.engines import ClusterParams
 from fairbench.hardware.timing import ProfileCosts, TimingProfile
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import WorkerLoad
-from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.contract import Replica
 from fairbench.streams import stream
 from fairbench.workloads.plan import ClientPlan, tenant_paths_of, weights_of
 
 if TYPE_CHECKING:
     from fairbench.schedulers.gateway.queue import HoldsRequests
-    from fairbench.schedulers.peers.params import Terms
+    from fairbench.schedulers.peers import Terms
     from fairbench.sim.cluster import Cluster
-    from fairbench.sim.ingress import Ingress
-    from fairbench.sim.routers.ingresses import RouterIngresses
+    from fairbench.sim.ingress import Ingress, RouterIngresses
 
 
 class SimFleet:
-    """A FleetView without delay; a real fleet is seen with delay."""
+    """A ``FleetView`` without delay. A router sees a real fleet with a delay."""
 
     def __init__(self, workers: Sequence[Replica]) -> None:
         self._workers = workers
@@ -47,7 +46,7 @@ class SimFleet:
         return WorkerLoad(queued + running, tokens, queued, running, one.saturated)
 
     def matched_tokens(self, request: Request) -> int:
-        """Return the largest number of the request's prompt tokens cached at any worker now."""
+        """Return the largest number of the request's prompt tokens that any worker has cached."""
         limit = request.input_tokens - 1
         return max(one.cache.common_tokens(request.prompt, limit) for one in self._workers)
 
@@ -76,33 +75,36 @@ def setup_of(
 
 
 def router_of(spec: ExperimentSpec) -> Router:
-    """Return an experiment's router, or its several routers combined."""
+    """Return the router of an experiment, or its several routers combined into one."""
     if spec.routers is None:
         return _router(spec)
-    from fairbench.sim.routers.ingresses import split
+    from fairbench.sim.ingress import split_router
 
-    return split([_router(spec) for _ in range(spec.routers)])
+    return split_router([_router(spec) for _ in range(spec.routers)])
 
 
 def _router(spec: ExperimentSpec) -> Router:
     router = build_router(spec.router, spec.settings, spec.routed_workers)
-    if spec.admission is None or not spec.admission.reroute:
+    if spec.admission is None and spec.gateway is None:
         return router
-    from fairbench.schedulers.gateway.admission.reroute import rerouting
+    from fairbench.schedulers.gateway.rerouting import is_overruled, rerouting
 
-    return rerouting(router)
+    return rerouting(router) if is_overruled(spec.gateway, spec.admission) else router
 
 
 def ingress_of(
     spec: ExperimentSpec, router: Router, clock: Clock, workers: list[Replica], setup: Setup
 ) -> Ingress | RouterIngresses | None:
-    """Return the queue before the router, or None. Raises the errors of ``share``."""
+    """Return the queue in front of the router, or None.
+
+    Raises UsageError as ``share_totals`` does.
+    """
     fleet = SimFleet(workers[: spec.routed_workers])
     seen = replace(setup, fleet=fleet)
     admission = spec.admission
 
     def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:
-        """Return a router's gateway and admission control; None if it has neither."""
+        """Return the gateway and admission control of a router, or None if it has neither."""
         if spec.gateway is None and admission is None:
             return None
         from fairbench.schedulers.gateway.build import build_gateway, with_admission
@@ -117,7 +119,7 @@ def ingress_of(
         return queue
 
     if spec.routers is not None:
-        from fairbench.sim.routers.ingresses import ingresses_of
+        from fairbench.sim.ingress import ingresses_of
 
         return ingresses_of(spec, router, clock, workers, seen, queue_of)
     if (queue := queue_of(router)) is None:
@@ -130,7 +132,7 @@ def ingress_of(
 def reports_of(
     spec: ExperimentSpec, clock: Clock, router: Router, worker: int
 ) -> Callable[[Prompt, int], None] | None:
-    """Return an ``on_evict`` of a worker, or None if the router uses no eviction reports."""
+    """Return the ``on_evict`` of a worker, or None if the router uses no eviction reports."""
     if not router.wants_evictions:
         return None
     params = make_params("cluster", ClusterParams, spec.settings)
@@ -141,7 +143,7 @@ def reports_of(
 def eviction_reports(
     clock: Clock, router: Router, worker: int, params: ClusterParams, rng: Random
 ) -> Callable[[Prompt, int], None]:
-    """Return an ``on_evict`` that informs the router with a delay, unless the message is lost."""
+    """Return an ``on_evict`` whose messages reach the router with a delay, unless they are lost."""
     delay_ps = round(params.eviction_delay_s * PS_PER_S)
     loss = params.eviction_loss or 0.0
 
@@ -158,7 +160,7 @@ def eviction_reports(
 
 
 def refuse_stall(cluster: Cluster) -> None:
-    """Raise RunFailed if a local scheduler leaves requests waiting when nothing else happens."""
+    """Raise RunFailed if requests wait although no event is due: the scheduler ignores them."""
     if cluster.clock.events or not cluster.running:
         return
     for worker in cluster.workers:

@@ -1,81 +1,93 @@
-"""The queue before a simulated cluster, which receives all events of the workers."""
+"""The queue in front of a simulated cluster, and several routers in front of one fleet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from math import ceil
+from random import Random
 from typing import Self
 
-from fairbench.core import PS_PER_S, Request
-from fairbench.errors import RunFailed
+from fairbench.config import ExperimentSpec
+from fairbench.core import PS_PER_S, Prompt, Request, Segment
+from fairbench.engine.clock import ARRIVE, DECIDE, Clock
+from fairbench.engine.contract import Replica
+from fairbench.engine.sequence import REFUSED, Sequence
+from fairbench.errors import RunFailed, UsageError
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
-from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
-from fairbench.sim.clock import DECIDE, Clock
-from fairbench.sim.engine.contract import Replica
-from fairbench.sim.sequence import REFUSED, Sequence
+from fairbench.schedulers.gateway.queue import Gateway, HoldsRequests, QueueHost, arrival_queue
+from fairbench.schedulers.params import make_params
+from fairbench.schedulers.peers import (
+    ROUTERS,
+    Exchanges,
+    RoutersParams,
+    Terms,
+    Totals,
+    ingress_shares,
+)
+from fairbench.schedulers.setup import Setup
+from fairbench.streams import stream
 
-BEFORE_WORKERS = -1  # its key among the events that decide at one instant
+BEFORE_WORKERS = -1  # key of a queue among the events that decide at one instant
 
 
-class Ingress:
-    """A queue that keeps requests until the ``queue`` policy releases them to a worker.
+class Ingress(QueueHost[Sequence]):
+    """The host of ``queue``, which keeps requests until it releases them to a worker.
 
-    The queue is called again when a request arrives or ends, and when a worker has decided its next
-    step. The call comes at that instant, after every iteration that ends then, and never in the
-    middle of a pass. The queue receives ends and arrivals in their order.
+    The host calls the queue when a request arrives or ends, and when a worker has decided on its
+    next step. The call comes at the same instant, after all iterations that end at the instant, and
+    never during a pass. The queue receives arrivals and ends in their order.
     """
 
     def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:
-        self.queue = queue
+        super().__init__(queue)
         self._clock = clock
         self._workers = workers
-        self._held: dict[Request, Sequence] = {}
-        self._sent: set[Request] = set()
         self._events: list[Callable[[], None]] = []  # events that the queue has not received yet
-        self._due_ps: int | None = None  # the time of its next call
-        self.before: Callable[[], None] | None = None  # called before the queue is called
-        # its key among the queues that are called at one instant
+        self._due_ps: int | None = None  # the time (ps) of the next call of the queue
+        self.before_call: Callable[[], None] | None = None  # called before each call of the queue
+        # returns the key of the queue among the queues that are called at one instant
         self.turn: Callable[[], int] = lambda: BEFORE_WORKERS
         for worker in workers:
             worker.on_pass = self.soon
 
     @classmethod
     def of_router(cls, clock: Clock, router: Router, workers: Many[Replica]) -> Self:
-        """Return an ingress for a router that may keep requests, called in order of arrival."""
-        return cls(clock, workers, GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()))
+        """Return an ingress that offers requests in order of arrival to a router that may wait."""
+        return cls(clock, workers, arrival_queue(router))
 
     def enter(self, sequence: Sequence) -> None:
-        self._held[sequence.request] = sequence
+        self.held[sequence.request] = sequence
         self._events.append(partial(self._take_in, sequence))
         self.soon()
 
     def finished(self, sequence: Sequence) -> None:
-        if sequence.request not in self._sent:
-            return  # the request was refused here
-        self._sent.remove(sequence.request)
+        if not self.end_sent(sequence.request):
+            return  # the queue itself refused the request
         produced = 0 if sequence.status == REFUSED else sequence.produced
         now_s = self._clock.now_ps / PS_PER_S
         self._events.append(partial(self.queue.finish, sequence.request, produced, now_s))
         self.soon()
 
-    def held(self) -> Iterator[Sequence]:
-        return iter(self._held.values())
+    def sequences(self) -> Iterator[Sequence]:
+        """Yield the queued requests, in order of arrival."""
+        return iter(self.held.values())
 
     def soon(self) -> None:
-        """Call the queue at this instant, because something has changed."""
-        if self._held or self._events:
-            self._ask_at(self._clock.now_ps)
+        """Call the queue at this instant, after the events that are due first."""
+        if self.held or self._events:
+            self._call_at(self._clock.now_ps)
 
-    def _ask_at(self, time_ps: int) -> None:
+    def _call_at(self, time_ps: int) -> None:
         if self._due_ps is None or not self._clock.now_ps <= self._due_ps <= time_ps:
             self._due_ps = time_ps
             self._clock.at(time_ps, DECIDE, self.turn(), self._release)
 
     def _release(self) -> None:
-        """Report new events to the queue, and send the requests that may go."""
+        """Report new events to the queue, and send the requests that the queue releases."""
         now_ps = self._clock.now_ps
         if now_ps != self._due_ps:
             return
@@ -83,27 +95,333 @@ class Ingress:
         events, self._events = self._events, []
         for tell in events:
             tell()
-        if self.before is not None:
-            self.before()
+        if self.before_call is not None:
+            self.before_call()
         now_s = now_ps / PS_PER_S
-        for request in self.queue.shed(now_s):
-            self._refuse(request)
-        self.queue.release(now_s, self._send)
+        self.release_queue(now_s, self._send, self._refuse)
         wake_s = self.queue.wake_s(now_s)
         if wake_s is not None:
-            self._ask_at(max(now_ps + 1, ceil(wake_s * PS_PER_S)))
+            self._call_at(max(now_ps + 1, ceil(wake_s * PS_PER_S)))
 
     def _take_in(self, sequence: Sequence) -> None:
         if not self.queue.enter(sequence.request, self._clock.now_ps / PS_PER_S):
             self._refuse(sequence.request)
 
     def _refuse(self, request: Request) -> None:
-        self._held.pop(request).refuse()
+        self.held.pop(request).refuse()
 
     def _send(self, request: Request, worker: int) -> None:
         if not 0 <= worker < len(self._workers):
             raise RunFailed(f"there is no worker {worker}")
-        self._sent.add(request)
-        sequence = self._held.pop(request)
+        sequence = self.held.pop(request)
         sequence.routed_ps = self._clock.now_ps
         self._workers[worker].submit(sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The parts of a router that share sums. ``recheck`` examines the router's queue again."""
+
+    parts: Many[Exchanges]
+    recheck: Callable[[], None]
+
+
+class Gossip:
+    """A gossip protocol: every ``every_s`` seconds, each router sends its totals to all others.
+
+    The routers send at different times within the interval.
+    """
+
+    def __init__(self, clock: Clock, peers: Many[Peer], params: RoutersParams, rng: Random) -> None:
+        self._clock = clock
+        self._peers = peers
+        self._params = params
+        self._rng = rng
+        self._every_ps = round(params.every_s * PS_PER_S)
+        self.unheard = Unheard(peers)
+        for number in range(len(peers)):
+            self._send_totals_at((number + 1) * self._every_ps // len(peers), number)
+
+    def _send_totals_at(self, time_ps: int, number: int) -> None:
+        self._clock.at(time_ps, ARRIVE, 0, partial(self._send_totals, number))
+
+    def _send_totals(self, number: int) -> None:
+        now_ps, params = self._clock.now_ps, self._params
+        totals = [part.export_totals() for part in self._peers[number].parts]
+        delay_ps = round(params.delay_s * PS_PER_S)
+        for other in range(len(self._peers)):
+            if other == number:
+                continue
+            lost, repeated = self._rng.random(), self._rng.random()
+            hear = partial(self._receive_totals, other, str(number), totals)
+            if lost >= params.lost:
+                self._clock.at(now_ps + delay_ps, ARRIVE, 0, hear)
+            if repeated < params.repeated:
+                self._clock.at(now_ps + delay_ps + self._every_ps // 2, ARRIVE, 0, hear)
+        self._send_totals_at(now_ps + self._every_ps, number)
+
+    def _receive_totals(self, number: int, origin: str, totals: Many[Totals]) -> None:
+        self.unheard.measure(number)
+        now_s = self._clock.now_ps / PS_PER_S
+        for part, one in zip(self._peers[number].parts, totals, strict=True):
+            part.merge_totals(origin, one, now_s)
+        self._peers[number].recheck()
+
+
+class SumLedger:
+    """A service that knows all sums, and gives them to a router before each decision."""
+
+    def __init__(self, clock: Clock, peers: Many[Peer]) -> None:
+        self._clock = clock
+        self._peers = peers
+
+    def update(self, number: int) -> None:
+        """Give the totals of all other routers to router ``number``, which will decide next."""
+        now_s = self._clock.now_ps / PS_PER_S
+        for origin, other in enumerate(self._peers):
+            if origin != number:
+                for mine, theirs in zip(self._peers[number].parts, other.parts, strict=True):
+                    mine.merge_totals(str(origin), theirs.export_totals(), now_s)
+
+
+class Unheard:
+    """The largest charge of a client at other routers that a router did not know of, in tokens.
+
+    Between two messages the unknown charges only grow, except for refunds. The charges are
+    therefore measured just before each message.
+    """
+
+    def __init__(self, peers: Many[Peer]) -> None:
+        self._peers = peers
+        self.tokens = 0.0
+
+    def measure(self, number: int) -> None:
+        """Update the largest unknown charge just before router ``number`` receives a message."""
+        for place, part in enumerate(self._peers[number].parts):
+            known = part.heard_totals()
+            unheard: dict[tuple[str, int], float] = {}
+            for origin, other in enumerate(self._peers):
+                if origin == number:
+                    continue
+                then = known[str(origin)].charged if str(origin) in known else {}
+                for client, of in other.parts[place].charged_totals().items():
+                    for where, charged in of.items():
+                        more = charged - then.get(client, {}).get(where, 0.0)
+                        unheard[client, where] = unheard.get((client, where), 0.0) + more
+            self.tokens = max(self.tokens, *unheard.values(), 0.0)
+
+
+def split_router(routers: Many[Router]) -> SplitRouter:
+    """Return several routers of one kind, combined into a single router."""
+    declared = {
+        name: getattr(routers[0], name)
+        for name in ("name", "wants_evictions", "holds", "cluster_theorems")
+    }
+    made: SplitRouter = type("SplitRouter", (SplitRouter,), declared)(routers)
+    return made
+
+
+class SplitRouter(Router):
+    """Several routers as one router, created by ``split_router``.
+
+    ``owners`` maps each request in progress to the number of the router at which it arrived.
+    """
+
+    def __init__(self, routers: Many[Router]) -> None:
+        self.routers = routers
+        self.owners: dict[Request, int] = {}
+
+    def prepare(self, setup: Setup) -> None:
+        self.setup = setup
+        for router in self.routers:
+            router.prepare(setup)
+
+    def route(self, request: Request, now_s: float) -> int | None:
+        return self._owner(request).route(request, now_s)
+
+    def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
+        self._owner(request).on_first_token(request, worker, at_s)
+
+    @property
+    def wants_gpu_time(self) -> bool:
+        return any(router.wants_gpu_time for router in self.routers)
+
+    def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
+        self._owner(request).on_gpu_time(request, worker, gpu_s)
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        self.routers[self.owners.pop(request)].on_finish(request, worker, output, now_s)
+
+    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
+        for router in self.routers:
+            router.on_evict(prefix, evicted_tokens, worker, now_s)
+
+    def _owner(self, request: Request) -> Router:
+        return self.routers[self.owners[request]]
+
+
+Arrives = Callable[[Request], int]
+"""A function that returns the router at which a request arrives.
+
+The function is called once for each request, in order of arrival.
+"""
+
+
+def arrival_routers(params: RoutersParams, number: int, clients: Many[str], seed: int) -> Arrives:
+    """Return a function from a request to its router, drawn for each client independently."""
+    bounds = list(accumulate(ingress_shares(params.skew, number)))
+    if params.form == "sticky":
+        homes = {client: _drawn(stream(0, f"home/{client}"), bounds) for client in clients}
+        return lambda request: homes[request.client]
+    turned = params.favourite == "each"
+    favourites = {client: place if turned else 0 for place, client in enumerate(clients)}
+    draws = {client: stream(seed, f"ingress/{client}") for client in clients}
+
+    def arrives(request: Request) -> int:
+        client = request.client
+        return (favourites[client] + _drawn(draws[client], bounds)) % number
+
+    return arrives
+
+
+def _drawn(rng: Random, bounds: Many[float]) -> int:
+    """Draw the index of an interval, given the upper ``bounds`` of the intervals of 0 to 1."""
+    drawn = rng.random()
+    return next((at for at, bound in enumerate(bounds) if drawn < bound), len(bounds) - 1)
+
+
+class RouterIngresses:
+    """The queues in front of several routers, which decide in random order at each instant.
+
+    With a fixed order, the first router would always take the room that all routers see at the same
+    moment. A request enters its queue ``asking_ps`` after its arrival, the time (ps) in which the
+    router queries the ledger.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        router: SplitRouter,
+        ingresses: Many[Ingress],
+        workers: Many[Replica],
+        arrives: Arrives,
+        rng: Random,
+        asking_ps: int = 0,
+    ) -> None:
+        self.clock = clock
+        self._router = router
+        self.ingresses = ingresses
+        self._arrives = arrives
+        self._asking_ps = asking_ps
+        self.gossip: Gossip | None = None  # the exchange of the routers' totals, if there is one
+        self._asking: dict[Request, Sequence] = {}
+        for ingress in ingresses:
+            ingress.turn = lambda: -rng.randrange(1, 2**20)  # below the keys of all workers
+        for worker in workers:
+            worker.on_pass = self._passed
+
+    def enter(self, sequence: Sequence) -> None:
+        number = self._arrives(sequence.request)
+        self._router.owners[sequence.request] = number
+        if not self._asking_ps:
+            self.ingresses[number].enter(sequence)
+            return
+        self._asking[sequence.request] = sequence
+        self.clock.at(
+            self.clock.now_ps + self._asking_ps, ARRIVE, 0, partial(self._asked, sequence)
+        )
+
+    def _asked(self, sequence: Sequence) -> None:
+        del self._asking[sequence.request]
+        self.ingresses[self._router.owners[sequence.request]].enter(sequence)
+
+    def finished(self, sequence: Sequence) -> None:
+        owners = self._router.owners
+        self.ingresses[owners[sequence.request]].finished(sequence)
+        if sequence.worker < 0:  # no router was called, so no ``on_finish`` will remove the owner
+            del owners[sequence.request]
+
+    def sequences(self) -> Iterator[Sequence]:
+        """Yield the queued requests, in order of arrival at each router."""
+        yield from self._asking.values()
+        for ingress in self.ingresses:
+            yield from ingress.sequences()
+
+    def _passed(self) -> None:
+        for ingress in self.ingresses:
+            ingress.soon()
+
+
+def ingresses_of(
+    spec: ExperimentSpec,
+    router: Router,
+    clock: Clock,
+    workers: list[Replica],
+    setup: Setup,
+    queue_of: Callable[[Router, Terms | None], HoldsRequests | None],
+) -> RouterIngresses:
+    """Return the ingresses of an experiment's routers.
+
+    Raises UsageError as ``share_totals`` does.
+    """
+    assert isinstance(router, SplitRouter), "several routers are split"
+    params = make_params(ROUTERS, RoutersParams, spec.settings)
+    terms = params.terms(spec.dp) if params.shares_sums else None
+    queues = [queue_of(one, terms) for one in router.routers]
+    ingresses = [
+        Ingress.of_router(clock, one, workers) if queue is None else Ingress(clock, workers, queue)
+        for one, queue in zip(router.routers, queues, strict=True)
+    ]
+    arrives = arrival_routers(params, len(ingresses), setup.clients, spec.seed)
+    rng = stream(spec.seed, "router-turns")
+    asking_ps = round(2 * params.delay_s * PS_PER_S) if params.form == "ledger" else 0
+    front = RouterIngresses(clock, router, ingresses, workers, arrives, rng, asking_ps)
+    if params.shares_sums:
+        share_totals(spec, params, front, list(zip(router.routers, queues, strict=True)))
+    return front
+
+
+Front = tuple[Router, HoldsRequests | None]
+"""A router, and the queue in front of the router."""
+
+
+def share_totals(
+    spec: ExperimentSpec, params: RoutersParams, routers: RouterIngresses, fronts: Many[Front]
+) -> None:
+    """Let the routers behind the queues ``routers`` exchange their totals.
+
+    Raises UsageError if neither router nor gateway has counters to share, or if the experiment has
+    admission control.
+    """
+    if spec.admission is not None:
+        raise UsageError(
+            f"routers.form = {params.form!r}: cannot be combined with admission.policy"
+        )
+    peers = [
+        Peer(_sharing_parts(spec, params, front), ingress.soon)
+        for front, ingress in zip(fronts, routers.ingresses, strict=True)
+    ]
+    for peer in peers:
+        for part in peer.parts:
+            part.join_peers()
+    if params.form == "exchange":
+        routers.gossip = Gossip(routers.clock, peers, params, stream(spec.seed, "gossip"))
+        return
+    ledger = SumLedger(routers.clock, peers)
+    for number, ingress in enumerate(routers.ingresses):
+        ingress.before_call = partial(ledger.update, number)
+
+
+def _sharing_parts(spec: ExperimentSpec, params: RoutersParams, front: Front) -> list[Exchanges]:
+    router, queue = front
+    found: list[Exchanges] = [router] if isinstance(router, Exchanges) else []
+    if isinstance(queue, Gateway) and queue.shares_counters:
+        found.append(queue)
+    if not found:
+        before = f" or the gateway {spec.gateway}" if spec.gateway else ""
+        raise UsageError(
+            f"routers.form = {params.form!r}: the router {spec.router}{before} has no "
+            "counters to share; choose the form independent or sticky, the router d2lpm, "
+            "or the gateway vtc without tenants"
+        )
+    return found

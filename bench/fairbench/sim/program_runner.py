@@ -8,17 +8,20 @@ from types import coroutine
 from typing import Any
 
 from fairbench.core import PS_PER_S, Prompt, Segment, new_tuple
+from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.errors import ProgramFailed
-from fairbench.sim.clock import ARRIVE, Clock
 
-# Starts an operation and later calls back with (result, error), exactly one of them set.
+# Receives the result and the error of an ended operation, exactly one of which is not None.
 Callback = Callable[[Any, ProgramFailed | None], None]
-# Awaited by a program: called with the callback once the program is suspended.
+# Starts an operation that a suspended program awaits; the callback resumes the program.
 Pending = Callable[[Callback], None]
 
 
 class Join:
-    """Waits for all branches; if some failed, reports the first failure after the last end."""
+    """Runs branches in parallel, and calls ``done`` after the last branch has ended.
+
+    ``done`` receives the results of all branches, or the first error.
+    """
 
     def __init__(self, branches: list[Coroutine[Any, Any, Any]], done: Callback) -> None:
         self._branches = branches
@@ -34,18 +37,18 @@ class Join:
             run(branch, self._ended(number))
 
     def _ended(self, number: int) -> Callback:
-        def ended(result: Any, error: ProgramFailed | None) -> None:
+        def call_ended(result: Any, error: ProgramFailed | None) -> None:
             self._results[number] = result
             self._error = self._error or error
             self._left -= 1
             if not self._left:
                 self._done(None if self._error else self._results, self._error)
 
-        return ended
+        return call_ended
 
 
 class _Task:
-    """A running coroutine; a class avoids the reference cycle of a recursive closure."""
+    """A running coroutine. A recursive closure would be a reference cycle."""
 
     __slots__ = ("_done", "_program")
 
@@ -54,7 +57,7 @@ class _Task:
         self._done = done
 
     def resume(self, value: Any, error: ProgramFailed | None) -> None:
-        """Continue with the awaited result."""
+        """Resume the coroutine with the result or the error that it awaits."""
         try:
             program = self._program
             pending: Pending = program.send(value) if error is None else program.throw(error)
@@ -67,16 +70,16 @@ class _Task:
 
 
 def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:
-    """Run a coroutine until it ends; ``done`` gets its result or its ProgramFailed."""
+    """Start a coroutine; ``done`` receives its result or its ProgramFailed at its end."""
     _Task(program, done).resume(None, None)
 
 
-# (prompt, name, output tokens, max new tokens, depth, callback)
+# Starts a call, given its prompt, name, output tokens, max_new_tokens, depth, and callback.
 Submit = Callable[[Prompt, str, int, int, int, Callback], None]
 
 
 class SimLLM:
-    """``core.LLM`` in virtual time. ``submit`` hands a call to the cluster."""
+    """A ``core.LLM`` in virtual time. ``submit`` passes a call to the cluster."""
 
     def __init__(self, clock: Clock, submit: Submit) -> None:
         self._clock = clock
@@ -108,5 +111,5 @@ class SimLLM:
 
 
 def output_segment(program_id: int, name: str, tokens: int) -> Segment:
-    """Return a call's output segment; its key is unique and independent of call order."""
+    """Return the output segment of a call. Its key does not depend on the order of calls."""
     return new_tuple(Segment, (f"{program_id}/{name}", tokens))

@@ -1,42 +1,64 @@
-"""A simulation: one experiment on the simulated cluster, spec in, tables and summary out."""
+"""The simulation of one experiment, from its spec to its result."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
-from fairbench.errors import UsageError
-from fairbench.files.python_file import failure_in_own_file
+from fairbench.doors import CODE_GROUP, through
+from fairbench.engine.clock import Clock
+from fairbench.engine.contract import (
+    CONTRACTS,
+    EngineCode,
+    ManagedMemory,
+    Replica,
+    WorkerOf,
+    WorkerParts,
+)
+from fairbench.engine.logs import MemoryLog, ServiceLog, WorkerMemoryLog
+from fairbench.errors import RunFailed, UsageError
+from fairbench.files.reader import failure_in_own_file
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.hardware.timing import TimingParams, TimingProfile, perturbed, slowed
 from fairbench.metrics.records import Facts
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import RunResult, Tables
-from fairbench.results.header import run_header
-from fairbench.results.run_facts import cluster_bound, costs_of, fit_limits, lone_step, run_facts
+from fairbench.metrics.totals import hit_rates
+from fairbench.results.run_facts import (
+    cluster_bound,
+    costs_of,
+    engine_prices,
+    fit_limits,
+    lone_step,
+    run_facts,
+)
+from fairbench.results.summary import run_header
+from fairbench.schedulers.eviction.registry import (
+    DEFAULT_EVICTION,
+    MEMORY,
+    MemoryParams,
+    build_eviction,
+)
 from fairbench.schedulers.gateway.registry import DEMOTE
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local
-from fairbench.sim.clock import Clock
-from fairbench.sim.cluster import Cluster
-from fairbench.sim.engine.contract import CONTRACTS, Replica, WorkerOf, WorkerParts
+from fairbench.schedulers.setup import Setup
+from fairbench.sim.cluster import Cluster, Deadlines
 from fairbench.sim.front import SimFleet, ingress_of, refuse_stall, reports_of, router_of, setup_of
-from fairbench.sim.in_flight import Deadlines
-from fairbench.sim.memory import hit_rates_alone, managed_memory
-from fairbench.sim.progress import Progress, progress_of
-from fairbench.sim.records.memory_log import MemoryLog
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.records.spool import spooled
-from fairbench.sim.records.tables import Logs, tables_of
+from fairbench.sim.records import Logs, restore, spooled, tables_of
 from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS
+from fairbench.workloads.disguise import REACTIONS
 from fairbench.workloads.plan import (
     ClientPlan,
     last_arrival_s,
@@ -44,22 +66,99 @@ from fairbench.workloads.plan import (
     program_stream,
     users_of,
 )
-from fairbench.workloads.reactions import REACTIONS
 
 if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
+
+@dataclass(frozen=True, slots=True)
+class SimulationProgress:
+    """The progress of a simulation.
+
+    ``shares`` maps each client to its fraction of the service so far. ``measuring`` is true when
+    the run is over and the metrics are being computed.
+    """
+
+    sim_time_s: float
+    end_s: float | None
+    programs_done: int
+    programs_started: int
+    shares: dict[str, float]
+    measuring: bool = False
+
+
+def progress_of(
+    cluster: Cluster, spec: ExperimentSpec, *, measuring: bool = False
+) -> SimulationProgress:
+    """Return the current progress of a cluster that simulates the experiment."""
+    total = sum(cluster.service) or 1
+    done = len(cluster.program_log)
+    return SimulationProgress(
+        sim_time_s=cluster.now_s,
+        end_s=spec.duration_s,
+        programs_done=done,
+        programs_started=done + len(cluster.running),
+        shares=dict(zip(cluster.clients, (part / total for part in cluster.service), strict=True)),
+        measuring=measuring,
+    )
+
+
+MOST_ALONE = 16  # with more clients, no client is simulated alone
+
+
+def managed_memory(
+    spec: ExperimentSpec, setup: Setup, log: MemoryLog, clock: Clock, worker: int
+) -> ManagedMemory:
+    """Return the eviction policy and the log of one worker."""
+    policy = build_eviction(spec.eviction or DEFAULT_EVICTION, spec.settings)
+    policy.prepare(setup)
+    shares = make_params(MEMORY, MemoryParams, spec.settings).share
+    return ManagedMemory(policy, WorkerMemoryLog(log, clock, worker), shares)
+
+
+def hit_rates_alone(
+    spec: ExperimentSpec,
+    plans: tuple[ClientPlan, ...],
+    pool_tokens: int,
+    with_pool: Callable[[int], Mapping[str, Any]],
+    run: Callable[..., Tables],
+) -> dict[str, float]:
+    """Return the cache hit rate of each client alone on its share, by weight, of every pool.
+
+    Engine, router and speed are those of ``spec``, and eviction is LRU. A client whose requests are
+    all refused has no hit rate. With one client, or more than ``MOST_ALONE``, the result is empty.
+
+    Args:
+        spec: Specification of the shared run.
+        plans: Clients of the shared run.
+        pool_tokens: KV pool of a replica, in tokens.
+        with_pool: Function that returns the settings for a pool of a number of tokens.
+        run: Function that simulates one client.
+    """
+    found: dict[str, float] = {}
+    if not 1 < len(plans) <= MOST_ALONE:
+        return found
+    total = sum(plan.weight for plan in plans)
+    for plan in plans:
+        settings = {**spec.settings, **with_pool(int(pool_tokens * plan.weight / total))}
+        own = {"settings": settings, "eviction": None, "memory_records": None}
+        (rate,) = hit_rates(run(spec.model_copy(update=own), plan).requests, 1)
+        if isfinite(rate):
+            found[plan.client] = rate
+    return found
+
+
 PROGRESS_EVERY_PS = PS_PER_S
-EVENTS_AT_ONCE = 64  # milliseconds between two checks for an interruption
+EVENTS_AT_ONCE = 64  # number of events, a few milliseconds, between checks for an interruption
 
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Turn off the cycle collector in the block, which saves a third of the time.
+    """Turn off the cycle collector in the ``with`` block, which saves a third of the time.
 
-    Earlier objects are excluded, unless a caller has done so: a collection in the block then covers
-    only objects created there, and not all imported ones, which would take longer than simulating a
-    few hundred requests.
+    Objects from before the block are frozen, unless a caller has frozen them. A collection in the
+    block then examines only the objects of the block. A collection of all imported objects would
+    take longer than the simulation of a few hundred requests.
     """
     was_on, sets_aside = gc.isenabled(), not gc.get_freeze_count()
     gc.disable()
@@ -78,17 +177,21 @@ def simulate(
     spec: ExperimentSpec,
     *,
     folder: Path | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[SimulationProgress], None] | None = None,
     interrupted: Callable[[], bool] | None = None,
 ) -> RunResult:
     """Run an experiment.
 
-    With a ``folder``, records are stored there while the simulation runs, outside memory, for
-    ``recovery``. ``interrupted`` is called between events; once it returns true the run ends, and
-    the result holds the finished requests, with ``complete`` False.
+    Args:
+        spec: Specification of the experiment.
+        folder: Folder in which records are stored during the run, for ``recover``, or None to keep
+            the records in memory.
+        on_progress: Function that receives the progress of the run, or None.
+        interrupted: Function that is called between events, or None. When it returns true, the run
+            ends; the result has the finished requests, and its ``complete`` is False.
 
     Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec needs
-    real servers; RunFailed if the folder cannot be written or a user's scheduler fails.
+    real servers. Raises RunFailed if the folder cannot be written or a user's scheduler fails.
     """
     if spec.backend is not None:
         raise UsageError(
@@ -96,9 +199,9 @@ def simulate(
         )
     plans = spec.client_plans()
     source = spec.source()
-    with no_collector():
+    with no_collector(), engine_code(spec) as code:
         try:
-            simulation = Simulation(spec, plans, source)
+            simulation = Simulation(spec, plans, source, code=code)
             with spooled(simulation.logs.by_name(), folder) if folder else nullcontext():
                 complete = simulation.run(on_progress, interrupted)
                 if on_progress is not None:
@@ -110,11 +213,25 @@ def simulate(
             raise
 
 
+@contextmanager
+def engine_code(spec: ExperimentSpec) -> Iterator[EngineCode | None]:
+    """Yield the installed engine whose own code decides in a run, None for fairbench's model."""
+    if spec.engine_code is None:
+        yield None
+        return
+    code_of = through(CODE_GROUP, spec.engine or DEFAULT_ENGINE)
+    code: EngineCode = code_of(spec.engine_code, spec.local, spec.settings, spec.seed)
+    try:
+        yield code
+    finally:
+        code.close()
+
+
 class Simulation:
     """The cluster of one experiment. Call ``run`` once, then ``result``.
 
-    ``slowdown`` multiplies every iteration time. ``profile`` and ``worker_of`` replace the bundled
-    timing profile and the engine of the experiment.
+    ``slowdown`` multiplies the time of every iteration. ``profile`` and ``worker_of`` replace the
+    bundled timing profile and the engine of the experiment; ``code`` is the engine's own code.
     """
 
     def __init__(
@@ -126,8 +243,11 @@ class Simulation:
         slowdown: float = 1,
         profile: TimingProfile | None = None,
         worker_of: WorkerOf | None = None,
+        code: EngineCode | None = None,
     ) -> None:
         self.spec = spec
+        self.code = code
+        worker_of = worker_of or (code.worker if code else None)
         self.plans = plans
         self.profile = slowed(profile or load_profile(spec.gpu), slowdown)
         self.timing_error_pct = make_params("timing", TimingParams, spec.settings).error_pct
@@ -147,12 +267,12 @@ class Simulation:
         if spec.prefill is None:
             workers: list[Replica] = [*map(worker_of or self.engine.worker, parts)]
         else:
-            from fairbench.sim.disaggregated.build import (
-                disaggregated,
-            )  # imported here, because few runs are disaggregated
+            from fairbench.engine.disaggregated import disaggregated  # few runs need the module
 
-            workers = disaggregated(spec, self.engine, parts)
-        # The list itself, not a copy, which would keep the workers alive after the cluster.
+            engine = spec.engine or DEFAULT_ENGINE
+            decode_count = spec.dp - len(parts)
+            workers = disaggregated(spec.settings, engine, self.engine, parts, decode_count)
+        # the cluster empties its list of workers at the end, which a copy would keep alive
         routed = workers if spec.prefill is None else workers[: len(parts)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
@@ -178,8 +298,11 @@ class Simulation:
         return Logs(cluster.request_log, cluster.program_log, self.log, self.memory_log)
 
     def _parts(self, index: int) -> WorkerParts:
-        local = build_local(self.spec.local, self.spec.settings)
-        local.prepare(self.setup)
+        # an engine's own code does not ask a scheduler of fairbench
+        name = self.spec.local if self.spec.engine_code is None else "fcfs"
+        local = build_local(name, self.spec.settings)
+        draws = stream(self.spec.seed, f"scheduler/{index}")
+        local.prepare(replace(self.setup, shuffle=draws.shuffle))
         on_evict = reports_of(self.spec, self.clock, self.router, index)
         memory = None
         if (log := self.memory_log) is not None:
@@ -188,10 +311,13 @@ class Simulation:
 
     def run(
         self,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[SimulationProgress], None] | None = None,
         interrupted: Callable[[], bool] | None = None,
     ) -> bool:
-        """Simulate until every program has ended, or to the hard limit; False if interrupted."""
+        """Simulate until every program has ended, or until the hard limit of the run.
+
+        Return False if ``interrupted`` returned true earlier.
+        """
         report_at_ps = 0
         goes_on = True
         while goes_on:
@@ -213,25 +339,30 @@ class Simulation:
     def result(self, complete: bool, source: Source | None) -> RunResult:
         """Return the tables and the summary of the simulated run."""
         self.cluster.settle()
-        facts = replace(self.facts(), hit_alone=self._hit_alone(source) if complete else {})
+        facts = replace(
+            self.facts(),
+            hit_alone=self._hit_alone(source) if complete else {},
+            least_computed=self.cluster.least_computed(self.spec.dp * self.engine.pool_tokens),
+        )
+        audit = self._pin_audit()
         self.cluster.abandon()
-        gc.collect()  # the KV trees are cycles, which take 100 of 670 MiB in an overloaded run
+        gc.collect()  # frees the KV trees: 100 of 670 MiB in an overloaded run
         tables: Tables = tables_of(self.cluster.clients, self.logs)
         if complete and tables.all_refused():
             raise UsageError(
                 f"workload {self.spec.workload.name}: every request is larger than the KV pool of "
                 f"{self.engine.pool_tokens:,} tokens; give a larger pool or shorter prompts"
             )
-        summary = self._header(facts, source, complete) | summarize(tables, facts)
+        summary = self._header(facts, source, complete) | audit | summarize(tables, facts)
         requests, programs, service, memory = tables.columns()
         return RunResult(requests, programs, service, summary, complete, memory)
 
     def facts(self) -> Facts:
-        """Return the facts that the metrics need besides the tables."""
+        """Return the facts about the run that the metrics need in addition to the tables."""
         spec, cluster = self.spec, self.cluster
         bound, reason = cluster_bound(
             *(self.router, cluster.workers[0].scheduler, spec.dp),
-            spec.gateway or ("admission control" if self.admission else None),
+            spec.gateway or self._holder,
             disaggregated=spec.prefill is not None,
         )
         return run_facts(
@@ -245,10 +376,19 @@ class Simulation:
             bound_unavailable=reason,
             fit=fit_limits(spec.gpu),
             lone=lone_step(spec.gpu),
+            prices=engine_prices(self.engine, self.profile),
         )
 
+    @property
+    def _holder(self) -> str | None:
+        """The part besides a gateway that queues requests without the local scheduler, if any."""
+        if self.admission:
+            return "admission control"
+        shares = make_params(MEMORY, MemoryParams, self.spec.settings).share
+        return f"{MEMORY}.share" if shares else None
+
     def _header(self, facts: Facts, source: Source | None, complete: bool) -> dict[str, Any]:
-        """Return the description of the run, in the keys of a summary."""
+        """Return the part of a summary that describes the run."""
         header = run_header(
             self.spec,
             self.plans,
@@ -262,7 +402,20 @@ class Simulation:
             token_count_method=source.token_count_method if source else None,
             bound=facts.bound,
         )
-        return header | ({"admission": self.admission.policy} if self.admission else {})
+        code = {"engine_code": self.code.about} if self.code else {}
+        return header | code | ({"admission": self.admission.policy} if self.admission else {})
+
+    def _pin_audit(self) -> dict[str, Any]:
+        """Return how often running requests broke the assumption of memory shares, by key.
+
+        The result is empty for an eviction policy without shares.
+        """
+        if self.spec.eviction is None:
+            return {}
+        from fairbench.engine.client_cache import pin_audit  # few runs need the module
+
+        audit = pin_audit(worker.cache for worker in self.cluster.workers)
+        return {} if audit is None else {"pinned_beyond_share": asdict(audit)}
 
     def _hit_alone(self, source: Source | None) -> dict[str, float]:
         """Return each client's cache hit rate alone, if the run records memory."""
@@ -277,3 +430,43 @@ class Simulation:
 
         engine = self.engine
         return hit_rates_alone(self.spec, self.plans, engine.pool_tokens, engine.with_pool, run)
+
+
+class Simulated(NamedTuple):
+    """The tables of a simulation, and the facts about it."""
+
+    tables: Tables
+    facts: Facts
+
+
+def simulate_tables(
+    spec: ExperimentSpec, interrupted: Callable[[], bool] | None = None
+) -> Simulated:
+    """Run an experiment to its end. Raises RunFailed if ``interrupted`` returns true."""
+    with no_collector(), engine_code(spec) as code:
+        simulation = Simulation(spec, spec.client_plans(), spec.source(), code=code)
+        complete = simulation.run(interrupted=interrupted)
+        if not complete:
+            raise RunFailed("interrupted")
+        simulation.cluster.settle()
+    facts = simulation.facts()
+    simulation.cluster.abandon()
+    return Simulated(tables_of(simulation.cluster.clients, simulation.logs), facts)
+
+
+def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
+    """Return an incomplete result from the records of a killed simulation in ``folder``.
+
+    The result ends with the last record. Work in progress, and records that were not written yet,
+    are missing. Raises DataError if a file cannot be read.
+    """
+    source = spec.source()
+    plans = spec.client_plans()
+    simulation = Simulation(spec, plans, source)
+    requests, programs, service, _ = simulation.logs
+    restore(simulation.logs.by_name(), folder, len(plans))
+    arrivals = programs.column("arrival_ps")
+    ends = requests.column("finish_ps"), programs.column("finish_ps"), service.column("end_ps")
+    simulation.cluster.last_arrival_ps = int(arrivals.max(initial=0))
+    simulation.clock.stop_at(int(np.concatenate([arrivals, *ends]).max(initial=0)))
+    return simulation.result(False, source)

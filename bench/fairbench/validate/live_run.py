@@ -1,4 +1,4 @@
-"""A live run and the simulation of the same experiment, metric by metric."""
+"""The comparison of a live run with the simulation of its experiment, metric by metric."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import isfinite, nan
 from typing import Any
 
 from fairbench.config.backend import AS_SERVED, NO_PROFILE
-from fairbench.config.flags.flag import SIM
+from fairbench.config.flag import SIM
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError
@@ -23,14 +23,14 @@ from fairbench.results.store import EXPERIMENT, StoredRun, Summary
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A number of both sides; NaN if a side has none."""
+    """The value of a metric in the simulation and in the live run; NaN for a missing value."""
 
     simulated: float
     measured: float
 
     @property
     def error_pct(self) -> float | None:
-        """The error in percent of the measured value; None if undefined."""
+        """The error of the simulated value in percent of the measured value; None if undefined."""
         if self.simulated == self.measured:
             return 0.0
         if not self.measured or not isfinite(self.simulated - self.measured):
@@ -38,20 +38,21 @@ class Pair:
         return 100 * (self.simulated / self.measured - 1)
 
     def within(self, percent: float) -> bool:
-        """Return whether the error is defined and at most ``percent`` in either direction."""
+        """Return whether the error is defined, and its size is at most ``percent``."""
         return self.error_pct is not None and abs(self.error_pct) <= percent
 
     def as_dict(self) -> dict[str, float | None]:
-        """Return the pair as JSON types; undefined is null."""
+        """Return both values and the error as JSON types; an undefined number is null."""
         simulated, measured = (x if isfinite(x) else None for x in (self.simulated, self.measured))
         return {"simulated": simulated, "measured": measured, "error_pct": self.error_pct}
 
 
 @dataclass(frozen=True, slots=True)
 class LiveComparison:
-    """The comparison of a live run with its simulation: the pairs by metric and ``CLIENT.metric``.
+    """The comparison of a live run with its simulation.
 
-    ``kind`` is ``measured`` or ``emulated``.
+    ``kind`` is ``measured`` or ``emulated``, and ``served`` the name of the server. ``pairs`` are
+    by metric, and by ``CLIENT.metric`` for metrics of clients.
     """
 
     kind: str
@@ -60,7 +61,7 @@ class LiveComparison:
     pairs: dict[str, Pair]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison as JSON types; the live side of each pair is under ``measured``."""
+        """Return the comparison as JSON types; the live values are under ``measured``."""
         return {
             "kind": self.kind,
             "served": self.served,
@@ -70,16 +71,15 @@ class LiveComparison:
 
 
 def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> ExperimentSpec:
-    """Return the simulated experiment of a live run: same seed, load, schedulers and KV pool.
+    """Return the simulated experiment of a live run, with its seed, load, schedulers and KV pool.
 
-    The simulated engine follows the rules of the SGLang release that served the run.
-
-    Raises UsageError if the run's backend was not started by fairbench or has no timing profile.
+    The simulated engine follows the rules of the SGLang release that served the run. Raises
+    UsageError if fairbench did not start the servers of the run, and without a timing profile.
 
     Args:
-        run: Stored live run.
-        gpu: Timing profile to simulate with, or None for the stored one.
-        model: Model to simulate, or None for the stored one.
+        run: The stored live run.
+        gpu: The GPU of the timing profile; None: the stored GPU.
+        model: The model; None: the stored model.
     """
     path = run.path / EXPERIMENT
     stored = read_experiment(path)
@@ -101,18 +101,18 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
     if model is None and stored["gpu"] == NO_PROFILE:
         stored = {key: value for key, value in stored.items() if key != "model"}
     served = {"engine.max_total_tokens": run.summary["pool_tokens"]}
-    return resolve(flags, served | _release(run.summary["served"]), stored, path=path)
+    return resolve(flags, served | _release_setting(run.summary["served"]), stored, path=path)
 
 
-def _release(served: str) -> dict[str, str]:
-    """Return the setting for the SGLang release that served, if it has its own rules."""
+def _release_setting(served: str) -> dict[str, str]:
+    """Return the setting of the SGLang release that served the run, if its rules differ."""
     found = re.match(r"sglang (\d+\.\d+\.\d+)", served)
     older = [name for name, rules in RULES.items() if rules != NEWEST]
     return {"engine.release": found[1]} if found and found[1] in older else {}
 
 
 def compare_live(run: StoredRun, simulated: Summary) -> LiveComparison:
-    """Return the pairs of a live run and its simulation."""
+    """Return the comparison of a live run with the summary of its simulation."""
     live = run.summary
     return LiveComparison(
         kind="emulated" if live["emulated"] else "measured",
@@ -138,7 +138,7 @@ def _pair(live: Summary, simulated: Summary, key: str) -> Pair:
 
 
 def live_lines(comparison: LiveComparison) -> Iterator[str]:
-    """Yield the comparison as lines of text."""
+    """Yield the comparison as a table, line by line."""
     kind = comparison.kind
     yield f"simulated on {comparison.timing_profile}; {kind} on {comparison.served}"
     yield ""

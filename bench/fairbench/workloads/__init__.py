@@ -1,5 +1,40 @@
-"""Workloads: the programs of clients, by program kinds, traffic, workload files and real input.
+"""Workloads: the programs of clients, by program kinds, arrivals, workload files and real input.
 
-``spec.load_workload`` reads a file, ``clients.plan_clients`` makes clients of it, and
-``plan.program_stream`` the programs of each client.
+``spec.load_workload`` reads a workload file, ``clients.plan_clients`` plans the clients of a run,
+and ``plan.program_stream`` yields the programs of a client.
 """
+
+from typing import TYPE_CHECKING
+
+from fairbench.named import lazy_names
+
+if TYPE_CHECKING:
+    from fairbench.workloads.datasets import load_source as load_source
+    from fairbench.workloads.spec import load_workload as load_workload
+    from fairbench.workloads.spec import workload_names as workload_names
+    from fairbench.workloads.trace_workload import synthetic_parts as synthetic_parts
+    from fairbench.workloads.trace_workload import trace_facts as trace_facts
+    from fairbench.workloads.trace_workload import trace_manifest as trace_manifest
+    from fairbench.workloads.traces import NEEDED as NEEDED
+    from fairbench.workloads.traces.change import anonymized as anonymized
+    from fairbench.workloads.traces.change import combined as combined
+    from fairbench.workloads.traces.change import cut_trace as cut_trace
+    from fairbench.workloads.traces.change import scaled as scaled
+    from fairbench.workloads.traces.change import write_trace as write_trace
+    from fairbench.workloads.traces.facts import facts_of_table as facts_of_table
+    from fairbench.workloads.traces.read import TraceParams as TraceParams
+    from fairbench.workloads.traces.read import joined_columns as joined_columns
+    from fairbench.workloads.traces.read import read_trace as read_trace
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "datasets": "load_source",
+        "spec": "load_workload workload_names",
+        "trace_workload": "synthetic_parts trace_facts trace_manifest",
+        "traces.change": "anonymized combined cut_trace scaled write_trace",
+        "traces.facts": "facts_of_table",
+        "traces.read": "TraceParams joined_columns read_trace",
+        "traces": "NEEDED",
+    },
+)

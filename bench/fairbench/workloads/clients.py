@@ -1,4 +1,4 @@
-"""The clients of a run, from workload and command line: programs, arrivals and targets."""
+"""The clients of a run, planned from workload and command line: programs, arrivals and targets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from fairbench.errors import UsageError
 from fairbench.targets import NO_TARGETS, Targets, laid_over, named_targets, parse_targets
 from fairbench.tenants import owner_of
 from fairbench.workloads.disguise import Disguise
-from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.model import (
+    ClientPresence,
+    Group,
+    Misbehaving,
+    Other,
+    Scenario,
+    WorkloadSpec,
+    multiples,
+)
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.programs import Value, make_params
-from fairbench.workloads.shape import Misbehaving, Other, Scenario
-from fairbench.workloads.table import Group, Presence, multiples
-from fairbench.workloads.traffic.closed import ClosedArrivals
-from fairbench.workloads.traffic.source import Load
+from fairbench.workloads.traffic.source import ClosedArrivals, TrafficLoad
 
 if TYPE_CHECKING:
     from fairbench.workloads.model import WorkloadSpec
@@ -40,27 +45,38 @@ def plan_clients(
     weights: Mapping[str, float] | None = None,
     goodput: Mapping[str, str] | None = None,
 ) -> tuple[ClientPlan, ...]:
-    """Plan the clients of a run; None means the workload's own value.
+    """Plan the clients of a run; None stands for the workload's own value.
 
-    ``request_rate`` is the rate of each well-behaved client over the whole cluster (programs/s).
-    The workload's own rate is per GPU and is multiplied by ``dp``. ``gpu`` is the id of a timing
-    profile, for which a workload may give another rate. The rates of clients that run another
-    program change in proportion. A client with m times the rate, or m times the size, sends m times
-    ``num_programs``; that count replaces the workload's own duration. ``weights`` are by name, 1 by
-    default. ``goodput`` holds targets that override the workload's (``client_targets``). Raises
-    UsageError naming the impossible value.
+    A client with m times the rate, or m times the size, sends m times ``num_programs``. Rates of
+    clients that run another program change in proportion to ``request_rate``.
+
+    Args:
+        spec: The workload.
+        scenario: Name of the scenario.
+        dp: Number of replicas, which multiplies the workload's own rates.
+        gpu: Id of a timing profile, for which the workload may define another rate.
+        clients: Number of clients.
+        request_rate: Programs/s of each well-behaved client over the whole cluster.
+        num_programs: Programs of each well-behaved client; replaces the workload's duration.
+        burstiness: Shape of the Gamma distribution of gaps.
+        duration_s: Seconds during which programs arrive.
+        weights: Weights by client name, by default 1.
+        goodput: Latency targets that override the workload's (see ``client_targets``).
+
+    Raises:
+        UsageError: Names the impossible value.
     """
     chosen = spec.scenario(scenario)
     names = spec.name_clients(_client_count(spec, scenario, clients))
-    rate = chosen.rate_on(gpu) * _positive("dp", dp) if request_rate is None else request_rate
+    rate = chosen.rate_on(gpu) * _check_positive("dp", dp) if request_rate is None else request_rate
     end_s = spec.duration_s if num_programs is None else inf
     if duration_s is not None:
-        end_s = _positive("duration_s", duration_s)
-    load = Load(
+        end_s = _check_positive("duration_s", duration_s)
+    load = TrafficLoad(
         0,
-        _positive("request_rate", rate, infinite=True),
-        _positive("burstiness", burstiness, infinite=True),
-        num_programs if num_programs is None else _positive("num_programs", num_programs),
+        _check_positive("request_rate", rate, infinite=True),
+        _check_positive("burstiness", burstiness, infinite=True),
+        num_programs if num_programs is None else _check_positive("num_programs", num_programs),
         end_s,
         request_rate is not None,
     )
@@ -82,39 +98,39 @@ def plan_clients(
             targets=targets[name],
             service_class=classes.get(name, ""),
             owner=owners.get(name, owner_of(name)),
-            presence=_presence(chosen.presence, load),
+            presence=_checked_presence(chosen.presence, load),
         )
         for index, name in enumerate(names)
     ]
     run = _Run(spec, chosen, load, shared)
-    for index, changes in (*run.sized(len(names)), *run.misbehaving(), *run.others()):
+    for index, changes in (*run.sized(len(names)), *run.misbehaving_arrivals(), *run.others()):
         plans[index] = replace(plans[index], **changes)
-    for wrong in chosen.misbehaving:  # the clients whose prefixes they copy are known by now
+    for wrong in chosen.misbehaving:  # last, because a disguise may copy any other plan
         for index in wrong.numbers:
-            plans[index] = _disguised(plans[index], wrong, plans)
+            plans[index] = _with_disguise(plans[index], wrong, plans)
     return tuple(plans)
 
 
 Changed = Iterator[tuple[int, dict[str, Any]]]
-"""Clients by number, and the differences of their plans from the default plan."""
+"""Numbers of clients, each with the fields of the client's plan that differ from the usual plan."""
 
 
 class _Run(NamedTuple):
-    """The values that the clients of a run share. ``params`` are those of a well-behaved client."""
+    """The values that the clients of a run share; ``params`` belong to a well-behaved client."""
 
     spec: WorkloadSpec
     scenario: Scenario
-    load: Load
+    load: TrafficLoad
     params: dict[str, Value]
 
     def sized(self, count: int) -> Changed:
-        """Return the changes for the workload's well-behaved clients, if sizes are given."""
+        """Yield the changes for clients of the workload's program whose sizes are given."""
         traffic = self.spec.traffic()
-        for index, multiple in _plain_sizes(self.scenario, count):
-            load = _sized(self.load._replace(client=index), multiple)
+        for index, multiple in _sizes_of_plain_clients(self.scenario, count):
+            load = _load_of_size(self.load._replace(client=index), multiple)
             yield index, {"arrivals": traffic.usual(load)}
 
-    def misbehaving(self) -> Changed:
+    def misbehaving_arrivals(self) -> Changed:
         for wrong in self.scenario.misbehaving:
             traffic = self.spec.traffic(wrong.arrivals)
             own = {**self.params, **wrong.params}
@@ -128,7 +144,7 @@ class _Run(NamedTuple):
                 yield index, changes | {"arrivals": arrivals}
 
     def others(self) -> Changed:
-        """Return the changes for the other clients, whose rates follow the scenario's rate."""
+        """Yield the changes for clients of other programs; their rates follow ``scenario.rate``."""
         for other in self.scenario.others or ():
             traffic = self.spec.traffic(other.arrivals)
             changes = self._group(other) | {
@@ -139,15 +155,15 @@ class _Run(NamedTuple):
             load = self.load._replace(programs_per_s=rate)
             sizes = multiples(other.sizes, len(other.numbers))
             for index, multiple in zip(other.numbers, sizes, strict=True):
-                arrivals = traffic.usual(_sized(load._replace(client=index), multiple))
+                arrivals = traffic.usual(_load_of_size(load._replace(client=index), multiple))
                 yield index, changes | {"arrivals": arrivals}
 
     def _group(self, group: Misbehaving | Other) -> dict[str, Any]:
-        return {"presence": _presence(group.presence or self.scenario.presence, self.load)}
+        return {"presence": _checked_presence(group.presence or self.scenario.presence, self.load)}
 
 
-def _plain_sizes(scenario: Scenario, count: int) -> list[tuple[int, float]]:
-    """Return each well-behaved client of the workload's program with its size, if given."""
+def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, float]]:
+    """Return the number and relative size of each well-behaved client of the workload's program."""
     if scenario.sizes is None:
         return []
     groups: tuple[Group, ...] = (*scenario.misbehaving, *(scenario.others or ()))
@@ -159,7 +175,7 @@ def _plain_sizes(scenario: Scenario, count: int) -> list[tuple[int, float]]:
         raise UsageError(f"clients = {count}: {error}") from None
 
 
-def _sized(load: Load, multiple: float) -> Load:
+def _load_of_size(load: TrafficLoad, multiple: float) -> TrafficLoad:
     """Return the load of a client that is ``multiple`` times as large as the mean client."""
     if multiple == 1:
         return load
@@ -170,7 +186,7 @@ def _sized(load: Load, multiple: float) -> Load:
     )
 
 
-def _presence(presence: Presence | None, load: Load) -> Presence | None:
+def _checked_presence(presence: ClientPresence | None, load: TrafficLoad) -> ClientPresence | None:
     if presence is not None and load.until_s == inf:
         raise UsageError(
             "num_programs: not supported for clients that come and go; give duration instead"
@@ -178,7 +194,7 @@ def _presence(presence: Presence | None, load: Load) -> Presence | None:
     return presence
 
 
-def _disguised(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientPlan]) -> ClientPlan:
+def _with_disguise(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientPlan]) -> ClientPlan:
     disguise = None
     copied = None if wrong.padding_of is None else plans[wrong.padding_of]
     closed = any(isinstance(one.arrivals, ClosedArrivals) for one in (copied, plan) if one)
@@ -228,19 +244,19 @@ def _client_count(spec: WorkloadSpec, scenario: str, clients: int | None) -> int
         raise UsageError(
             f"clients = {count}: must be at least {needed} for scenario {scenario} of "
             f"{spec.name}"
-            + (f" (client {needed - 1} misbehaves)" if needed - 1 in misbehaving else "")
+            + (f" (client {needed - 1} is heavy)" if needed - 1 in misbehaving else "")
         )
     return count
 
 
-def _positive(field: str, value: Number, *, infinite: bool = False) -> Number:
+def _check_positive(field: str, value: Number, *, infinite: bool = False) -> Number:
     if isnan(value) or value <= 0 or (value == inf and not infinite):
         raise UsageError(f"{field} = {value}: must be above 0" + (" or inf" if infinite else ""))
     return value
 
 
 def class_of_client(spec: WorkloadSpec) -> dict[str, str]:
-    """Return the class of each client that belongs to a class."""
+    """Return the class of each client that belongs to a class, by client name."""
     classes = spec.classes or {}
     return {client: name for name, one in classes.items() for client in one.clients}
 
@@ -248,10 +264,10 @@ def class_of_client(spec: WorkloadSpec) -> dict[str, str]:
 def client_targets(
     spec: WorkloadSpec, given: Mapping[str, str], names: Sequence[str]
 ) -> dict[str, Targets]:
-    """Return the targets of each client of a run, by name.
+    """Return the latency targets of each client of a run, by client name.
 
-    Each latency is taken from ``given`` (``named_targets``) first, then from the client's class,
-    then from the workload. Raises UsageError.
+    ``given`` (see ``named_targets``) overrides the targets of a client's class, which override the
+    targets of the workload. Raises UsageError.
     """
     if not (given or spec.targets or spec.classes):
         return dict.fromkeys(names, NO_TARGETS)

@@ -1,47 +1,320 @@
-"""Real input for programs: files and hub data sets, as token lengths returned in a fixed order."""
+"""Real input for programs: files and hub data sets, as token lengths in a fixed order.
+
+A ``Schema`` describes one layout of records. Its reader takes one decoded JSON record and returns
+the texts of the record, or raises ValueError naming the field. Local files and hub data sets have
+the same layouts.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import sys
+from ast import literal_eval
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
+from urllib.parse import urlsplit
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.files.csv_text import csv_rows
-from fairbench.files.json_text import json_file, json_lines
-from fairbench.files.parquet import read_parquet
+from fairbench.files.formats import csv_rows, inner, json_file, json_lines, read_parquet
 from fairbench.streams import stream
 from fairbench.workloads.items import Item
+from fairbench.workloads.programs.agent import Agent
+from fairbench.workloads.programs.chat import Chat
 from fairbench.workloads.programs.judge import Judge
 from fairbench.workloads.programs.long_qa import LongQA
+from fairbench.workloads.programs.samples import Samples
 from fairbench.workloads.programs.single import Single
 from fairbench.workloads.programs.tool_use import ToolUse
-from fairbench.workloads.schemas import (
-    Schema,
-    Texts,
-    fields_of,
-    merged,
-    nearest_schema,
-    renamed,
-    schema_of,
-    schemas_for,
-)
+from fairbench.workloads.programs.tree_of_thought import TreeOfThought
 from fairbench.workloads.tokens import TokenCounter, load_counter
 
+MAX_LITERAL = (
+    2**20
+)  # maximum number of characters of a Python literal, whose parsed tree is 100 times as large
+INPUT = "input"  # the field with the input of an instruction
+OUTPUTS = ("output", "response", "completion", "answer")  # fields that may hold a prompt's answer
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The texts of a record: a main text (see ``Item``), and (question, answer) pairs.
+
+    ``text_tokens`` is the token count of content that is no text, such as a video; ``text`` then
+    only identifies the content.
+    """
+
+    text: str
+    exchanges: tuple[tuple[str, str], ...] = ()
+    text_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A layout of records: the program kind, a description, the identifying fields, the reader."""
+
+    kind: str
+    shape: str
+    marks: tuple[str, ...]
+    read: Callable[[Mapping[str, Any]], Texts]
+
+
+def schema_of(record: Mapping[str, Any], kind: str) -> Schema | None:
+    """Return the layout of a record, found by the record's fields, or None if no layout fits.
+
+    A single request accepts every record with a prompt; other kinds need a layout of their own.
+    """
+    known = schemas_for(kind) + list(SCHEMAS) if kind == Single.kind else SCHEMAS
+    return next((s for s in known if all(mark in record for mark in s.marks)), None)
+
+
+def nearest_schema(record: Mapping[str, Any], kind: str) -> Schema:
+    """Return the layout of a program kind that shares the most identifying fields with a record."""
+    return max(schemas_for(kind), key=lambda s: sum(mark in record for mark in s.marks))
+
+
+def schemas_for(kind: str) -> list[Schema]:
+    """Return the layouts that provide input for a program kind."""
+    return [schema for schema in SCHEMAS if schema.kind == kind]
+
+
+def fields_of(kind: str) -> list[str]:
+    """Return the fields that the layouts of a program kind read."""
+    optional = (INPUT, *OUTPUTS) if kind == Single.kind else ()
+    marks = (mark for schema in schemas_for(kind) for mark in schema.marks)
+    return list(dict.fromkeys((*marks, *optional)))
+
+
+def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return a record in which each field of ``names`` has the value of the named field.
+
+    A name with dots may lead into nested objects. Raises ValueError for a missing field.
+    """
+    found = dict(record)
+    for field, name in names.items():
+        value = record[name] if name in record else inner(record, *name.split("."))
+        if value is None:
+            raise ValueError(f"missing field {name!r}")
+        found[field] = value
+    return found
+
+
+def merged(texts: Iterable[Texts]) -> list[Texts]:
+    """Merge entries with equal texts into one entry with all exchanges.
+
+    LooGLE, for example, has one row per question.
+    """
+    first: dict[str, Texts] = {}
+    exchanges: dict[str, list[tuple[str, str]]] = {}
+    for entry in texts:
+        first.setdefault(entry.text, entry)
+        exchanges.setdefault(entry.text, []).extend(entry.exchanges)
+    return [replace(entry, exchanges=tuple(exchanges[text])) for text, entry in first.items()]
+
+
+def _string_field(record: Mapping[str, Any], field: str, where: str = "") -> str:
+    if field not in record:
+        raise ValueError(f"missing field {where + field!r}")
+    value = record[field]
+    if not isinstance(value, str):
+        raise ValueError(f"field {where + field!r}: must be a text")
+    return value
+
+
+def _text_field(record: Mapping[str, Any], field: str) -> str:
+    """Return the main text of a record. Raises ValueError if the text is empty."""
+    text = _string_field(record, field)
+    if not text:
+        raise ValueError(f"field {field!r}: must not be empty")
+    return text
+
+
+def _records(record: Mapping[str, Any], field: str) -> Sequence[Mapping[str, Any]]:
+    value = record[field]
+    if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
+        raise ValueError(f"field {field!r}: must be a list of objects")
+    if not value:
+        raise ValueError(f"field {field!r}: must not be empty")
+    return value
+
+
+def _pairs(record: Mapping[str, Any], field: str, ask: str, reply: str) -> Texts:
+    """Return the (ask, reply) texts of a list of objects, without a main text."""
+    pairs = [
+        (_string_field(entry, ask, f"{field}[{i}]."), _string_field(entry, reply, f"{field}[{i}]."))
+        for i, entry in enumerate(_records(record, field))
+    ]
+    return Texts("", tuple(pairs))
+
+
+def _only(field: str) -> Callable[[Mapping[str, Any]], Texts]:
+    """Return the reader of a layout with a single text field."""
+    return lambda record: Texts(_text_field(record, field))
+
+
+def _instruction(record: Mapping[str, Any]) -> Texts:
+    """Return an instruction, followed by its input if given, as one prompt."""
+    given = record.get(INPUT) or ""
+    if not isinstance(given, str):
+        raise ValueError(f"field {INPUT!r}: must be a text")
+    return Texts(
+        "\n".join(filter(None, (_text_field(record, "instruction"), given))), _answer_pair(record)
+    )
+
+
+def _answer_pair(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the answer that a record contains, if any, as the only pair."""
+    field = next((name for name in OUTPUTS if record.get(name)), None)
+    return () if field is None else (("", _string_field(record, field)),)
+
+
+def _document_qa_pairs(record: Mapping[str, Any]) -> Texts:
+    """Return the texts of LooGLE's first hub layout, in which a list is a Python literal."""
+    listed = record["qa_pairs"]
+    if isinstance(listed, str):
+        try:
+            listed = literal_eval(listed[:MAX_LITERAL])
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            raise ValueError("field 'qa_pairs': must be a list of objects") from None
+    pairs = _pairs({"qa_pairs": listed}, "qa_pairs", "Q", "A")
+    return Texts(_text_field(record, "input"), pairs.exchanges)
+
+
+def _arena(record: Mapping[str, Any]) -> Texts:
+    """Return a hub conversation: pairs of a user message and the assistant message after it."""
+    field = "conversation_a"
+    messages = [
+        (
+            _string_field(entry, "role", f"{field}[{i}]."),
+            _string_field(entry, "content", f"{field}[{i}]."),
+        )
+        for i, entry in enumerate(_records(record, field))
+    ]
+    pairs = [
+        (asked, replied)
+        for (role, asked), (next_role, replied) in pairwise(messages)
+        if (role, next_role) == ("user", "assistant")
+    ]
+    if not pairs:
+        raise ValueError(
+            f"field {field!r}: must hold a user message that is followed by an assistant message"
+        )
+    return Texts("", tuple(pairs))
+
+
+def _video(record: Mapping[str, Any]) -> Texts:
+    """Return a NExT-QA question with its choices; 30 frames count as 256 tokens [Preble code]."""
+    text = _string_field(record, "frame_count")
+    if not text.isdecimal() or not int(text):
+        raise ValueError(f"field 'frame_count': {text!r} must be a number of frames")
+    choices = [_string_field(record, f"a{number}") for number in range(5)]
+    answer = _string_field(record, "answer")
+    if answer not in ("0", "1", "2", "3", "4"):
+        raise ValueError(f"field 'answer': {answer!r} must be the number of a choice")
+    asked = " ".join([_string_field(record, "question"), *choices])
+    tokens = max(1, int(text) * 256 // 30)
+    return Texts(_text_field(record, "video"), ((asked, choices[int(answer)]),), tokens)
+
+
+def _trajectory(record: Mapping[str, Any]) -> Texts:
+    """Return an agent's messages: each assistant message with all messages since the last one."""
+    root, before, exchanges = "", "", []
+    for number, entry in enumerate(_records(record, "traj")):
+        said = entry.get("content") or json.dumps(entry.get("tool_calls") or "")
+        if not isinstance(said, str):
+            raise ValueError(f"field 'traj[{number}].content': must be a text")
+        if entry.get("role") == "assistant":
+            exchanges.append((before, said))
+            before = ""
+        elif entry.get("role") == "system":
+            root += said
+        else:
+            before += said
+    if not root or not exchanges:
+        raise ValueError("field 'traj': must hold a system message and an assistant message")
+    return Texts(root, tuple(exchanges))
+
+
+def _react(record: Mapping[str, Any]) -> Texts:
+    """Return a ReAct trajectory given as one text; lines that begin with ``>`` are the agent's."""
+    task, *acts = ("\n" + _text_field(record, "text")).split("\n>")
+    if not acts or not task.strip():
+        raise ValueError("field 'text': must hold a task, followed by lines that begin with >")
+    exchanges, seen = [], ""
+    for act in acts:
+        said, _, after = act.partition("\n")
+        exchanges.append((seen, said.strip() or ">"))
+        seen = after
+    return Texts(task.strip(), tuple(exchanges))
+
+
+# A record has the first layout whose marks it contains, so more specific layouts come first.
+SCHEMAS: tuple[Schema, ...] = (
+    Schema(
+        *(LongQA.kind, "{video, frame_count, question, answer, a0, ..., a4}"),
+        *(("video", "frame_count", "question", "answer"), _video),
+    ),
+    Schema(
+        *(LongQA.kind, "{text, qa: [{q, a}]}", ("text", "qa")),
+        lambda record: Texts(_text_field(record, "text"), _pairs(record, "qa", "q", "a").exchanges),
+    ),
+    Schema(
+        *(LongQA.kind, "{context, question, answer}", ("context", "question", "answer")),
+        lambda record: Texts(
+            _text_field(record, "context"),
+            ((_string_field(record, "question"), _string_field(record, "answer")),),
+        ),
+    ),
+    Schema(LongQA.kind, "{input, qa_pairs: [{Q, A}]}", ("input", "qa_pairs"), _document_qa_pairs),
+    Schema(
+        *(Chat.kind, "{history: [{user, bot}]}", ("history",)),
+        lambda record: _pairs(record, "history", "user", "bot"),
+    ),
+    Schema(Chat.kind, "{conversation_a: [{role, content}]}", ("conversation_a",), _arena),
+    Schema(TreeOfThought.kind, "{question}", ("question",), _only("question")),
+    Schema(  # a ToolBench query, after the description of its tools
+        *(ToolUse.kind, "{query, tools, final}", ("query", "tools", "final")),
+        lambda record: Texts(
+            json.dumps(list(_records(record, "tools"))),
+            ((_text_field(record, "query"), _string_field(record, "final")),),
+        ),
+    ),
+    Schema(
+        *(Samples.kind, "{prompt, canonical_solution}", ("prompt", "canonical_solution")),
+        _only("prompt"),
+    ),
+    Schema(
+        *(Single.kind, "{prompt} or {prompt, output}", ("prompt",)),
+        lambda record: Texts(_text_field(record, "prompt"), _answer_pair(record)),
+    ),
+    Schema(Single.kind, "{instruction, input, output}", ("instruction",), _instruction),
+    Schema(Agent.kind, "{traj: [{role, content}]}", ("traj",), _trajectory),
+    Schema(Judge.kind, "{text} or a text", ("text",), _only("text")),
+    Schema(Single.kind, "a text", ("text",), _only("text")),
+    Schema(Agent.kind, "a text of a ReAct trajectory", ("text",), _react),
+)
+
+
 MERGED = (LongQA.kind, ToolUse.kind)
-"""Kinds whose data have several questions about one text."""
+"""Program kinds whose data sets have several questions about one text."""
 
 NAMED = "; --dataset-map FIELD=NAME names another field of the file"
 
 JUDGE_ARTICLE_TOKENS = 2677
-"""Articles (705 tokens on average) are joined to about this length, the paper's prefix of 2701."""
+"""Target length of joined articles, which have 705 tokens on average; the paper's have 2,701."""
 
 
 class Source:
-    """Items of one data set for one program kind; token counts are made when first needed."""
+    """The items of one data set for one program kind; tokens are counted on demand."""
 
     def __init__(self, name: str, kind: str, texts: Sequence[Texts], counter: TokenCounter) -> None:
         self._name = name
@@ -60,9 +333,9 @@ class Source:
     def item(self, seed: int, number: int) -> Item:
         """Return the ``number``-th item under a seed.
 
-        The order is shuffled on each pass. From the second pass on, items are new copies with their
-        own keys: a program has new content, whereas nine documents used repeatedly would all be
-        cache hits.
+        Items are shuffled again on each pass over the data set. From the second pass on, items are
+        copies with keys of their own, so a program has new content; otherwise a few repeated
+        documents would all be cache hits.
         """
         turn, position = divmod(number, len(self._texts))
         item = self._item(_order(seed, turn, len(self._texts))[position])
@@ -76,26 +349,28 @@ class Source:
             pairs = self._texts[index].exchanges
             self._counted[index] = Item(
                 key=f"{self._name}/{index + 1}",
-                text_tokens=self._joined(index) if self._kind == Judge.kind else self._one(index),
+                text_tokens=self._joined_tokens(index)
+                if self._kind == Judge.kind
+                else self._text_tokens(index),
                 exchanges=tuple((count(asked), count(replied)) for asked, replied in pairs),
                 text_key=self._text_keys.get(self._texts[index].text, ""),
             )
         return self._counted[index]
 
-    def _one(self, index: int) -> int:
+    def _text_tokens(self, index: int) -> int:
         text, known = self._texts[index].text, self._texts[index].text_tokens
         if known is not None:
             return known
         return self._counter.count(text) if text else 0
 
-    def _joined(self, index: int) -> int:
+    def _joined_tokens(self, index: int) -> int:
         """Return the tokens of successive articles, up to the total nearest to the target.
 
-        Two joined texts start with different articles, so they share no prefix.
+        Joined texts begin with different articles, so no two of them share a prefix.
         """
-        total = self._one(index)
+        total = self._text_tokens(index)
         for step in range(1, len(self._texts)):
-            longer = total + self._one((index + step) % len(self._texts))
+            longer = total + self._text_tokens((index + step) % len(self._texts))
             if longer - JUDGE_ARTICLE_TOKENS > JUDGE_ARTICLE_TOKENS - total:
                 break
             total = longer
@@ -115,11 +390,11 @@ def load_source(
     tokenizer_path: str | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Source:
-    """Load the real input of a program kind from a .jsonl or .jsonl.gz file or ``hf:OWNER/NAME``.
+    """Load the real input of a program kind from a local file or ``hf:OWNER/NAME``.
 
-    ``names`` has the name in the file of a field that has another name there. Raises UsageError for
-    a missing tokenizer or package, or an unknown field, DataError (file, line, field) for a file
-    that cannot be read or does not fit the kind.
+    ``names`` maps fields of the layout to the names that the file uses. Raises UsageError for a
+    missing tokenizer or package and for an unknown field, DataError (file, line, field) for a file
+    that is unreadable or does not fit the kind.
     """
     if not schemas_for(kind):
         raise UsageError(
@@ -134,16 +409,16 @@ def load_source(
         name, records = dataset_path, hub_records(dataset_path)
     else:
         name, records = Path(dataset_path).name, _file_records(dataset_path)
-    texts = list(_read(kind, dataset_path, records, names or {}))
+    texts = list(_texts_of_records(kind, dataset_path, records, names or {}))
     if not texts:
         raise DataError(f"{dataset_path}: holds no records")
     return Source(name, kind, merged(texts) if kind in MERGED else texts, counter)
 
 
-def _read(
+def _texts_of_records(
     kind: str, path: str, records: Iterable[tuple[str, Any]], names: Mapping[str, str]
 ) -> Iterator[Texts]:
-    """Yield the texts of records that all have the layout of the first record."""
+    """Yield the texts of records, all of which must have the layout of the first record."""
     schema: Schema | None = None
     for place, record in records:
         try:
@@ -163,7 +438,7 @@ def _read(
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
     """Return the layout of the first record. Raises ValueError if the kind does not fit."""
     schema = schema_of(record, kind)
-    if list(record) == ["text"]:  # a plain text, which each of several kinds reads in its own way
+    if list(record) == ["text"]:  # a plain text fits layouts of several kinds
         schema = next((s for s in schemas_for(kind) if s.marks == ("text",)), schema)
     if schema is not None and schema.kind == kind:
         return schema
@@ -176,11 +451,11 @@ def _fitting(record: dict[str, Any], kind: str) -> Schema:
         )
     marks = nearest_schema(record, kind).marks
     missing = next(mark for mark in marks if mark not in record)
-    raise ValueError(f"missing field {missing!r}: {kind} reads {wanted}{NAMED}")
+    raise ValueError(f"missing field {missing!r}: programs of kind {kind} read {wanted}{NAMED}")
 
 
 def _file_records(path: str) -> Iterator[tuple[str, Any]]:
-    """Yield (location, record) for each line that is not blank, or for each entry of an object."""
+    """Yield (location, record) for each non-blank line, or for each entry of an object."""
     plain, shown = path.removesuffix(".gz"), f"dataset {path}"
     if plain.endswith(".csv"):
         for number, row in csv_rows(Path(path), shown):
@@ -207,7 +482,7 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
 HUB_PREFIX = "hf:"
 INSTALL = 'pip install ".[hub]"'
 
-# Dataset -> (configuration, split). All are read by fairbench.workloads.schemas.
+# Configuration and split of each data set on the hub; ``SCHEMAS`` has the layouts of the records.
 HUB_DATASETS: dict[str, tuple[str | None, str]] = {
     "bigai-nlco/LooGLE": ("longdep_qa", "test"),
     "openai/gsm8k": ("main", "train"),
@@ -215,20 +490,76 @@ HUB_DATASETS: dict[str, tuple[str | None, str]] = {
 }
 
 
-def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
-    """Yield (location, record) for each row of ``hf:OWNER/NAME``.
+def _needs_package(ref: str) -> str:
+    return f"{ref} needs the package datasets: in a clone of fairbench, {INSTALL}"
 
-    Raises UsageError, one line: unknown dataset, package not installed, or not reachable.
+
+HUB_PATIENCE_S = 2.0  # the hub's own client retries for half a minute
+
+
+def hub_host() -> str:
+    """Return the host of the hub, or of the mirror that ``HF_ENDPOINT`` names."""
+    return urlsplit(os.environ.get("HF_ENDPOINT", "")).hostname or "huggingface.co"
+
+
+def reaches_hub() -> bool:
+    """Return whether the hub accepts a connection soon; true if requests go through a proxy.
+
+    The connection is tried in a thread of its own, because a name server may keep the caller
+    waiting.
+    """
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
+        return True
+    url = urlsplit(os.environ.get("HF_ENDPOINT", ""))
+    reached = Event()
+
+    def connect() -> None:
+        with suppress(OSError):
+            port = url.port or (80 if url.scheme == "http" else 443)
+            socket.create_connection((hub_host(), port), HUB_PATIENCE_S).close()
+            reached.set()
+
+    thread = Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(HUB_PATIENCE_S)
+    return reached.is_set()
+
+
+def has_copy(name: str) -> bool:
+    """Return whether the hub's client has a copy of a data set on this machine."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    prepared = Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets")
+    flat = name.replace("/", "___")
+    return any(
+        folder.is_dir()
+        for folder in (
+            hub / f"datasets--{name.replace('/', '--')}",
+            prepared / flat,
+            prepared / flat.lower(),
+        )
+    )
+
+
+def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
+    """Yield (location, record) for each row of the hub data set ``hf:OWNER/NAME``.
+
+    Raises UsageError, one line, if the data set is unknown or unreachable, or a package is missing.
     """
     name = ref.removeprefix(HUB_PREFIX)
     if name not in HUB_DATASETS:
         raise unknown_name("hub dataset", name, HUB_DATASETS)
+    if "datasets" not in sys.modules and find_spec("datasets") is None:
+        raise UsageError(_needs_package(ref))
+    if not (has_copy(name) or reaches_hub()):
+        raise UsageError(
+            f"{ref}: cannot be loaded: {hub_host()} did not answer within {HUB_PATIENCE_S:g} s, "
+            "and there is no copy on this machine. Check the network, or name a file instead"
+        )
     try:
         from datasets import load_dataset
     except ImportError:
-        raise UsageError(
-            f"{ref} needs the package datasets: in a clone of fairbench, {INSTALL}"
-        ) from None
+        raise UsageError(_needs_package(ref)) from None
     configuration, split = HUB_DATASETS[name]
     try:
         rows = load_dataset(name, configuration, split=split)

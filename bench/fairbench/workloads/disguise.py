@@ -1,32 +1,35 @@
-"""Programs in disguise: changes that a cheating client makes to its calls.
+"""Heavy clients in disguise: changes to their calls, and reactions to the ends of their requests.
 
-The useful text and the number of calls stay the same, so a client that sends the same programs
-unchanged is its honest twin.
+A disguise keeps the useful text and the number of calls, so a client that sends the same programs
+unchanged is the honest twin of the disguised client. A reaction uses only what a client of a server
+sees: the start and end of a request, and the cached part of the prompt, which servers report at the
+end of an answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from fairbench.core import LLM, Demand, Prompt, Segment
 from fairbench.workloads.programs.base import Job, Program
 
-KEEP_ALIVE_S = 60.0  # gap between a program's end, or a repetition of its padding, and the next one
+KEEP_ALIVE_S = 60.0  # seconds before each request that keeps a program's padding cached
 
 
 @dataclass(frozen=True, slots=True)
 class Disguise:
-    """Padding before each prompt in tokens, and factors on the length and limit of answers.
+    """The changes to the calls of a heavy client: padding, longer answers and false claims.
 
-    Padding is the beginning of a copied client's latest first prompt, if any, followed by the
-    ``owner``'s own text; with ``fresh``, the own text is new for each call. No part of the padding
-    is useful. After its work, a program sends its padding ``keep_alive`` times alone, for an answer
-    of one token, so that all of it stays cached. An answer continues to ``output_multiple`` times
-    its length; only its beginning is in later prompts. ``max_new_multiple`` is the client's claimed
-    factor, never below the real length.
+    ``padding_tokens`` tokens of padding precede each prompt and are not useful. The padding copies
+    the beginning of another client's latest first prompt, if any, and continues with text of the
+    ``owner``'s own; with ``fresh``, this own text is new for each call. After its work, a program
+    sends its padding ``keep_alive`` times without a prompt, for an answer of one token, so that the
+    whole padding stays cached. An answer is ``output_multiple`` times as long as the honest answer;
+    later prompts contain only the honest part. ``max_new_multiple`` multiplies the claimed output
+    limit, which is never below the real output length.
     """
 
     owner: str
@@ -37,16 +40,16 @@ class Disguise:
     keep_alive: int = 0
 
     def dress(self, program: Program, copied: Program | None) -> Job:
-        """Return the program in disguise, padded with the start of ``copied``'s first prompt."""
+        """Return the disguised program, padded with the start of ``copied``'s first prompt."""
         return _Disguised(program, self, first_prompt(copied) if copied is not None else ())
 
     def padding(self, copied: Prompt, name: str) -> Prompt:
-        """Return the padding of this name: the beginning of ``copied``, then own text."""
+        """Return padding with a name: the beginning of ``copied``, then text of the owner's own."""
         own = Segment(f"{self.owner}/padding{name}", self.padding_tokens)
-        return beginning((*copied, own), self.padding_tokens)
+        return first_tokens((*copied, own), self.padding_tokens)
 
 
-def beginning(prompt: Prompt, tokens: int) -> Prompt:
+def first_tokens(prompt: Prompt, tokens: int) -> Prompt:
     """Return the first ``tokens`` tokens of a prompt, which must have at least that many."""
     parts = []
     for segment in prompt:
@@ -57,31 +60,31 @@ def beginning(prompt: Prompt, tokens: int) -> Prompt:
     return tuple(parts)
 
 
-def latest(arrivals: Iterable[tuple[float, Program]]) -> _Latest:
-    """Return an object that finds which of these programs arrived last at a given time."""
+def latest_program(arrivals: Iterable[tuple[float, Program]]) -> _Latest:
+    """Return an object that finds the last of some programs to arrive by a given time."""
     return _Latest(iter(arrivals))
 
 
 def first_prompt(program: Job) -> Prompt:
-    """Return the first prompt of a program; empty if the program makes no call."""
+    """Return the first prompt of a program, or an empty prompt if the program makes no call."""
     probe = _Probe()
     try:
         program.run(probe).send(None)
-    except (_AskedError, StopIteration):
+    except (_FirstCallMadeError, StopIteration):
         return probe.prompt
     raise AssertionError("a program awaits something that is not a call")
 
 
 class _Latest:
-    """Finds the latest program before a time. Successive queries must not go back in time."""
+    """A finder of the latest program; the times of successive queries must not decrease."""
 
     def __init__(self, arrivals: Iterator[tuple[float, Program]]) -> None:
         self._arrivals = arrivals
         self._program: Program | None = None
         self._following = next(arrivals, None)
 
-    def at(self, now_s: float) -> Program | None:
-        """Return the last program that arrived by ``now_s``, None before the first."""
+    def program_at(self, now_s: float) -> Program | None:
+        """Return the last program that arrived by ``now_s``, or None before the first arrival."""
         while self._following is not None and self._following[0] <= now_s:
             self._program = self._following[1]
             self._following = next(self._arrivals, None)
@@ -89,7 +92,7 @@ class _Latest:
 
 
 class _Disguised(Job):
-    """A program whose calls are padded and request more than they need."""
+    """A program whose calls are padded and claim more output tokens than they need."""
 
     def __init__(self, program: Program, disguise: Disguise, copied: Prompt) -> None:
         wanted = program.demand
@@ -111,18 +114,11 @@ class _Disguised(Job):
         await self._program.run(padded)
         for turn in range(self._disguise.keep_alive):
             await llm.sleep(KEEP_ALIVE_S)
-            await llm.gather(
-                _repeat(llm, padding, f"keep-alive-{turn}{name}")
-                for name, padding in padded.paddings.items()
-            )
-
-
-async def _repeat(llm: LLM, padding: Prompt, name: str) -> None:
-    await llm.generate(padding, name=name, output_tokens=1, max_new_tokens=1, depth=0)
+            await llm.gather(padded.send_padding(name, turn) for name in padded.paddings)
 
 
 class _PaddedLLM:
-    """The ``core.LLM`` that a program in disguise sees."""
+    """The ``core.LLM`` of a disguised program."""
 
     def __init__(self, llm: LLM, disguise: Disguise, copied: Prompt, program_id: int) -> None:
         self.paddings: dict[str, Prompt] = {}
@@ -145,6 +141,11 @@ class _PaddedLLM:
         )
         return Segment(answer.key, min(answer.length, output_tokens))
 
+    async def send_padding(self, name: str, turn: int) -> None:
+        """Send the padding with a name again, for an answer of one token."""
+        padding, name = self.paddings[name], f"keep-alive-{turn}{name}"
+        await self._llm.generate(padding, name=name, output_tokens=1, max_new_tokens=1, depth=0)
+
     def _padding(self, call: str) -> Prompt:
         name = f"-{self._program_id}-{call}" if self._disguise.fresh else ""
         if name not in self.paddings:
@@ -158,12 +159,12 @@ class _PaddedLLM:
         return self._llm.gather(branches)
 
 
-class _AskedError(Exception):
-    """The end of a program run only to learn its first prompt."""
+class _FirstCallMadeError(Exception):
+    """An exception that ends a program once its first prompt is known."""
 
 
 class _Probe:
-    """A ``core.LLM`` that records the first prompt and then stops the program."""
+    """A ``core.LLM`` that records the first prompt and then ends the program."""
 
     def __init__(self) -> None:
         self.prompt: Prompt = ()
@@ -172,13 +173,54 @@ class _Probe:
         self, prompt: Prompt, *, name: str, output_tokens: int, max_new_tokens: int, depth: int
     ) -> Segment:
         self.prompt = prompt
-        raise _AskedError
+        raise _FirstCallMadeError
 
     async def sleep(self, seconds: float) -> None:
-        """Return immediately: no time passes."""
+        """Return immediately, without letting time pass."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         first, *others = branches
         for branch in others:
             branch.close()
         return [await first]
+
+
+LONG_S = 1.0  # seconds to the first token; a slower request is assumed to have waited
+LOST = 0.5  # a prompt lost its cache if its cached part is below this share of the best part
+
+
+class EndedRequest(NamedTuple):
+    """A finished request of a client: seconds to the first token, prompt tokens, cached tokens."""
+
+    ttft_s: float
+    input_tokens: int
+    cached_tokens: int
+
+
+Reaction: TypeAlias = Callable[[EndedRequest], bool]
+"""A function that is called when a request of a client ends, and may keep state.
+
+The function returns whether all waiting programs of the client start now.
+"""
+
+
+class AtRefill:
+    """A reaction to a request that waited: the scheduler may have credit for the client again."""
+
+    def __call__(self, ended: EndedRequest) -> bool:
+        return ended.ttft_s >= LONG_S
+
+
+class AtEviction:
+    """A reaction to an eviction: a smaller part of a prompt was cached than of earlier prompts."""
+
+    def __init__(self) -> None:
+        self._best = 0.0
+
+    def __call__(self, ended: EndedRequest) -> bool:
+        part = ended.cached_tokens / ended.input_tokens
+        self._best = max(self._best, part)
+        return part < LOST * self._best
+
+
+REACTIONS: Mapping[str, Callable[[], Reaction]] = {"refill": AtRefill, "eviction": AtEviction}

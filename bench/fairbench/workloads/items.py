@@ -1,4 +1,4 @@
-"""Real input of programs: lengths of an item, and the calls of a recorded program."""
+"""Real input of programs: token lengths of an item, and the calls of a recorded program."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from fairbench.core import Prompt
 class Item:
     """Token lengths of one piece of real input.
 
-    ``text_tokens`` is the question, article or document (0 without one); ``exchanges`` are
-    (question, answer) lengths in order. Two items with one ``key`` are the same content, and two
-    with one ``text_key`` have the same text, such as a system prompt. ``turn`` is that of ``Job``.
+    ``text_tokens`` is the length of a question, article or document (0 if there is no text);
+    ``exchanges`` are the (question, answer) lengths in order. Items with equal ``key`` have the
+    same content, and items with equal ``text_key`` have the same text, such as a system prompt.
+    ``turn`` has the meaning of ``Job.turn``.
     """
 
     key: str
@@ -25,12 +26,12 @@ class Item:
     turn: int | None = None
 
 
-class Call(NamedTuple):
-    """A recorded call.
+class RecordedCall(NamedTuple):
+    """A recorded call of a program.
 
-    The next call begins ``think_s`` after this call's answer, and at least ``gap_s`` after this
-    call's beginning. ``branches`` are the sub-agents that this call starts. The first
-    ``shared_tokens`` of the prompt may occur in other sessions, too.
+    The next call begins ``think_s`` seconds after the answer to this call, and at least ``gap_s``
+    seconds after this call began. ``branches`` are the sub-agents that this call starts. The first
+    ``shared_tokens`` tokens of the prompt may also occur in other sessions.
     """
 
     prompt: Prompt
@@ -43,26 +44,27 @@ class Call(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """A sub-agent: its own calls, parallel to the program that started it.
+    """A sub-agent: calls that run in parallel with the program that started the sub-agent.
 
-    The item begins ``delay_s`` after the answer to the call that started it. The program's call
-    number ``until`` waits for its end, and so does the end of the program.
+    The sub-agent begins ``delay_s`` seconds after the answer to the call that started it. Call
+    number ``until`` of the program waits for the end of the sub-agent, and so does the end of the
+    program.
     """
 
     delay_s: float
-    calls: tuple[Call, ...]
+    calls: tuple[RecordedCall, ...]
     until: int
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Item):
-    """A program of a trace."""
+    """A recorded program of a trace."""
 
-    calls: tuple[Call, ...] = ()
+    calls: tuple[RecordedCall, ...] = ()
 
 
-def all_calls(calls: Iterable[Call]) -> Iterator[Call]:
-    """Yield the calls and the calls of their sub-agents."""
+def all_calls(calls: Iterable[RecordedCall]) -> Iterator[RecordedCall]:
+    """Yield all calls, and all calls of their sub-agents."""
     for call in calls:
         yield call
         for branch in call.branches:

@@ -1,49 +1,560 @@
-"""A whole workload file, and the checks that its parts fit together."""
+"""The model of a workload file: its tables, the files that it inherits from, and its checks.
+
+A file with ``workload = "judge"`` inherits the keys of that workload; the file's own keys override
+them. All inherited keys are filled in when a file is read, so a stored experiment is complete.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Self
+from importlib.resources import files
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fairbench.core import HEAVIEST, LIGHTEST
 from fairbench.errors import UsageError, unknown_name
+from fairbench.files.formats import file_of, is_path, read_toml
 from fairbench.targets import parse_targets
-from fairbench.tenants import with_tenants
-from fairbench.workloads.programs import make_params, program_class
-from fairbench.workloads.shape import CALM, Misbehaving, Scenario, Workload
-from fairbench.workloads.table import Group, multiples
+from fairbench.tenants import SEPARATOR, with_tenants
+from fairbench.workloads.programs import Value, make_params, program_class
+from fairbench.workloads.traffic import DEFAULT, traffic_kind
+from fairbench.workloads.traffic.source import Arrival, ArrivalSource, TrafficKind
+
+INHERITED = "workload"
+MAX_DEPTH = 8  # maximum number of files in a chain of inheritance; a longer chain must be a circle
+NOT_INHERITED = ("name", "description")
+_PACKED, _CHECKOUT = files(__package__) / "specs", Path(__file__).parents[3] / "workloads"
+SPECS = _PACKED if _PACKED.is_dir() else _CHECKOUT  # a wheel has a copy of the folder
+
+
+def rebased(data: Any, folder: Path) -> Any:
+    """Resolve the relative paths in a file's keys ``workload`` against ``folder``."""
+    if isinstance(data, Mapping):
+        return {
+            key: str(folder / value)
+            if key == INHERITED and isinstance(value, str) and is_path(value)
+            else rebased(value, folder)
+            for key, value in data.items()
+        }
+    return [rebased(one, folder) for one in data] if isinstance(data, list) else data
+
+
+def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Return a workload's tables, merged key by key with the tables that the workload inherits.
+
+    ``params`` and ``settings`` are merged key by key, too. Parameters of another program kind are
+    not inherited. Each scenario of the workload overrides the inherited scenario of the same name;
+    a workload without scenarios inherits all scenarios. Raises UsageError.
+    """
+    own = dict(data)
+    base = _inherited_tables(own.pop(INHERITED), depth)
+    if own.get("program", base.get("program")) != base.get("program"):
+        base.pop("params", None)
+    scenarios = {
+        name: _merged(_subtable(base, "scenarios").get(name), scenario)
+        for name, scenario in _subtable(own, "scenarios").items()
+    }
+    merged = {key: _merged(base.get(key), own[key]) for key in ("params", "settings") if key in own}
+    inherited = {key: value for key, value in base.items() if key not in NOT_INHERITED}
+    return inherited | own | merged | ({"scenarios": scenarios} if scenarios else {})
+
+
+def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table of clients with another program, merged with the workload that they inherit.
+
+    The clients inherit the program, rate, parameters and arrivals of that workload's well-behaved
+    clients in scenario ``s1``, or in the workload's first scenario if ``s1`` is missing. Raises
+    UsageError.
+    """
+    own = dict(data)
+    base = _inherited_tables(own.pop(INHERITED), 0)
+    scenarios = _subtable(base, "scenarios")
+    scenario: Any = scenarios.get("s1") or next(iter(scenarios.values()), None) or {}
+    if own.get("program", base.get("program")) == base.get("program"):
+        usual = _merged(base.get("params"), scenario.get("params", {}))
+        own["params"] = _merged(usual, own.get("params", {}))
+    inherited: dict[str, Any] = {key: base[key] for key in ("program", "arrivals") if key in base}
+    if "rate" in scenario:
+        inherited["rate"] = scenario["rate"]
+    return inherited | own
+
+
+def _inherited_tables(ref: Any, depth: int) -> dict[str, Any]:
+    if not isinstance(ref, str):
+        raise UsageError(f"{INHERITED} = {ref!r}: must be a name or a path")
+    if depth >= MAX_DEPTH:
+        raise UsageError(
+            f"{INHERITED} = {ref!r}: the files refer to each other in a circle, or are nested "
+            f"more than {MAX_DEPTH} deep"
+        )
+    data = read_toml(file_of("workload", ref, SPECS)[0], ref)
+    if INHERITED not in data:
+        return data
+    return whole_workload(rebased(data, Path(ref).parent) if is_path(ref) else data, depth + 1)
+
+
+def _merged(below: Any, above: Any) -> Any:
+    mergeable = isinstance(below, Mapping) and isinstance(above, Mapping)
+    return {**below, **above} if mergeable else above
+
+
+def _subtable(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = data.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+MAX_CLIENTS = 1000  # maximum number of clients in a workload file
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class FileTable(BaseModel):
+    """A table of a workload file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Group(FileTable):
+    """A group of ``count`` consecutive clients, the first of which has the number ``client``."""
+
+    client: Annotated[int, Field(ge=0, lt=MAX_CLIENTS)]
+    count: Annotated[int, Field(ge=1, le=MAX_CLIENTS)] | None = None  # None means one client
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the clients in the group."""
+        return range(self.client, self.client + (self.count or 1))
+
+
+class Sizes(FileTable):
+    """The relative rates of clients: by Zipf's law, or with a few large clients.
+
+    With ``zipf``, client r sends in proportion to r to the power of minus ``zipf``; with 0, all
+    clients are equal. Otherwise the first ``heavy`` clients together send the part ``heavy_share``
+    of the total.
+    """
+
+    zipf: Annotated[float, Field(ge=0, le=10)] | None = None
+    heavy: Annotated[int, Field(ge=1)] | None = None
+    heavy_share: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.heavy is None) != (self.heavy_share is None):
+            raise ValueError("heavy and heavy_share must be given together")
+        if (self.zipf is None) == (self.heavy is None):
+            raise ValueError("give either zipf, or heavy and heavy_share")
+        return self
+
+    def multiples(self, count: int) -> list[float]:
+        """Return a factor on the rate for each of ``count`` clients; the mean factor is 1.
+
+        Raises ValueError if all clients of the group are large.
+        """
+        if self.heavy is None or self.heavy_share is None:
+            parts = [rank ** -(self.zipf or 0.0) for rank in range(1, count + 1)]
+            return [part * count / sum(parts) for part in parts]
+        heavy, light = self.heavy, count - self.heavy
+        if light < 1:
+            raise ValueError(f"heavy = {heavy}: must be below the {count} clients of its group")
+        above, below = self.heavy_share / heavy, (1 - self.heavy_share) / light
+        return [part * count for part in [above] * heavy + [below] * light]
+
+
+def multiples(sizes: Sizes | None, count: int) -> list[float]:
+    """Return the factors of ``sizes`` for ``count`` clients, or factors of 1 without sizes."""
+    return [1.0] * count if sizes is None else sizes.multiples(count)
+
+
+# The lower limit (seconds) keeps a run from having millions of intervals of presence.
+Mean = Annotated[Positive, Field(ge=0.001)]
+Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
+
+
+class ClientPresence(FileTable):
+    """The times at which a client is present: fixed ``windows``, or random intervals.
+
+    A random client is present and absent in turn, for exponential times with the means ``stay_s``
+    and ``away_s`` in seconds. Clients are independent of each other. The process is stationary, so
+    a client is present at the beginning with probability ``stay_s`` / (``stay_s`` + ``away_s``).
+    Arrivals of an absent client are left out.
+    """
+
+    windows: Annotated[tuple[Interval, ...] | None, Field(strict=False, min_length=1)] = None
+    stay_s: Mean | None = None
+    away_s: Mean | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.stay_s is None) != (self.away_s is None):
+            raise ValueError("stay_s and away_s must be given together")
+        if (self.windows is None) == (self.stay_s is None):
+            raise ValueError("give either windows, or stay_s and away_s")
+        times = [time_s for window in self.windows or () for time_s in window]
+        if any(after <= before for before, after in pairwise(times)):
+            raise ValueError(
+                "windows: must be a list of [from, until] in seconds, in order and without overlap"
+            )
+        return self
+
+    def intervals(self, rng: random.Random) -> Iterator[tuple[float, float]]:
+        """Yield the intervals in which the client is present, in order; random intervals never end.
+
+        ``rng`` is the client's own random stream for its presence and must be fresh at each call.
+        """
+        if self.stay_s is None or self.away_s is None:
+            yield from self.windows or ()
+            return
+        now_s = 0.0
+        if rng.random() >= self._share:
+            now_s = rng.expovariate(1 / self.away_s)
+        while True:
+            end_s = now_s + rng.expovariate(1 / self.stay_s)
+            yield now_s, end_s
+            now_s = end_s + rng.expovariate(1 / self.away_s)
+
+    def kept(self, arrivals: Iterable[Arrival], rng: random.Random) -> Iterator[Arrival]:
+        """Yield only the arrivals at times when the client is present."""
+        intervals = self.intervals(rng)
+        start_s, end_s = next(intervals)
+        for arrival in arrivals:
+            while arrival.at_s >= end_s:
+                start_s, end_s = next(intervals, (inf, inf))
+                if start_s == inf:
+                    return
+            if arrival.at_s >= start_s:
+                yield arrival
+
+    def expected_programs(self, source: ArrivalSource, before_s: float = inf) -> float:
+        """Return the expected number of programs of ``source`` that are kept before a time."""
+        if self.windows is None:
+            return source.expected_programs(before_s) * self._share
+        edges = [[min(before_s, time_s) for time_s in window] for window in self.windows]
+        before = source.expected_programs
+        return sum(before(end_s) - before(start_s) for start_s, end_s in edges)
+
+    @property
+    def _share(self) -> float:
+        """The fraction of time in which a randomly present client is present."""
+        stay_s, away_s = self.stay_s or 1.0, self.away_s or 0.0
+        return stay_s / (stay_s + away_s)
+
+
+def names_in(word: str) -> list[str]:
+    """Return all names in a range such as ``client-3..5``; any other word is returned alone.
+
+    Raises ValueError if the range is descending or larger than any workload.
+    """
+    found = re.fullmatch(r"(client-)([0-9]{1,6})\.\.([0-9]{1,6})", word)
+    if found is None:
+        return [word]
+    first, last = int(found[2]), int(found[3])
+    if not first <= last < first + MAX_CLIENTS:
+        raise ValueError(f"{word!r}: must ascend, and contain at most {MAX_CLIENTS:,} clients")
+    return [f"{found[1]}{number}" for number in range(first, last + 1)]
+
+
+def each_name(words: Iterable[Any]) -> Iterator[Any]:
+    """Yield the words of a list, with each range expanded into its names."""
+    for word in words:
+        yield from names_in(word) if isinstance(word, str) else (word,)
+
+
+def by_name(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Expand the ranges among the keys of a table; a client's own entry overrides a range."""
+    ranges = {word: names_in(word) for word in table}
+    many = {name: table[word] for word, names in ranges.items() for name in names}
+    return many | {word: value for word, value in table.items() if ranges[word] == [word]}
+
+
+CALM = "none"
+"""The scenario in which every client is well-behaved; every workload has this scenario."""
+
+MAX_NAME = (
+    64  # maximum number of characters of a workload's name, which is part of a directory's name
+)
+
+
+def _checked_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+        raise ValueError(
+            "must consist of letters, digits, - and _, and begin with a letter or digit"
+        )
+    return name
+
+
+def _client_name(name: str) -> str:
+    """Check that a client name is plain, or tenants and a plain name: ``org/team/user``."""
+    if re.fullmatch(r"client-\d+", name):
+        raise ValueError(
+            "must not have the form client-N, which is reserved for clients without a name"
+        )
+    for part in name.split(SEPARATOR):
+        try:
+            _checked_name(part)
+        except ValueError as error:
+            raise ValueError(f"{error}; {SEPARATOR} separates tenants") from None
+    return name
+
+
+Weight = Annotated[float, Field(ge=LIGHTEST, le=HEAVIEST)]
+"""The entitlement of a client relative to the other clients."""
+ClientName = Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_client_name)]
+
+
+ClientList = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda words: list(each_name(words)) if isinstance(words, list) else words),
+    Field(strict=False, min_length=1),
+]
+_ByName = BeforeValidator(lambda table: by_name(table) if isinstance(table, Mapping) else table)
+Weights = Annotated[dict[str, Weight], _ByName]
+Owners = Annotated[dict[str, Annotated[str, AfterValidator(_checked_name)]], _ByName]
+
+
+def _with_inherited(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
+    """Return a table, merged with the tables that it inherits, if any. Raises ValueError."""
+    try:
+        return inherit(data) if isinstance(data, Mapping) and INHERITED in data else data
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+class Arrivals(FileTable):
+    """An arrival process: a ``kind`` of arrivals, and the parameters of that kind."""
+
+    kind: str
+    params: dict[str, Value | list[dict[str, Value]]] = Field(default_factory=dict)
+
+
+class Machine(FileTable):
+    """The default GPU, model and engine of a workload, by name."""
+
+    gpu: str
+    model: str
+    engine: str | None = None
+
+
+class ServiceClass(FileTable):
+    """A class of clients that share the same latency ``targets`` (see ``fairbench.targets``)."""
+
+    clients: ClientList
+    targets: dict[str, str] = Field(default_factory=dict)
+
+
+class Misbehaving(Group):
+    """Heavy clients, and how they differ from the well-behaved clients.
+
+    ``rate_multiple`` multiplies the program rate during the first part ``until_fraction`` of the
+    run, or during the whole run if ``until_fraction`` is not given. ``arrivals`` and ``presence``
+    replace the arrivals and the presence that the workload and the scenario define.
+
+    Padding: each prompt begins with ``padding_tokens`` tokens of padding. ``padding_of`` is the
+    number of another client; the padding then copies the beginning of that client's latest program
+    and ends with text of the heavy client's own. With ``padding_fresh`` the own text is new for
+    each call. After its work, a program sends its padding ``keep_alive`` times without a prompt.
+
+    ``max_new_multiple`` multiplies the claimed output limit. ``output_multiple`` multiplies the
+    real output length; the additional tokens are not useful. A program waits while ``in_flight``
+    programs of the client are running, or, with ``reaction``, until one of the client's requests
+    ends as the reaction requires. ``targets`` and ``weight`` are claimed by the client.
+    """
+
+    params: dict[str, Value] = Field(default_factory=dict)
+    rate_multiple: Positive = 1.0
+    until_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    arrivals: Arrivals | None = None
+    padding_tokens: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    padding_of: Annotated[int, Field(ge=0, lt=1000)] | None = None
+    padding_fresh: bool | None = None
+    keep_alive: Annotated[int, Field(ge=1, le=1000)] | None = None
+    max_new_multiple: Annotated[float, Field(ge=1, le=1e4)] | None = None
+    output_multiple: Annotated[int, Field(ge=1, le=1000)] | None = None
+    in_flight: Annotated[int, Field(ge=1)] | None = None
+    reaction: Literal["refill", "eviction"] | None = None
+    targets: dict[str, str] | None = None
+    weight: Weight | None = None
+    presence: ClientPresence | None = None
+
+
+class Other(Group):
+    """Well-behaved clients that run another kind of program, with all ``params`` of that kind.
+
+    ``rate`` is in programs/s per client and GPU; with ``sizes``, ``rate`` is the mean over the
+    clients. ``arrivals`` and ``presence`` replace the arrivals and the presence that the workload
+    and the scenario define. The values of another ``workload`` are copied when the table is read.
+    """
+
+    workload: str | None = None
+    program: str
+    rate: Positive
+    params: dict[str, Value]
+    arrivals: Arrivals | None = None
+    sizes: Sizes | None = None
+    presence: ClientPresence | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inherit(cls, data: Any) -> Any:
+        return _with_inherited(data, whole_client)
+
+
+class Scenario(FileTable):
+    """A scenario: the clients' rates, and the differences from the workload.
+
+    ``rate`` is in programs/s per well-behaved client and GPU. ``rates`` replace ``rate`` on some
+    machines; each key is a prefix of a timing profile's id. ``params`` and ``settings`` override
+    the workload's. ``clients`` is the number of the workload's clients that take part (None: all).
+    ``others`` are clients that run another program; their rates scale with ``rate``. ``sizes`` vary
+    the rate among the remaining well-behaved clients. ``presence`` defines when clients are
+    present.
+    """
+
+    description: str = ""
+    rate: Positive
+    rates: dict[str, Positive] | None = None
+    params: dict[str, Value] = Field(default_factory=dict)
+    settings: dict[str, Value] = Field(default_factory=dict)
+    clients: Annotated[int, Field(ge=1)] | None = None
+    # Without strict=False, pydantic would refuse a TOML array for a tuple.
+    misbehaving: Annotated[tuple[Misbehaving, ...], Field(strict=False)] = ()
+    others: Annotated[tuple[Other, ...] | None, Field(strict=False)] = None
+    sizes: Sizes | None = None
+    presence: ClientPresence | None = None
+
+    def rate_on(self, profile_id: str) -> float:
+        """Return the rate for a timing profile: by the longest matching prefix, else ``rate``."""
+        own = self.rates or {}
+        beginnings = [start for start in own if profile_id.startswith(start)]
+        return own[max(beginnings, key=len)] if beginnings else self.rate
+
+
+class WorkloadSpec(FileTable):
+    """A whole workload file, checked for consistency.
+
+    ``params`` are the parameters of well-behaved clients. Values of another ``workload`` are copied
+    when the file is read. ``settings`` are scheduler parameters that suit the workload
+    (``"dlpm.quantum" = 10000``). ``latency`` selects the latency that tables show: of a whole
+    program, or to the first token of each request. ``client_names`` name the first clients,
+    optionally below tenants (``org/team/user``); all other clients are called ``client-N``.
+    ``client_weights`` map names of clients to weights (default 1); the name of a tenant ends in
+    ``/``. ``client_owners`` map clients to their owners, which may be clients themselves.
+    ``targets`` are the latencies promised to every client, and ``classes`` are groups of clients
+    with targets of their own. ``arrivals`` is the arrival process (default: Gamma). ``machine`` is
+    the default GPU, model and engine. Times are in seconds.
+    """
+
+    name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_checked_name)]
+    description: str = ""
+    workload: str | None = None
+    program: str
+    latency: Literal["program", "ttft"]
+    clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS)]
+    client_names: Annotated[tuple[ClientName, ...] | None, Field(strict=False)] = None
+    client_weights: Weights | None = None
+    client_owners: Owners | None = None
+    targets: dict[str, str] | None = None
+    classes: dict[Annotated[str, AfterValidator(_checked_name)], ServiceClass] | None = None
+    arrivals: Arrivals | None = None
+    machine: Machine | None = None
+    duration_s: Positive
+    warmup_s: NotNegative
+    max_drain_s: NotNegative
+    params: dict[str, Value]
+    settings: dict[str, Value] = Field(default_factory=dict)
+    scenarios: Annotated[dict[str, Scenario], Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _inherit(cls, data: Any) -> Any:
+        return _with_inherited(data, whole_workload)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        check_workload(self)
+        return self
+
+    @property
+    def plays_trace(self) -> bool:
+        """Whether the workload replays the arrivals of a trace."""
+        return self.arrivals is not None and self.arrivals.kind == "replay"
+
+    def traffic(self, own: Arrivals | None = None) -> TrafficKind:
+        """Return the arrival process ``own``, or the workload's process if ``own`` is None.
+
+        Raises UsageError for a wrong kind or parameter.
+        """
+        chosen = own or self.arrivals or Arrivals(kind=DEFAULT)
+        return traffic_kind(chosen.kind, chosen.params)
+
+    def name_clients(self, count: int) -> tuple[str, ...]:
+        """Return the names of ``count`` clients: the names in the file, then ``client-N``."""
+        named = (self.client_names or ())[:count]
+        return (*named, *(f"client-{index}" for index in range(len(named), count)))
+
+    def client_count(self, scenario: str) -> int:
+        """Return the number of clients in a scenario. Raises UsageError for an unknown scenario."""
+        return self.scenario(scenario).clients or self.clients
+
+    @property
+    def scenario_names(self) -> list[str]:
+        """The names of the scenarios, in alphabetical order."""
+        return sorted({CALM, *self.scenarios})
+
+    def scenario(self, name: str) -> Scenario:
+        """Return a scenario; ``none`` is ``s1``, or the first scenario, without heavy clients.
+
+        Raises UsageError for an unknown name.
+        """
+        if name in self.scenarios:
+            return self.scenarios[name]
+        if name != CALM:
+            raise unknown_name(f"scenario of {self.name}", name, self.scenario_names)
+        model = self.scenarios.get("s1") or next(iter(self.scenarios.values()))
+        calm = {"description": "every client is well-behaved", "misbehaving": ()}
+        return model.model_copy(update=calm)
+
+    def scheduler_settings(self, scenario: str) -> dict[str, Value]:
+        """Return the scheduler parameters in a scenario, by ``NAME.PARAM``."""
+        return {**self.settings, **self.scenario(scenario).settings}
 
 
 @contextmanager
-def _at(where: str = "") -> Iterator[None]:
-    """Turn an error of the block into a ValueError about the key ``where``."""
+def _errors_at(where: str = "") -> Iterator[None]:
+    """Re-raise a UsageError or ValueError of the block as a ValueError about the key ``where``."""
     try:
         yield
     except (UsageError, ValueError) as error:
         raise ValueError(f"{where}: {error}" if where else str(error)) from None
 
 
-def check_workload(spec: Workload) -> None:
-    """Raise ValueError, one line that names the key, if values do not fit together."""
+def check_workload(spec: WorkloadSpec) -> None:
+    """Raise ValueError, which names the key, if the values of a workload are inconsistent."""
     if spec.warmup_s >= spec.duration_s:
         raise ValueError(f"warmup_s = {spec.warmup_s}: must be below duration_s")
-    with _at():
+    with _errors_at():
         program_class(spec.program)
     _check_client_names(spec)
     names = spec.name_clients(spec.clients)
     _check_clients_in("client_weights", spec, with_tenants(names))
     _check_clients_in("client_owners", spec, names)
     _check_targets(spec)
-    with _at("arrivals"):
+    with _errors_at("arrivals"):
         spec.traffic(spec.arrivals)
     make_params(spec.program, spec.params, "params")
     for name, scenario in spec.scenarios.items():
         _check_scenario(spec, name, scenario)
 
 
-def _check_client_names(spec: Workload) -> None:
+def _check_client_names(spec: WorkloadSpec) -> None:
     named = spec.client_names or ()
     if len(named) > spec.clients:
         raise ValueError(
@@ -55,16 +566,16 @@ def _check_client_names(spec: Workload) -> None:
             raise ValueError(f"client_names: {name!r} is listed twice")
 
 
-def _check_clients_in(key: str, spec: Workload, names: Sequence[str]) -> None:
+def _check_clients_in(key: str, spec: WorkloadSpec, names: Sequence[str]) -> None:
     for name in getattr(spec, key) or ():
         if name not in names:
             raise ValueError(str(unknown_name(f"client in {key}", name, names)))
 
 
-def _check_targets(spec: Workload) -> None:
+def _check_targets(spec: WorkloadSpec) -> None:
     names = spec.name_clients(spec.clients)
     members: set[str] = set()
-    with _at():
+    with _errors_at():
         if spec.targets:
             parse_targets(spec.targets, "targets")
         for name, one in (spec.classes or {}).items():
@@ -82,7 +593,7 @@ def _check_targets(spec: Workload) -> None:
             members.add(client)
 
 
-def _check_scenario(spec: Workload, name: str, scenario: Scenario) -> None:
+def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:
     where = f"scenarios.{name}"
     if name == CALM and scenario.misbehaving:
         raise ValueError(
@@ -94,31 +605,31 @@ def _check_scenario(spec: Workload, name: str, scenario: Scenario) -> None:
     count = scenario.clients or spec.clients
     if count > spec.clients:
         raise ValueError(f"{where}.clients = {count}: must be at most clients = {spec.clients}")
-    misbehaving = _numbers(f"{where}.misbehaving", scenario.misbehaving, count)
-    for both in misbehaving & _numbers(f"{where}.others", others, count):
-        raise ValueError(f"{where}.others: client {both} is also in misbehaving; list it only once")
+    misbehaving = _numbers_of_clients(f"{where}.misbehaving", scenario.misbehaving, count)
+    for both in misbehaving & _numbers_of_clients(f"{where}.others", others, count):
+        raise ValueError(f"{where}.others: client {both} is also in 'misbehaving'; list it once")
     plain = count - sum(len(one.numbers) for one in (*scenario.misbehaving, *others))
-    with _at(f"{where}.sizes"):
+    with _errors_at(f"{where}.sizes"):
         multiples(scenario.sizes, plain)
     for wrong in scenario.misbehaving:
         at = f"{where}.misbehaving"
         _check_padding(at, wrong, count)
         if wrong.targets:
-            with _at():
+            with _errors_at():
                 parse_targets(wrong.targets, f"{at}.targets")
         make_params(
             spec.program, {**spec.params, **scenario.params, **wrong.params}, f"{at}.params"
         )
-        with _at(f"{at}.arrivals"):
+        with _errors_at(f"{at}.arrivals"):
             spec.traffic(wrong.arrivals)
     for other in others:
         at = f"{where}.others"
-        with _at(at):
+        with _errors_at(at):
             program_class(other.program)
         make_params(other.program, other.params, f"{at}.params")
-        with _at(f"{at}.arrivals"):
+        with _errors_at(f"{at}.arrivals"):
             spec.traffic(other.arrivals)
-        with _at(f"{at}.sizes"):
+        with _errors_at(f"{at}.sizes"):
             multiples(other.sizes, len(other.numbers))
 
 
@@ -131,14 +642,17 @@ def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
         return
     if whose in wrong.numbers:
         raise ValueError(
-            f"{where} = {whose}: must be a client that is not in the same misbehaving table"
+            f"{where} = {whose}: must be a client that is not in the same table 'misbehaving'"
         )
     if whose >= count:
         raise ValueError(f"{where} = {whose}: must be below clients = {count}")
 
 
-def _numbers(where: str, groups: Sequence[Group], count: int) -> set[int]:
-    """Return the numbers of the clients in some groups. Raises ValueError for repetitions."""
+def _numbers_of_clients(where: str, groups: Sequence[Group], count: int) -> set[int]:
+    """Return the numbers of the clients in some groups.
+
+    Raises ValueError if a client is listed twice.
+    """
     found: set[int] = set()
     for group in groups:
         if not found.isdisjoint(group.numbers):
@@ -150,23 +664,3 @@ def _numbers(where: str, groups: Sequence[Group], count: int) -> set[int]:
             )
         found.update(group.numbers)
     return found
-
-
-class WorkloadSpec(Workload):
-    """A whole workload file. ``params`` are those of a well-behaved client.
-
-    The values of another ``workload`` are copied when the file is read. ``settings`` are scheduler
-    parameters that suit this workload (``"dlpm.quantum" = 10000``). ``latency`` selects the latency
-    of the columns: a whole program, or the first token of each request. ``client_names`` name the
-    first clients, optionally with tenants (``org/team/user``); the rest are ``client-N``.
-    ``client_weights`` are weights by name, 1 by default; names of tenants end in /.
-    ``client_owners`` map clients to the name of their owner, which may be another client.
-    ``targets`` are the latencies promised to every client, and ``classes`` are groups of clients
-    with their own targets. ``arrivals`` is the arrival process, Gamma by default. ``machine`` is
-    the default GPU, model and engine. Times are in seconds.
-    """
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        check_workload(self)
-        return self

@@ -12,38 +12,37 @@ from typing import Any, NamedTuple, Protocol
 from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS, Targets
 from fairbench.tenants import named_below
-from fairbench.workloads.disguise import Disguise, latest
+from fairbench.workloads.disguise import Disguise, latest_program
 from fairbench.workloads.items import Item
+from fairbench.workloads.model import ClientPresence
 from fairbench.workloads.programs import program_class
-from fairbench.workloads.programs.base import Job, Program
-from fairbench.workloads.sampling import sample_gap
-from fairbench.workloads.table import Presence
-from fairbench.workloads.traffic.closed import ClosedArrivals
-from fairbench.workloads.traffic.source import Arrival, ArrivalSource
+from fairbench.workloads.programs.base import Job, Program, sample_gap
+from fairbench.workloads.traffic.source import Arrival, ArrivalSource, ClosedArrivals
 
 PROGRAMS_PER_CLIENT = 10**7
-"""Program ids of client i start at i times this."""
-MADE_AHEAD = 8
+"""Most programs of a client; the ids of client i start at i times this number."""
+MADE_AHEAD = 8  # programs that are created together
 
 
 class ItemSource(Protocol):
-    """Real input by number: the same seed and number give the same item."""
+    """Real input by number; equal seeds and numbers give equal items."""
 
     def item(self, seed: int, number: int) -> Item: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """A client of a run: its ``kind`` of program with ``params``, and its arrivals.
+    """The plan of a client: a ``kind`` of program with ``params``, and its arrivals.
 
-    ``client`` is its name and ``index`` its position among the ``clients`` clients of the run.
-    ``weight`` is its entitlement relative to the others, ``targets`` are the latencies promised to
-    each of its requests, and ``service_class`` is the class that shares these targets ("" without a
-    class). ``owner`` names the owner of several clients (otherwise the outermost tenant in the
-    client's name, or the client itself). ``disguise`` changes its programs; if ``copied`` is given,
-    its padding begins like that client's last program. If given, ``in_flight`` limits the number of
-    its running programs; or it starts programs in response to its requests (``reactions``).
-    ``presence`` defines when the client is present; None means always.
+    ``client`` is the client's name, and ``index`` its position among the ``clients`` clients of the
+    run. ``weight`` is the client's entitlement relative to other clients. ``targets`` are the
+    latencies promised to each of its requests; ``service_class`` names the class with these targets
+    ("" without a class). ``owner`` names the owner of the client: by default the outermost tenant
+    in the client's name, or the client itself. ``disguise`` changes the client's programs; with
+    ``copied``, the padding begins like the latest program of the client ``copied``. ``in_flight``
+    limits the number of the client's running programs. With ``reaction``, programs start when a
+    request of the client ends as the reaction requires. ``presence`` defines when the client is
+    present; None means always.
     """
 
     index: int
@@ -61,7 +60,7 @@ class ClientPlan:
     copied: ClientPlan | None = None
     in_flight: int | None = None
     reaction: str | None = None
-    presence: Presence | None = None
+    presence: ClientPresence | None = None
 
 
 class ProgramArrival(NamedTuple):
@@ -72,18 +71,18 @@ class ProgramArrival(NamedTuple):
 
 
 def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
-    """Return the weights, by name, of the clients whose weight is not 1."""
+    """Return the weights that differ from 1, by client name."""
     return {plan.client: plan.weight for plan in plans if plan.weight != 1}
 
 
 def tenant_paths_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
-    """Return the tenants of clients whose names do not contain them."""
+    """Return the full paths of tenants, for clients whose names do not contain their tenants."""
     places = named_below({plan.client: plan.owner for plan in plans})
     return {client: place for client, place in places.items() if place != client}
 
 
 def expected_programs(plan: ClientPlan, before_s: float = inf) -> float:
-    """Return the expected number of programs that a client sends before a time, over all seeds."""
+    """Return the expected number of programs of a client before a time, over all seeds."""
     if plan.presence is None:
         return plan.arrivals.expected_programs(before_s)
     return plan.presence.expected_programs(plan.arrivals, before_s)
@@ -92,33 +91,32 @@ def expected_programs(plan: ClientPlan, before_s: float = inf) -> float:
 def program_stream(
     plan: ClientPlan, *, seed: int, source: ItemSource | None = None
 ) -> Iterator[ProgramArrival]:
-    """Yield a client's programs in time order, created as needed.
+    """Yield a client's programs in order of time, created on demand.
 
-    Each program has its own random stream, so nothing about a program depends on scheduling.
+    Each program has its own random stream, so its content does not depend on scheduling.
     """
     if plan.disguise is None:
-        for at_s, program in _programs(plan, seed, source):
+        for at_s, program in _undisguised_programs(plan, seed, source):
             yield ProgramArrival(at_s, program)
         return
-    others = latest(_programs(plan.copied, seed, source) if plan.copied else ())
-    for at_s, program in _programs(plan, seed, source):
-        yield ProgramArrival(at_s, plan.disguise.dress(program, others.at(at_s)))
+    others = latest_program(_undisguised_programs(plan.copied, seed, source) if plan.copied else ())
+    for at_s, program in _undisguised_programs(plan, seed, source):
+        yield ProgramArrival(at_s, plan.disguise.dress(program, others.program_at(at_s)))
 
 
 def made_ahead(programs: Iterator[ProgramArrival]) -> Iterator[ProgramArrival]:
-    """Yield the same programs, created a few at a time.
+    """Yield the given programs, but create several programs at a time.
 
-    Making programs in batches keeps the required code and data in the processor's caches, in which
-    the simulation then works on the programs.
+    While a batch is created, its code and data stay in the processor's caches.
     """
     while some := list(islice(programs, MADE_AHEAD)):
         yield from some
 
 
-def _programs(
+def _undisguised_programs(
     plan: ClientPlan, seed: int, source: ItemSource | None
 ) -> Iterator[tuple[float, Program]]:
-    """Yield the client's programs without disguise, each with its arrival time."""
+    """Yield the client's programs without disguise, each with its arrival time in seconds."""
     for number, (at_s, item) in enumerate(_arrivals(plan, seed)):
         yield at_s, nth_program(plan, seed, number, source, item)
 
@@ -126,7 +124,7 @@ def _programs(
 def nth_program(
     plan: ClientPlan, seed: int, number: int, source: ItemSource | None, item: Item | None = None
 ) -> Program:
-    """Return a client's program by number, made from ``item`` or an item of ``source``."""
+    """Return a client's program by number, made of ``item``, or else of an item of ``source``."""
     program = program_class(plan.kind)
     rng = stream(seed, f"{plan.client}/program-{number}")
     if item is None and source is not None:
@@ -140,11 +138,11 @@ def nth_program(
 
 
 def last_arrival_s(plans: Iterable[ClientPlan], seed: int) -> float:
-    """Return the arrival time of the last program (s); 0 if there are no programs."""
-    return max((_last_arrival_s(plan, seed) for plan in plans), default=0.0)
+    """Return the arrival time of the last program in seconds, or 0 if there are no programs."""
+    return max((_last_arrival_of_plan(plan, seed) for plan in plans), default=0.0)
 
 
-def _last_arrival_s(plan: ClientPlan, seed: int) -> float:
+def _last_arrival_of_plan(plan: ClientPlan, seed: int) -> float:
     if plan.presence is None:
         return plan.arrivals.last_arrival_s(_arrival_stream(plan, seed))
     return max((arrival.at_s for arrival in _arrivals(plan, seed)), default=0.0)
@@ -161,11 +159,17 @@ def _arrival_stream(plan: ClientPlan, seed: int) -> random.Random:
     return stream(seed, f"{plan.client}/arrivals")
 
 
-LEAST_GAP_S = 0.01  # time between two starts, because a refused program ends at once
+LEAST_GAP_S = 0.01  # minimum seconds between two starts of a user; a refused program ends at once
+
+
+def waits_for_earlier(plan: ClientPlan) -> bool:
+    """Return whether the client's new programs wait for its earlier programs or requests to end."""
+    closed = isinstance(plan.arrivals, ClosedArrivals)
+    return closed or plan.in_flight is not None or plan.reaction is not None
 
 
 def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -> tuple[User, ...]:
-    """Return the users of a client with closed-loop arrivals; none for other clients."""
+    """Return the users of a client with closed-loop arrivals; other clients have no users."""
     if not isinstance(plan.arrivals, ClosedArrivals):
         return ()
     return tuple(
@@ -198,16 +202,16 @@ class User:
             self._present = next(self._later)
 
     def next(self, now_s: float) -> ProgramArrival | None:
-        """Return the user's next program and its start time, None if there is none."""
+        """Return the user's next program with its start time, or None if the user has ended."""
         ready_s = now_s + sample_gap(self._rng, self._loop.think_s)
-        at_s = self._there(max(ready_s, self._last_s + LEAST_GAP_S))
+        at_s = self._presence_after(max(ready_s, self._last_s + LEAST_GAP_S))
         if at_s >= self._loop.until_s:
             return None
         self._last_s = at_s
         program = nth_program(self._plan, self._seed, next(self._numbers), self._source)
         return ProgramArrival(at_s, program)
 
-    def _there(self, at_s: float) -> float:
+    def _presence_after(self, at_s: float) -> float:
         while at_s >= self._present[1]:
             self._present = next(self._later, (inf, inf))
             if self._present[0] == inf:

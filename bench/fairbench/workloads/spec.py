@@ -1,4 +1,4 @@
-"""Loading a workload by name or path, and changing its parameters from the command line."""
+"""The loader of workload files, and changes of a workload's parameters by the command line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from fairbench.errors import DataError, UsageError, explain, unknown_name
-from fairbench.files.toml_text import bundled_names, file_of, is_path, read_toml
-from fairbench.workloads.inherit import SPECS, rebased
-from fairbench.workloads.model import WorkloadSpec
+from fairbench.files.formats import bundled_names, file_of, is_path, read_toml
+from fairbench.workloads.model import SPECS, FileTable, WorkloadSpec, rebased
 from fairbench.workloads.programs import make_params, program_class
-from fairbench.workloads.table import FileTable
 
 _MISBEHAVING = "misbehaving."
 
@@ -25,7 +23,7 @@ def workload_names() -> list[str]:
 
 
 def load_workload(ref: str) -> WorkloadSpec:
-    """Load a workload by bundled name, or by path if ``ref`` has a slash or ends in .toml.
+    """Load a workload: ``ref`` is a bundled name, or a path (with a slash, or ending in .toml).
 
     Raises UsageError for an unknown name, DataError (file, line or key) for an invalid file.
     """
@@ -43,7 +41,7 @@ def load_workload(ref: str) -> WorkloadSpec:
 
 
 def settable_params(spec: WorkloadSpec) -> list[str]:
-    """Return the keys of ``with_settings``: each parameter, for all or for heavy clients."""
+    """Return the keys that ``with_settings`` accepts: each parameter, for all or heavy clients."""
     names = [field.name for field in fields(program_class(spec.program).Params)]
     return names + [_MISBEHAVING + name for name in [*names, "rate_multiple"]]
 
@@ -51,9 +49,9 @@ def settable_params(spec: WorkloadSpec) -> list[str]:
 def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadSpec:
     """Return the workload with changed parameters, as from ``--set tot.branches=3``.
 
-    A plain parameter changes for well-behaved clients, and for a heavy client unless that parameter
-    makes the client heavy. ``misbehaving.PARAM`` changes it for heavy clients only. Raises
-    UsageError naming the parameter.
+    ``PARAM`` changes a parameter of all clients, except heavy clients that set this parameter
+    themselves. ``misbehaving.PARAM`` changes a parameter of heavy clients only. Raises UsageError
+    naming the parameter.
     """
     allowed = settable_params(spec)
     for name in overrides:
@@ -77,7 +75,7 @@ def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadS
 
 
 def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping[str, Any]) -> None:
-    """Change a scenario in place: the user's values override the file's."""
+    """Change a scenario in place: ``plain`` is for all clients, ``wrong`` for heavy clients."""
     scenario["params"] = {k: v for k, v in scenario["params"].items() if k not in plain}
     params = dict(wrong)
     multiple = params.pop("rate_multiple", None)
@@ -88,9 +86,10 @@ def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping
 
 
 def _check_keys(data: Any, model: type[BaseModel], where: str = "") -> None:
-    """Raise UsageError for an unknown key in any table, with the nearest match.
+    """Raise UsageError for an unknown key in any table, with the nearest known key.
 
-    Values of another type are left to the model. ``where`` leads to the table, "" for the file.
+    Values of wrong types are left to the model. ``where`` is the path of the table, "" for the
+    file.
     """
     for one in data if isinstance(data, list) else ():
         _check_keys(one, model, where)
@@ -112,7 +111,7 @@ def _check_keys(data: Any, model: type[BaseModel], where: str = "") -> None:
 
 
 class _Tables(NamedTuple):
-    """The model of the tables in a field, and whether each of them has a name."""
+    """The model of the tables in a field, and whether the field maps names to tables."""
 
     model: type[FileTable]
     by_name: bool

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, Protocol
 
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile, decoded, read_whole
+from fairbench.records.layout import estimated_tokens
 
-PANIC = "PanicException"  # class of a package in Rust, which no module exports by name
-TRIED = "A word, and 3 more."
+PANIC = "PanicException"  # name of an exception class that Rust packages raise but do not export
+TRIED = "A word, and 3 more."  # a text that a loaded tokenizer must be able to split
 
 
 class TokenCounter(Protocol):
-    """A counter of tokens; ``method`` describes it in the summary."""
+    """A token counter; the summary of a run shows its ``method``."""
 
     @property
     def method(self) -> str: ...
@@ -26,16 +27,16 @@ class TokenCounter(Protocol):
 
 
 class ApproximateCounter:
-    """Characters divided by 4.6, as for English prose with a modern 100k-entry vocabulary."""
+    """A counter that assumes 4.6 characters per token (English prose, 100k-entry vocabulary)."""
 
     method = "approximated: 4.6 characters a token"
 
     def count(self, text: str) -> int:
-        return max(1, -(-10 * len(text) // 46))  # rounded up, without floats
+        return estimated_tokens(text)
 
 
 class TokenizerCounter:
-    """Counts by a ``tokenizers`` object, without special tokens."""
+    """A counter that uses a ``tokenizers`` object, without special tokens."""
 
     def __init__(self, tokenizer: Any, name: str) -> None:
         self._tokenizer, self._name = tokenizer, name
@@ -47,7 +48,7 @@ class TokenizerCounter:
 
 
 def load_counter(tokenizer_path: str | None) -> TokenCounter:
-    """Load the counter for a tokenizer file, or the approximation for None."""
+    """Return the counter for a tokenizer file, or the approximate counter for None."""
     if tokenizer_path is None:
         return ApproximateCounter()
     return TokenizerCounter(*load_tokenizer(tokenizer_path))
@@ -61,12 +62,12 @@ class LoadedTokenizer(NamedTuple):
 
 
 def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
-    """Load a tokenizer.json, given as a file or as a folder that contains the file.
+    """Load a tokenizer.json, given as a file or as the folder that contains the file.
 
-    Raises UsageError if the file or the ``tokenizers`` package is missing, DataError if the file is
-    not a tokenizer.
+    Raises UsageError if the file or the package ``tokenizers`` is missing, DataError if the file is
+    no tokenizer.
     """
-    path, text = _read(tokenizer_path)
+    path, text = _tokenizer_text(tokenizer_path)
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -76,7 +77,7 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
         ) from None
     with tokenizer_errors(tokenizer_path, "not a tokenizer.json"):
         tokenizer = Tokenizer.from_str(text)
-    tokenizer.no_padding()  # padding is not part of a text, and may have a billion tokens
+    tokenizer.no_padding()  # a file may request a billion padding tokens, which no text contains
     tokenizer.no_truncation()
     with tokenizer_errors(tokenizer_path):
         tokenizer.encode(TRIED)
@@ -85,9 +86,9 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
 
 @contextmanager
 def tokenizer_errors(name: str, problem: str = "cannot split a text") -> Iterator[None]:
-    """Convert every error of the package within the block to a DataError of one line.
+    """Convert every error of the package in the block to a DataError of one line.
 
-    The library raises bare Exception, and panics, which are not an Exception.
+    The package raises bare Exceptions, and panics that are not derived from Exception.
     """
     try:
         yield
@@ -98,8 +99,8 @@ def tokenizer_errors(name: str, problem: str = "cannot split a text") -> Iterato
         raise DataError(f"tokenizer {name}: {problem} ({reason})") from None
 
 
-def _read(tokenizer_path: str) -> tuple[Path, str]:
-    """Return the tokenizer file, searched for in its folder if necessary, and its content."""
+def _tokenizer_text(tokenizer_path: str) -> tuple[Path, str]:
+    """Return the path of the tokenizer file and its text."""
     path, shown = Path(tokenizer_path), f"tokenizer {tokenizer_path}"
     try:
         path = path / "tokenizer.json" if path.is_dir() else path

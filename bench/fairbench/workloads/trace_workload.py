@@ -1,4 +1,4 @@
-"""A trace as a workload: its clients, its length, and its kind of programs."""
+"""A trace as a workload: its clients, its duration, and its kind of programs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from math import floor
 from pathlib import Path
 
 from fairbench.errors import UsageError, printable, unknown_name
-from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.shape import MAX_NAME, Arrivals, Misbehaving, Scenario
-from fairbench.workloads.traces.format import Trace
+from fairbench.workloads.model import MAX_NAME, Arrivals, Misbehaving, Scenario, WorkloadSpec
+from fairbench.workloads.traces.programs import FileTraffic
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
-from fairbench.workloads.traffic.replay import Replay
+from fairbench.workloads.traffic.recorded import ReplayTraffic
 
-KIND = "replay"  # kind of both arrivals and programs
+KIND = "replay"  # the name of the kind of arrivals, and of the kind of programs
 SCENARIO = "recorded"
 SYNTHETIC = "synthetic"
 MAX_DRAIN_S = 600.0
@@ -23,9 +22,10 @@ WARMUP_SHARE, LONGEST_WARMUP_S = 0.1, 60.0
 
 
 def trace_workload(params: TraceParams) -> WorkloadSpec:
-    """Return the workload that replays a trace, with the trace's digest.
+    """Return the workload that replays a trace; the workload contains the trace's digest.
 
-    The name of a synthetic trace says so, and every output shows this name.
+    The name of a workload with synthetic parts ends in ``-synthetic``, and every output shows the
+    name.
     """
     check_params(params)
     read = read_trace(params)
@@ -40,7 +40,7 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
     duration_s = floor(trace.span_s / params.time_scale) + 1.0
     usual = {field.name: field.default for field in fields(TraceParams)}
     return WorkloadSpec(
-        name=_name(params, synthetic=bool(synthetic_parts(params, trace))),
+        name=_workload_name(params, synthetic=bool(synthetic_parts(params, trace))),
         description="a recorded trace",
         program=KIND,
         latency="program" if trace.pauses else "ttft",
@@ -58,9 +58,9 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
 
 
 def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
-    """Return a trace's workload with these clients as its heavy ones. Raises UsageError.
+    """Return a trace's workload in which the named clients are heavy. Raises UsageError.
 
-    The heavy clients follow the trace; metrics of the well-behaved clients leave them out.
+    Heavy clients replay the trace unchanged, but metrics of well-behaved clients leave them out.
     """
     if not names:
         return workload
@@ -74,7 +74,7 @@ def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
 
 
 def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
-    """Return the facts about a workload's trace, if any: ``trace`` and ``synthetic``."""
+    """Return the facts about a workload's trace (``trace``, ``synthetic``), if it has a trace."""
     params = params_of(workload)
     if params is None:
         return {}
@@ -111,22 +111,22 @@ def trace_manifest(workload: WorkloadSpec) -> dict[str, str]:
 def params_of(workload: WorkloadSpec) -> TraceParams | None:
     """Return the parameters of a workload's trace, or None for a workload without a trace."""
     traffic = workload.traffic()
-    return traffic.params if isinstance(traffic, Replay) else None
+    return traffic.params if isinstance(traffic, ReplayTraffic) else None
 
 
 def plain_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names that are valid for a workload's clients: letters, digits, - and _, each unique.
+    """Return unique names that a workload file allows: of letters, digits, - and _.
 
-    Other characters become _, and a repeated name gets a number. Valid names stay as they are.
+    In other names, other characters become _, and repeated names get a number. Allowed names stay.
     """
     given = tuple(names)
-    kept = {name for name in given if _plain(name) == name}
+    kept = {name for name in given if _plain_name(name) == name}
     found: dict[str, None] = {}
     for name in given:
         if name in kept:
             found[name] = None
             continue
-        plain = _plain(name)
+        plain = _plain_name(name)
         number, unique = 1, plain
         while unique in found or unique in kept:
             number += 1
@@ -135,13 +135,13 @@ def plain_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9_-]+", "_", name).lstrip("_-")[: MAX_NAME - 6] or "client"
     return re.sub(r"^client-(?=\d+$)", "client_", plain)
 
 
-def synthetic_parts(params: TraceParams, trace: Trace) -> list[str]:
-    """Return the parts of the traffic that were not recorded, by parameters or file."""
+def synthetic_parts(params: TraceParams, trace: FileTraffic) -> list[str]:
+    """Return descriptions of the traffic's parts that were not recorded."""
     found = [printable(part) for part in trace.synthetic]
     if params.clients:
         found.append(f"the {params.clients} clients are made up, by Zipf's law")
@@ -152,7 +152,7 @@ def synthetic_parts(params: TraceParams, trace: Trace) -> list[str]:
     return found
 
 
-def _name(params: TraceParams, *, synthetic: bool) -> str:
+def _workload_name(params: TraceParams, *, synthetic: bool) -> str:
     stem = Path(params.file).name.removesuffix(".gz").rpartition(".")[0] or "file"
     ending = f"-{SYNTHETIC}" if synthetic else ""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "_", stem)

@@ -1,8 +1,8 @@
-"""Our local schedulers inside a SGLang server: entry point ``fairbench`` of ``sglang.srt.plugins``.
+"""Fairbench's local schedulers in SGLang: entry point ``fairbench`` of ``sglang.srt.plugins``.
 
-SGLang calls ``register`` in each of its processes. Nothing happens unless ``FAIRBENCH_LOCAL`` names
-a local scheduler; then a server that cannot run that scheduler ends, and never continues with
-SGLang's own.
+SGLang calls ``register`` in each of its processes, which has an effect only if ``FAIRBENCH_LOCAL``
+names a local scheduler. A server that cannot run the named scheduler ends, and never continues with
+SGLang's own scheduler.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import sys
 
 
 def register() -> None:
-    """Install the hooks, if requested. Ends the process with exit code 2 if they do not fit.
+    """Install the hooks, if requested. End the process with exit code 2 if hooks do not fit.
 
-    Raises SystemExit, because SGLang only logs other exceptions of a plugin and serves without it.
+    Raises SystemExit, because SGLang only logs other exceptions of a plugin, and then serves
+    without the plugin.
     """
     if not os.environ.get("FAIRBENCH_LOCAL"):
         return

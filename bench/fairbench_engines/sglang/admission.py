@@ -1,4 +1,4 @@
-"""The hooks of an admission pass of SGLang's, which asks our scheduler for every candidate."""
+"""The hooks of SGLang's admission pass, which takes every candidate from fairbench's scheduler."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairbench_engines.sglang.eviction import Eviction
-from fairbench_engines.sglang.home import Home, Next
-from fairbench_engines.sglang.match_order import MatchOrder
+from fairbench_engines.sglang.home import Next, SGLangHome
+from fairbench_engines.sglang.match_order import MatchOrderHooks
 from fairbench_engines.sglang.preemption import Preemption
 from fairbench_engines.sglang.requests import Req, prefix_len
 from fairbench_engines.sglang.views import ArmedQueue
@@ -17,40 +17,44 @@ Original = Callable[..., Any]
 
 
 @dataclass(eq=False)
-class Admission:
+class PluginAdmission:
     """The admission passes of one SGLang scheduler, for the scheduler of the host ``home``.
 
     A hook gets the original function, then its arguments.
     """
 
-    order: MatchOrder
+    order: MatchOrderHooks
     preemption: Preemption
     now_s: Callable[[], float]
     eviction: Eviction | None
-    home: Home = field(init=False)
+    home: SGLangHome = field(init=False)
 
     def __post_init__(self) -> None:
         self._scheduler: Any = None  # the SGLang scheduler whose pass is in progress
-        # whether a request did not fit in this pass, and others were tried
+        # whether a request did not fit in this pass and further requests were tried
         self._passed_over = False
-        self._no_slot: Req | None = None  # the request that is passed over because no slot is free
+        self._no_slot: Req | None = None  # the request that is skipped because no slot is free
         self.theirs_preempts = False  # whether SGLang preempts requests of a lower priority
 
     def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``_get_new_batch_prefill_raw``: arm the queue only if a pass is made."""
+        """Wrap ``_get_new_batch_prefill_raw``: arm the queue only if SGLang makes a pass."""
         self.home.sweep(scheduler.waiting_queue)
+        self.home.discover(scheduler.waiting_queue, self.now_s())
         self._scheduler = scheduler
         self._passed_over = self.home.capped = False
         self.preemption.began(scheduler)
         if self.home.scheduler.preempts:
-            # A pass is made even if the batch is full, and then calls ``preempt_to_schedule``.
+            # SGLang makes a pass even with a full batch, and then calls ``preempt_to_schedule``.
             scheduler.enable_priority_preemption = True
-        self.home.batch.look(named.get("running_batch", scheduler.running_batch), scheduler)
+        self.home.batch.show_batch(named.get("running_batch", scheduler.running_batch), scheduler)
         new_batch, running_batch = original(scheduler, *args, **named)
         self.home.end_pass()
-        if isinstance(scheduler.waiting_queue, ArmedQueue):  # nothing was admitted
+        self.home.tell(self.now_s())
+        # the queue is still armed, so no request was admitted
+        if isinstance(scheduler.waiting_queue, ArmedQueue):
             scheduler.waiting_queue = scheduler.waiting_queue[:]
-        for req in self.preemption.taken:  # (0.5.17 would lose them if nothing was admitted)
+        # (SGLang 0.5.17 would lose these requests if no request was admitted)
+        for req in self.preemption.taken:
             scheduler._add_request_to_queue(req, is_retracted=True)
         self.preemption.began(scheduler)
         refused = self._passed_over or self.home.capped
@@ -61,18 +65,24 @@ class Admission:
     def prioritize(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Wrap ``calc_priority``: from here on SGLang's loop asks our scheduler."""
+        """Wrap ``calc_priority``: from this call on, SGLang's loop asks fairbench's scheduler.
+
+        A decode server makes no admission pass. A decode server orders requests that have memory by
+        priority.
+        """
+        if self._scheduler is None:
+            original(policy, waiting_queue, *args, **named)
+            return
         queue = self._scheduler.waiting_queue = ArmedQueue(waiting_queue)
         self.order.begin_pass(original, policy, queue, *args, **named)
         self.home.arm(queue, self.now_s())
 
     def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
-        """Wrap ``add_one_req``: an admission shows in the list, not in the returned value.
+        """Wrap ``add_one_req``: the list of admitted requests, not the result, shows an admission.
 
-        After NO_TOKEN SGLang's loop ends and the batch counts as full. A scheduler may want to try
-        another request first (``no_room=skip``); the loop then continues, and this plugin handles
-        the rest. If the scheduler has preempted a request for this one, this one is matched and
-        tried again.
+        After NO_TOKEN, SGLang's loop ends and the batch counts as full. If the scheduler wants to
+        try another request first (``no_room=skip``), the loop continues. If the scheduler has
+        preempted a request for ``req``, SGLang matches and tries ``req`` again.
         """
         if req is self._no_slot:
             self._no_slot = None
@@ -85,7 +95,7 @@ class Admission:
                     req, len(req.full_untruncated_fill_ids) - prefix_len(req)
                 )
                 if self.eviction is not None:
-                    self.eviction.admitted(req, admitted)
+                    self.eviction.claim_admitted(req, admitted)
                 return result
             if result is not type(result).NO_TOKEN:
                 return result
@@ -98,13 +108,12 @@ class Admission:
             req.init_next_round_input(adder.tree_cache)
 
     def make_way(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> bool:
-        """Wrap ``preempt_to_schedule``: there is no slot for the candidate.
+        """Wrap ``preempt_to_schedule``, which SGLang calls if no slot is free for the candidate.
 
-        Returns whether to continue.
+        Return whether SGLang's loop continues with the candidate.
 
-        With classes of priority, SGLang preempts requests of a lower class if it can. Otherwise the
-        scheduler preempts requests or names another candidate; in the second case this candidate is
-        not tried.
+        With classes of priority, SGLang preempts requests of a lower class if possible. Otherwise
+        the scheduler preempts requests, or names another candidate in place of ``req``.
         """
         if self.theirs_preempts and original(adder, req, *args, **named):
             return True

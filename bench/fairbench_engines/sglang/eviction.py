@@ -1,7 +1,7 @@
-"""Eviction by our policy inside SGLang: its prefix tree, and the requests that take memory.
+"""Eviction by fairbench's policies inside SGLang: the prefix tree, and requests that take memory.
 
-A tree is SGLang's RadixCache or UnifiedRadixCache. Its nodes have handles: objects in the first,
-numbers in the second.
+A tree is SGLang's RadixCache, whose nodes are objects, or SGLang's UnifiedRadixCache, whose nodes
+are numbers. Both are called handles.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from importlib import import_module
 from typing import Any
 
 from fairbench.core import Request
+from fairbench.engine.client_cache import ClaimedNode
 from fairbench.errors import UsageError
 from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.setup import Setup
-from fairbench.sim.engine.client_cache import ClaimedNode
 from fairbench_engines.mirrored_cache import UNKNOWN, MirroredCache, Prefix, held_by_client
 from fairbench_engines.sglang.kept_tree import (
     RADIX_MODULE,
@@ -34,10 +34,10 @@ Original = Callable[..., Any]
 
 
 class EvictableTree:
-    """A prefix tree of SGLang's that reports changes to a mirror and evicts in its order.
+    """A prefix tree of SGLang that reports changes to a mirror and evicts in the mirror's order.
 
-    ``make_mirror(drop)`` returns a fresh mirror. ``evicts(tokens)`` is called where SGLang would
-    choose leaves itself; it returns the number of tokens that became free.
+    ``make_mirror(drop)`` returns a fresh mirror. ``evicts(tokens)``, which is called where SGLang
+    would choose leaves itself, returns the number of tokens that became free.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class EvictableTree:
         self._base = import_module(BASE_MODULE)
         self._key = import_module(RADIX_MODULE).RadixKey
         self._match_theirs = tree.match_prefix
-        # SGLang inserts the prompt again at this point, to split the node at its end
+        # SGLang inserts the prompt again here, to split the node at the end of the prompt
         self._splits = False
         self._in_checkpoint = False
         if is_unified(tree):
@@ -77,12 +77,12 @@ class EvictableTree:
         self._handles: dict[ClaimedNode, Hashable] = {}
 
     def free(self) -> int:
-        """Return the free tokens of the pool, without the cached ones."""
+        """Return the free tokens of the pool, without cached tokens."""
         found: int = self._tree.token_to_kv_pool_allocator.available_size()
         return found
 
     def touched(self, handle: Hashable) -> None:
-        """Handle a use of the prefix that ends at a node, about which SGLang was not asked."""
+        """Handle a use of the prefix that ends at a node, which SGLang does not report."""
         self.mirror.touch(self.nodes[handle])
 
     # SGLang reports.
@@ -130,7 +130,7 @@ class EvictableTree:
         self._tree._evict_device_leaf(handle, dict.fromkeys(self._tree.tree_components, 0))
 
     def _drop_radix(self, handle: Any) -> None:
-        """Call SGLang's ``evict`` while it sees no other leaf."""
+        """Call SGLang's ``evict`` such that SGLang sees only the leaf to evict."""
         tree = self._tree
         leaves, tree.evictable_leaves = tree.evictable_leaves, {handle}
         self._evict_theirs(self._base.EvictParams(num_tokens=1))
@@ -143,7 +143,7 @@ def _prefix(key: Any) -> Prefix:
 
 
 def check_tree(tree: Any) -> None:
-    """Raise UsageError unless SGLang's tree can evict by a policy of ours."""
+    """Raise UsageError unless SGLang's tree can evict by fairbench's policies."""
     if not is_radix(tree) and not is_unified(tree):
         names = [part.name for part in getattr(tree, "tree_components", ())]
         parts = ", ".join(names) or "no components"
@@ -154,8 +154,8 @@ def check_tree(tree: Any) -> None:
 
 
 @dataclass(slots=True)
-class Holding:
-    """A running request, and the tokens that it holds outside the tree."""
+class SGLangHolding:
+    """A running request, with the tokens that the request holds outside the tree."""
 
     request: Request
     private: int = 0
@@ -168,8 +168,8 @@ class Eviction:
     def __init__(self, config: PluginConfig, now_s: Callable[[], float]) -> None:
         self._config = config
         self._now_s = now_s
-        self._held: dict[Req, Holding] = {}
-        # numbers of requests by client; the client that came first is first
+        self._held: dict[Req, SGLangHolding] = {}
+        # numbers of running requests by client, in the order of the clients' first requests
         self._decoding: dict[str, int] = {}
         self._watching = False
         self._batch: Any = None  # the batch whose requests need memory
@@ -205,21 +205,21 @@ class Eviction:
         return self._tree.mirror
 
     def residency(self) -> Mapping[str, float]:
-        """Return the tokens that each client holds; empty before a tree is watched."""
+        """Return the tokens that each client holds; {} before a tree is watched."""
         return held_by_client(self._tree.mirror.residency) if self._watching else {}
 
     # Requests.
 
-    def admitted(self, req: Req, request: Request) -> None:
+    def claim_admitted(self, req: Req, request: Request) -> None:
         """Claim the cached prefix of an admitted request."""
         mirror = self._tree.mirror
         claiming = mirror.claiming(request)
-        self._held[req] = Holding(claiming)
+        self._held[req] = SGLangHolding(claiming)
         mirror.claim(self._tree.nodes[req.last_node], claiming)
 
     def _stored(self, _: Any, req: Req, **named: Any) -> None:
         """Claim the tokens of a request that SGLang has just put into its tree."""
-        mine = self._held.get(req) or Holding(UNKNOWN)
+        mine = self._held.get(req) or SGLangHolding(UNKNOWN)
         left = req.kv.kv_allocated_len - req.kv.cache_protected_len
         node, private = self._tree.nodes[req.last_node], mine.private - left
         self._tree.mirror.store(node, mine.request, private, last=req.finished())
@@ -238,7 +238,7 @@ class Eviction:
     # Memory.
 
     def by_target(self, batch: str) -> dict[str, Hook]:
-        """Return the hooks, by function of ``batch``, SGLang's class of batches."""
+        """Return the hooks by the wrapped function of ``batch``, SGLang's class of batches."""
         return {
             f"{batch}.prepare_for_extend": Hook(self.extend),
             f"{batch}.prepare_for_decode": Hook(self.decode),
@@ -266,7 +266,7 @@ class Eviction:
         return self.of_batch(original, batch, *args, **named)
 
     def of_batch(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Wrap methods that may evict: the requests of the batch need the memory."""
+        """Wrap methods that may evict, because the batch's requests need the memory."""
         self._batch = batch
         return original(batch, *args, **named)
 

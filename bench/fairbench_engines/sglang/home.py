@@ -1,4 +1,4 @@
-"""The host of a local scheduler in a SGLang scheduler process: its requests and admission passes.
+"""The host of a local scheduler in a SGLang scheduler process: requests and admission passes.
 
 The host makes SGLang walk its queue in the scheduler's order.
 """
@@ -7,36 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from operator import sub
 
 from fairbench.core import Request
 from fairbench.live.ledger import Ledger
 from fairbench.live.plugin_config import PluginConfig
-from fairbench.live.step_times import Decode, Prompt
-from fairbench.schedulers.drive import Preempt, Selection, resume, start
+from fairbench.schedulers.drive import Preempt, Selection, first_candidate, next_candidate
 from fairbench.schedulers.load_cap import step_units
-from fairbench_engines.home import EngineHome, Tracked, request_of
+from fairbench_engines.home import PRODUCED, EngineHome, Tracked, request_of
 from fairbench_engines.sglang.kept_tree import KeptTree
-from fairbench_engines.sglang.match_order import MatchOrder
+from fairbench_engines.sglang.match_order import MatchOrderHooks
 from fairbench_engines.sglang.preemption import Preemption
 from fairbench_engines.sglang.requests import (
+    OUTPUT_IDS,
     Req,
     client_of,
     context_of,
+    ended_of,
+    loaded_len,
     outputs_of,
     session_of,
 )
-from fairbench_engines.sglang.views import ArmedQueue, KeptView, LiveBatch, LiveView
+from fairbench_engines.sglang.views import ArmedQueue, KeptView, LiveView, SGLangLiveBatch
+from fairbench_engines.step_times import Decode, PromptPart
 
 
 class Next(Enum):
-    """The scheduler's request after its candidate found no room."""
+    """The scheduler's next action after a candidate found no room."""
 
     AGAIN = "the same: it has preempted something"
     ANOTHER = "another"
     NOBODY = "no more of this pass"
 
 
-class Home(EngineHome):
+class SGLangHome(EngineHome):
     """The interface between the hooks and the scheduler.
 
     ``sort(refresh)`` and ``match(req)`` are passed to LiveView.
@@ -54,13 +58,14 @@ class Home(EngineHome):
     ) -> None:
         super().__init__(config, ledger)
         self._preemption = preemption or Preemption()
-        self._running: dict[Req, None] = {}  # the requests that SGLang has admitted
-        self.batch = LiveBatch(self._tracked, self._would_fit)
+        # requests that SGLang has admitted, in order of admission
+        self._running: dict[Req, None] = {}
+        self.batch = SGLangLiveBatch(self._tracked, self._would_fit)
         self.view = LiveView(sort, match, self.batch, self._tracked, self._ours)
         self.capped = False  # whether the load cap delayed a request in this pass
         self._selection: Selection
         self._candidate: Request | None = None
-        # whether the candidate was admitted; None after the scheduler was told
+        # whether the candidate was admitted; None after the report to the scheduler
         self._answer: bool | None = None
 
     @staticmethod
@@ -71,7 +76,7 @@ class Home(EngineHome):
     # Arrival and end.
 
     def accepts(self, req: Req, now_s: float) -> bool:
-        """Return whether the scheduler accepts the request; True for a retracted request."""
+        """Return whether the scheduler accepts the request, or True for a retracted request."""
         if req in self._tracked:
             return True
         tracked = self._track(req, now_s)
@@ -94,7 +99,7 @@ class Home(EngineHome):
     def queued(self, req: Req, retracted: bool, now_s: float) -> None:
         """Handle a request that SGLang has appended to its queue.
 
-        SGLang does not call requests ``retracted`` that it has preempted for a higher priority.
+        SGLang does not count requests as ``retracted`` that were preempted for a higher priority.
         """
         request = self._tracked[req].request
         if retracted or req in self._running:
@@ -102,14 +107,14 @@ class Home(EngineHome):
             self._running.pop(req, None)
             if req not in self._preemption.taken:
                 self.cap.leave(request)
-            self.scheduler.on_retract(request, self.view, now_s)
+            self._arrive(request, now_s, again=True)
         else:
             self.ledger.count("arrivals", request.client)
-            self.scheduler.on_arrival(request, self.view, now_s)
+            self._arrive(request, now_s)
         self.view.take_in(request)
 
-    def kept_view(self, tree: KeptTree, order: MatchOrder) -> None:
-        """Let the queue's view use the matches that are kept."""
+    def kept_view(self, tree: KeptTree, order: MatchOrderHooks) -> None:
+        """Let the queue's view use kept matches."""
         self.view = KeptView(tree, self.batch, order, self._ours)
 
     def gone(self, theirs: Req) -> None:
@@ -117,8 +122,8 @@ class Home(EngineHome):
         super().gone(theirs)
 
     def sweep(self, waiting: list[Req]) -> None:
-        """Drop requests that SGLang dropped silently: aborted in the queue or between chunks."""
-        dropped = [req for req in self._running if req.finished()]
+        """Drop requests that SGLang aborted, without a call, in the queue or between chunks."""
+        dropped = ended_of(self._running)
         if len(waiting) != len(self.view):
             queue, view = set(waiting), self.view
             dropped += [
@@ -127,18 +132,33 @@ class Home(EngineHome):
         for req in dropped:
             self.gone(req)
 
+    def discover(self, waiting: list[Req], now_s: float) -> None:
+        """Handle requests that SGLang has queued without calling ``_add_request_to_queue``."""
+        if len(waiting) == len(self.view):
+            return
+        for req in waiting:
+            tracked = self._tracked.get(req)
+            if tracked is None or tracked.request not in self.view:
+                self.accepts(req, now_s)
+                self.queued(req, False, now_s)
+
     # Admission.
+
+    def clients(self) -> Iterator[str]:
+        """Yield the client of each waiting and admitted request."""
+        return (one.request.client for one in self._tracked.values())
 
     def arm(self, queue: ArmedQueue, now_s: float) -> None:
         """Let the next walk over the queue follow the scheduler."""
-        queue.armed = self._candidates(now_s)
+        self.look(now_s)
+        queue.armed = self.candidates(now_s)
 
-    def _candidates(self, now_s: float) -> Iterator[Req]:
+    def candidates(self, now_s: float) -> Iterator[Req]:
         """Yield the scheduler's candidates when SGLang's own loop asks for them."""
         self.cap.learn(step_units(self.costs))
         selection = self._selection = self.scheduler.select(self.view, now_s)
         try:
-            self._candidate = self._request_of(start(selection))
+            self._candidate = self._request_of(first_candidate(selection))
             while self._candidate is not None:
                 self._answer = False
                 yield self._ours[self._candidate].theirs
@@ -149,10 +169,10 @@ class Home(EngineHome):
 
     def _resume(self, admitted: bool) -> None:
         self._answer = None
-        self._candidate = self._request_of(resume(self._selection, admitted))
+        self._candidate = self._request_of(next_candidate(self._selection, admitted))
 
     def _request_of(self, candidate: Request | Preempt | None) -> Request | None:
-        """Return the next request to try, after carrying out the preemptions before it."""
+        """Return the next request to try, after the preemptions that precede the request."""
         while candidate is not None:
             if isinstance(candidate, Preempt):
                 answer = self._preempt(candidate)
@@ -160,11 +180,11 @@ class Home(EngineHome):
                 return candidate
             else:
                 answer, self.capped = False, True
-            candidate = resume(self._selection, answer)
+            candidate = next_candidate(self._selection, answer)
         return None
 
     def _preempt(self, wish: Preempt) -> bool:
-        """Take a request's memory if it runs; SGLang keeps no copies, so it will be recomputed."""
+        """Take the memory of a running request; SGLang will recompute it, since no copy is kept."""
         if wish.swap or not self.scheduler.preempts:
             return False
         tracked = self._ours.get(wish.request)
@@ -189,13 +209,19 @@ class Home(EngineHome):
         return Next.AGAIN
 
     def admitted(self, req: Req, extend_tokens: int) -> Request:
-        """Account the admission of the candidate by SGLang; return the scheduler's view of it."""
+        """Account SGLang's admission of a candidate; return the scheduler's view of the request."""
         tracked = self._tracked[req]
-        self._answer = True
+        self._answer, tracked.loaded = True, loaded_len(req)
         self.view.leave(tracked.request)
         self._running[req] = None
         self._admit(tracked, extend_tokens)
         return tracked.request
+
+    def allocated(self, req: Req) -> None:
+        """Account memory for a prompt, and for the first token, that another server computes."""
+        self.admitted(req, 0)
+        tracked = self._tracked[req]
+        tracked.produced = max(tracked.produced, 1)
 
     # Steps.
 
@@ -206,7 +232,7 @@ class Home(EngineHome):
         prompts: Iterable[tuple[Req, int, int]] = (),
         decoding: Iterable[Req] = (),
     ) -> None:
-        """Account an iteration to its prompts (request, cached, new tokens) and decoding requests.
+        """Account an iteration's time to prompts (request, cached, new tokens) and to decodes.
 
         Call this before the iteration's results are ``produced``.
         """
@@ -216,21 +242,30 @@ class Home(EngineHome):
         self._times.step(
             started_s,
             ended_s,
-            [
-                Prompt(known[req].request, before, new, len(req.output_ids) > known[req].produced)
-                for req, before, new in prompts
-                if req in known
-            ],
+            [self._part(known[req], before, new) for req, before, new in prompts if req in known],
             [Decode(known[r].request, context_of(r)) for r in decoding if r in known],
         )
+
+    def _part(self, tracked: Tracked, cached: int, new: int) -> PromptPart:
+        complete = len(tracked.theirs.output_ids) > tracked.produced
+        load_s = self.costs.load_s(tracked.loaded) if self.costs and tracked.loaded else 0.0
+        tracked.loaded = 0
+        return PromptPart(tracked.request, cached, new, complete, load_s)
+
+    def loaded(self, reqs: Iterable[Req]) -> int:
+        """Return the tokens that a step loads from the host's memory for these requests."""
+        return sum(self._tracked[req].loaded for req in reqs if req in self._tracked)
 
     # Output.
 
     def produced(self, reqs: list[Req]) -> None:
-        """Account a batch's new tokens; overlap scheduling processes a request one step late."""
-        for req in reqs:
-            if (tracked := self._tracked.get(req)) is not None:
-                self._produce(tracked, max(outputs_of(req), tracked.produced))
-        for req in reqs:
-            if req.finished():
-                self.gone(req)
+        """Account a batch's new tokens; overlap scheduling processes results one step late."""
+        ended = ended_of(reqs)
+        known = list(filter(self._tracked.__contains__, reqs))
+        totals = list(map(len, map(OUTPUT_IDS, known)))
+        for req in filter(self._tracked.__contains__, ended):
+            totals[known.index(req)] = outputs_of(req)
+        before = map(PRODUCED, map(self._tracked.__getitem__, known))
+        self._produce(known, map(sub, totals, before))
+        for req in ended:
+            self.gone(req)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import Counter
@@ -9,18 +10,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from fairbench.errors import UsageError
 from fairbench.live.ledger import COUNTED, Exporter, Ledger
 from fairbench.live.plugin_config import Classes, PluginConfig, plugin_config
-from fairbench.live.step_times import FittedCosts
+from fairbench.schedulers.ranks import ranks_of
 from fairbench.version import __version__
-from fairbench_engines.sglang.admission import Admission, Original
+from fairbench_engines.ranks import FOLDER, RankLink, open_folder
+from fairbench_engines.sglang.admission import Original, PluginAdmission
+from fairbench_engines.sglang.disaggregated import Disaggregation
 from fairbench_engines.sglang.eviction import Eviction
-from fairbench_engines.sglang.home import Home
+from fairbench_engines.sglang.home import SGLangHome
 from fairbench_engines.sglang.kept_tree import KeptTree, kept_tree
-from fairbench_engines.sglang.match_order import MatchOrder
+from fairbench_engines.sglang.match_order import MatchOrderHooks
 from fairbench_engines.sglang.preemption import Preemption
 from fairbench_engines.sglang.release import (
     SUPPORTED,
@@ -30,12 +34,16 @@ from fairbench_engines.sglang.release import (
     check_server,
     check_target,
     check_version,
+    dp_rank_of,
     require_applied,
     resolved,
 )
-from fairbench_engines.sglang.requests import Req, context_of
+from fairbench_engines.sglang.requests import Req, context_of, keep_key, read_key
+from fairbench_engines.step_times import FittedCosts
 
 SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
+INPUT = "sglang.srt.managers.io_struct.GenerateReqInput"
+TOKENIZER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 POLICY = "sglang.srt.managers.schedule_policy.SchedulePolicy"
 ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
@@ -43,7 +51,7 @@ BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 
 
 class Hooks:
-    """The hooks of one SGLang scheduler. A hook gets the original function, then its arguments."""
+    """The hooks of one SGLang scheduler; a hook gets the original function and the arguments."""
 
     def __init__(self, config: PluginConfig, release: str) -> None:
         self._config = config
@@ -51,11 +59,14 @@ class Hooks:
         self.calls: Counter[str] = Counter()
         self._exporter: Exporter | None = None
         self._vocab_size: int | None = None
-        self._tree: KeptTree | None = None  # set if SGLang's prefix tree is watched
+        self._tree: KeptTree | None = None  # the kept matches, if SGLang's prefix tree is watched
+        # whether this is a decode server, for which other servers compute the prompts
+        self._decodes = False
         self.eviction = Eviction(config, self._now_s) if config.eviction else None
         self.preemption = Preemption()
-        self.order = MatchOrder(config.build().cache_aware)
-        self.admission = Admission(self.order, self.preemption, self._now_s, self.eviction)
+        self.order = MatchOrderHooks(config.build().cache_aware)
+        self.admission = PluginAdmission(self.order, self.preemption, self._now_s, self.eviction)
+        self.disaggregation = Disaggregation(self._now_s)
         self._settle()
 
     @staticmethod
@@ -64,46 +75,54 @@ class Hooks:
 
     def _settle(self) -> None:
         ledger = Ledger(self._exporter)
-        self.home = Home(self._config, ledger, self.order.sort, self.order.match, self.preemption)
-        self.admission.home = self.home
+        queue = self.disaggregation if self._decodes else self.order
+        self.home = SGLangHome(self._config, ledger, queue.sort, queue.match, self.preemption)
+        self.admission.home = self.disaggregation.home = self.home
         self._look()
 
     def _look(self) -> None:
-        """Let the host use kept matches for the queue, if there are any."""
+        """Let the host use kept matches for the queue, if the tree is watched."""
         if self._tree is not None:
             self.home.kept_view(self._tree, self.order)
 
     def by_target(self) -> dict[str, Hook]:
-        """Return every hook, by the function that it wraps."""
-        return (self.eviction.by_target(BATCH) if self.eviction else {}) | {
-            f"{SERVER_ARGS}.check_server_args": Hook(self.check_arguments),
-            f"{SCHEDULER}.__init__": Hook(self.start, ("server_args",)),
-            f"{SCHEDULER}._abort_on_queued_limit": Hook(self.refuse, ("recv_req",)),
-            f"{SCHEDULER}._add_request_to_queue": Hook(self.enqueue, ("req", "is_retracted")),
-            f"{SCHEDULER}._get_new_batch_prefill_raw": Hook(self.admission.admit),
-            f"{POLICY}._validate_and_adjust_policy": Hook(
-                self.choose_policy, ("policy", "tree_cache")
-            ),
-            f"{POLICY}._determine_active_policy": Hook(
-                self.order.active_policy, ("waiting_queue",)
-            ),
-            f"{POLICY}.calc_priority": Hook(self.admission.prioritize, ("waiting_queue",)),
-            f"{ADDER}.__init__": Hook(self.preemption.adds),
-            f"{ADDER}.add_one_req": Hook(self.admission.add, ("req",)),
-            f"{ADDER}.preempt_to_schedule": Hook(self.admission.make_way, ("req",)),
-            f"{SCHEDULER}.process_batch_result": Hook(self.results, ("batch",)),
-            f"{BATCH}.retract_decode": Hook(self.retract),
-            f"{BATCH}._get_decode_retraction_order": Hook(
-                self.order_retraction, ("reqs",), static=True
-            ),
-            f"{SCHEDULER}.flush_cache": Hook(self.flush),
-            f"{SCHEDULER}.get_internal_state": Hook(self.internal_state),
-        }
+        """Return every hook by the wrapped function."""
+        more = self.eviction.by_target(BATCH) if self.eviction else {}
+        return (
+            more
+            | self.disaggregation.by_target()
+            | {
+                f"{SERVER_ARGS}.check_server_args": Hook(self.check_arguments),
+                f"{INPUT}.__getitem__": Hook(keep_key, ("i",)),
+                f"{TOKENIZER}.generate_request": Hook(read_key, ("obj", "request")),
+                f"{SCHEDULER}.__init__": Hook(self.start, ("server_args",)),
+                f"{SCHEDULER}._abort_on_queued_limit": Hook(self.refuse, ("recv_req",)),
+                f"{SCHEDULER}._add_request_to_queue": Hook(self.enqueue, ("req", "is_retracted")),
+                f"{SCHEDULER}._get_new_batch_prefill_raw": Hook(self.admission.admit),
+                f"{POLICY}._validate_and_adjust_policy": Hook(
+                    self.choose_policy, ("policy", "tree_cache")
+                ),
+                f"{POLICY}._determine_active_policy": Hook(
+                    self.order.active_policy, ("waiting_queue",)
+                ),
+                f"{POLICY}.calc_priority": Hook(self.admission.prioritize, ("waiting_queue",)),
+                f"{ADDER}.__init__": Hook(self.preemption.adds),
+                f"{ADDER}.add_one_req": Hook(self.admission.add, ("req",)),
+                f"{ADDER}.preempt_to_schedule": Hook(self.admission.make_way, ("req",)),
+                f"{SCHEDULER}.process_batch_result": Hook(self.results, ("batch",)),
+                f"{BATCH}.retract_decode": Hook(self.retract),
+                f"{BATCH}._get_decode_retraction_order": Hook(
+                    self.order_retraction, ("reqs",), static=True
+                ),
+                f"{SCHEDULER}.flush_cache": Hook(self.flush),
+                f"{SCHEDULER}.get_internal_state": Hook(self.internal_state),
+            }
+        )
 
     def check_arguments(self, original: Original, server_args: Any) -> None:
-        """Wrap ``check_server_args``, which SGLang's first process calls before a model is loaded.
+        """Wrap ``check_server_args``, which SGLang's first process calls before loading a model.
 
-        Raises SystemExit with code 2, after one line, if the server is unsupported.
+        Raises SystemExit with code 2, after one line of text, for an unsupported server.
         """
         original(server_args)
         arguments = resolved(server_args)
@@ -112,6 +131,8 @@ class Hooks:
         except UsageError as error:
             sys.stderr.write(f"fairbench: {error}\n")
             raise SystemExit(2) from None
+        if getattr(arguments, "dp_size", 1) > 1:
+            open_folder()
         if getattr(arguments, "is_embedding", False):
             sys.stderr.write(
                 "fairbench: --is-embedding: requests are served in order of arrival, because "
@@ -124,7 +145,13 @@ class Hooks:
         check_eviction(arguments, self._config.eviction)
 
     def obey(self, arguments: Any) -> None:
-        """Follow the server's arguments: its classes of priority, and embeddings by arrival."""
+        """Apply the server's arguments to the host.
+
+        The arguments are the part in disaggregation, classes of priority, and embeddings by
+        arrival.
+        """
+        if getattr(arguments, "disaggregation_mode", "null") == "decode":
+            self._decodes, self.order.cache_aware = True, False
         if getattr(arguments, "is_embedding", False):
             self._config, self.order.cache_aware = plugin_config("fcfs", {}), False
         elif getattr(arguments, "enable_priority_scheduling", False):
@@ -132,14 +159,12 @@ class Hooks:
             order = Classes.LOWEST_FIRST if low_first else Classes.HIGHEST_FIRST
             self._config = replace(self._config, classes=order)
             self.admission.theirs_preempts = not arguments.disable_priority_preemption
-        else:
-            return
         self._settle()
 
     def start(
         self, original: Original, scheduler: Any, server_args: Any, *args: Any, **named: Any
     ) -> None:
-        """Wrap ``__init__``. Raises UsageError if the server is unsupported."""
+        """Wrap ``__init__``. Raises UsageError for an unsupported server."""
         require_applied(self.by_target())
         self._check(arguments := resolved(server_args))
         self.obey(arguments)
@@ -149,9 +174,17 @@ class Hooks:
         if context.enable_metrics and context.is_stats_logging_rank:
             self._exporter = Exporter(COUNTED)
             self._settle()
+        self.home.ranks = self._link(scheduler)
+
+    def _link(self, scheduler: Any) -> RankLink | None:
+        """Return the link to the server's other ranks, None for a server with one rank."""
+        folder = os.environ.get(FOLDER)
+        if not folder:
+            return None
+        return RankLink(Path(folder), dp_rank_of(scheduler), ranks_of(self.home.scheduler))
 
     def choose_policy(self, original: Original, policy: Any, name: str, tree: Any) -> Any:
-        """Wrap ``_validate_and_adjust_policy``: from here on the prefix tree can be watched."""
+        """Wrap ``_validate_and_adjust_policy``, after which the prefix tree can be watched."""
         chosen = self.order.choose_policy(original, policy, name, tree)
         self._tree = kept_tree(policy, chosen, tree) if self.order.cache_aware else None
         self._look()
@@ -166,9 +199,10 @@ class Hooks:
     ) -> bool:
         """Wrap ``_abort_on_queued_limit``: also refuse requests that the scheduler refuses."""
         if req in self.preemption.taken:
-            return False  # SGLang would abort the request if the queue were at its limit
+            return False  # the queue's limit decides, as without the plugin
         if original(scheduler, req, *args, **named):
-            self.home.gone(req)  # if SGLang preempted the request for a higher priority
+            # the refused request may be one that SGLang preempted for a higher priority
+            self.home.gone(req)
             return True
         if self.home.accepts(req, self._now_s()):
             return False
@@ -191,7 +225,10 @@ class Hooks:
     ) -> None:
         """Wrap ``_add_request_to_queue``: the scheduler receives the request."""
         original(scheduler, req, is_retracted, *args, **named)
-        if scheduler.waiting_queue and scheduler.waiting_queue[-1] is req:
+        queue = scheduler.waiting_queue
+        if is_retracted and (held := getattr(scheduler, "disagg_decode_prealloc_queue", None)):
+            queue = held.retracted_queue
+        if queue and queue[-1] is req:
             self.home.queued(req, is_retracted, self._now_s())
 
     # Execution and end of requests.
@@ -199,18 +236,18 @@ class Hooks:
     def results(
         self, original: Original, scheduler: Any, batch: Any, *args: Any, **named: Any
     ) -> Any:
-        """Wrap ``process_batch_result``: the scheduler receives the tokens and the ends."""
+        """Wrap ``process_batch_result``: report new tokens and ended requests to the scheduler."""
         result = original(scheduler, batch, *args, **named)
         if self.home.costs is not None:
             self._observe(self.home, self.home.costs, batch, self._now_s())
         self.home.produced(batch.reqs)
         if self._exporter:
-            self._exporter.look(self.home)
+            self._exporter.update_gauges(self.home)
         return result
 
     @staticmethod
-    def _observe(home: Home, costs: FittedCosts, batch: Any, now_s: float) -> None:
-        """Fit the costs to this iteration; with overlap scheduling its time is overestimated."""
+    def _observe(home: SGLangHome, costs: FittedCosts, batch: Any, now_s: float) -> None:
+        """Fit the costs to an iteration, whose time is overestimated with overlap scheduling."""
         started_s = getattr(batch, "launch_ts", None)
         if not started_s or not batch.reqs:
             return
@@ -220,12 +257,13 @@ class Hooks:
             home.took(started_s, now_s, decoding=batch.reqs)
         elif batch.forward_mode.is_extend() and batch.extend_lens:
             chunks = list(zip(batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True))
-            costs.observe_prefill([chunk[1:] for chunk in chunks], now_s - started_s)
+            pairs = [chunk[1:] for chunk in chunks]
+            costs.observe_prefill(pairs, now_s - started_s, home.loaded(batch.reqs))
             home.took(started_s, now_s, prompts=chunks)
 
     def retract(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
         """Wrap ``retract_decode``: aborted requests cause no further events."""
-        self.home.batch.look(batch)
+        self.home.batch.show_batch(batch)
         result = original(batch, *args, **named)
         for req in result[2]:
             self.home.gone(req)
@@ -234,21 +272,24 @@ class Hooks:
     def order_retraction(
         self, original: Original, reqs: list[Req], *args: Any, **named: Any
     ) -> list[int]:
-        """Wrap ``_get_decode_retraction_order``: the last of the list loses its memory first."""
-        if not self.home.scheduler.orders_retraction:
+        """Wrap ``_get_decode_retraction_order``: the list's last request loses memory first."""
+        if self.home.scheduler.retraction_order is None:
             return list(original(reqs, *args, **named))
         at = {req: index for index, req in enumerate(reqs)}
         return [at[req] for req in reversed(self.home.retraction_order(reqs, self._now_s()))]
 
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``flush_cache``: on an idle server, the scheduler's state is reset, too."""
+        """Wrap ``flush_cache``: an idle server of one rank also gets a new scheduler.
+
+        With several ranks, the other ranks would still count this rank's charges.
+        """
         success = original(scheduler, *args, **named)
         self.home.sweep(scheduler.waiting_queue)
-        if success and self.home.idle:
+        if success and self.home.idle and self.home.ranks is None:
             self._settle()
         return success
 
-    # The report.
+    # The report of the server.
 
     def internal_state(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
         """Wrap ``get_internal_state``, which answers ``GET /server_info``."""
@@ -280,9 +321,9 @@ class Hooks:
 
 
 def install(config: PluginConfig) -> None:
-    """Register our hooks in this process, for SGLang to apply.
+    """Register the hooks in this process, for SGLang to apply.
 
-    Raises UsageError if this release of SGLang is not supported, or if a method is not as expected.
+    Raises UsageError for an unsupported release of SGLang, and for a method with other parameters.
     """
     release = check_evicting() if config.eviction else check_version()
     hooks = Hooks(config, release=release)

@@ -1,8 +1,8 @@
-"""SGLang's prefix tree, watched, so that matches of waiting requests can be kept.
+"""SGLang's prefix tree, watched for changes, so that matches of waiting requests can be kept.
 
 SGLang matches every waiting request in every pass. A match changes only where a prefix was inserted
-or evicted. Each match also touches its prefix for LRU eviction. The touch is made here once for
-each matched prefix, at the turn of the last request that would have made it.
+or evicted. A match also counts as a use of the prefix for LRU eviction. Here, each matched prefix
+is marked as used once per pass, at the turn of the last request that would have used the prefix.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ BATCH_MODULE = "sglang.srt.managers.schedule_batch"
 RADIX_MODULE = "sglang.srt.mem_cache.radix_cache"
 UNIFIED_MODULE = "sglang.srt.mem_cache.unified_radix_cache"
 PARAMS_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
-KNOWN_BY = 32  # tokens before a position that help to distinguish it from others of the same depth
+# number of tokens before a position by which positions of equal depth are distinguished
+KNOWN_BY = 32
 
 
 class KeptTree(KeptMatches):
-    """The matches of SGLang's waiting requests. ``find(reqs)`` is SGLang's own matching."""
+    """Kept matches of SGLang's waiting requests; ``find(reqs)`` is SGLang's own matching."""
 
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__()
         self.tree = tree
-        self.ours: Mapping[Request, Tracked]  # the waiting requests, set by their queue
-        self.on_touch: Callable[[Hashable], None] | None = None  # called with each touch made here
+        self.ours: Mapping[Request, Tracked]  # the waiting requests; the queue sets this field
+        # called for each use that ``touch`` marks
+        self.on_touch: Callable[[Hashable], None] | None = None
         self._find = find
         after(tree, "insert", self._inserted)
         before(tree, "reset", self.lost_all)
@@ -53,7 +55,7 @@ class KeptTree(KeptMatches):
             self.stored(_place(key.token_ids, depth, namespace_of(key)))
 
     def match_again(self, waiters: list[Waiter]) -> None:
-        """Match these waiting requests, and touch the other spots, in the order of the queue."""
+        """Match the given waiting requests; refresh the other match positions in queue order."""
         refresh = self.refresh_stamp
         turns: list[tuple[tuple[int, int], Waiter | None, Spot | None]]
         turns = [(waiter.touched_at(refresh), waiter, None) for waiter in waiters]
@@ -71,11 +73,11 @@ class KeptTree(KeptMatches):
 
     @abstractmethod
     def touch(self, spot: Spot) -> None:
-        """Mark the path to a spot as used now."""
+        """Mark the path to a match position as used now."""
 
 
 class KeptRadixCache(KeptTree):
-    """The matches in SGLang's RadixCache."""
+    """Kept matches in SGLang's RadixCache."""
 
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__(tree, find)
@@ -91,7 +93,7 @@ class KeptRadixCache(KeptTree):
 
 
 class KeptUnifiedCache(KeptTree):
-    """The matches in SGLang's UnifiedRadixCache, whose nodes have numbers."""
+    """Kept matches in SGLang's UnifiedRadixCache, whose nodes are numbers."""
 
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__(tree, find)
@@ -105,19 +107,19 @@ class KeptUnifiedCache(KeptTree):
     def touch(self, spot: Spot) -> None:
         req = self.ours[next(iter(spot.waiters)).request].theirs
         extra_key, salt = namespace_of(req)
-        named = {"cache_salt": salt} if salt else {}  # 0.5.17 has no such argument
+        named = {"cache_salt": salt} if salt else {}  # SGLang 0.5.17 has no argument ``cache_salt``
         key = self._key(ids_of(req), extra_key, limit=spot.depth, **named)
         if hasattr(self.tree, "touch_prefix"):
             self.tree.touch_prefix(key)
-        else:  # before 0.5.22, where that method has the same effect
+        else:  # releases before 0.5.22
             walked = self.tree.tree_core.match_prefix(self._params(key=key))
             self.tree._apply_cache_actions(walked.cache_actions)
 
 
 def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
-    """Return the kept matches for a SGLang scheduler; None if its tree cannot be watched.
+    """Return kept matches for a SGLang scheduler, or None for a tree that cannot be watched.
 
-    ``policy`` is SGLang's SchedulePolicy, which should match by the policy ``chosen``, LPM.
+    ``policy`` is SGLang's SchedulePolicy, and ``chosen`` is SGLang's policy LPM, by which to match.
     """
     module = import_module(POLICY_MODULE)
     thresholds = (
@@ -178,12 +180,12 @@ def is_unified(tree: Any) -> bool:
 
 
 def _place(ids: Sequence[int], depth: int, namespace: Hashable) -> Hashable:
-    """Name the token at ``depth`` of a prompt. Another prompt may share the name, but rarely."""
+    """Return a name for the token at ``depth`` of a prompt; two prompts rarely share a name."""
     return depth, array("q", ids[max(0, depth - KNOWN_BY) : depth + 1]).tobytes(), namespace
 
 
 def before(owner: Any, name: str, hear: Callable[..., None]) -> None:
-    """Call ``hear`` with the arguments of a method of this object before each call."""
+    """Call ``hear`` with the arguments of ``owner``'s method ``name`` before each call."""
     method = getattr(owner, name)
 
     def watched(*args: Any, **named: Any) -> Any:
@@ -194,7 +196,7 @@ def before(owner: Any, name: str, hear: Callable[..., None]) -> None:
 
 
 def after(owner: Any, name: str, hear: Callable[..., None]) -> None:
-    """Call ``hear`` with a method's result and its arguments after each call."""
+    """Call ``hear`` with the result and the arguments of the method after each call."""
     method = getattr(owner, name)
 
     def watched(*args: Any, **named: Any) -> Any:

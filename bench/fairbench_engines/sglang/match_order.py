@@ -7,20 +7,21 @@ from importlib import import_module
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench_engines.sglang.requests import Req, prefix_len
+from fairbench_engines.sglang.requests import Req, cached_len
 
 POLICY = "sglang.srt.managers.schedule_policy"
 
 Original = Callable[..., Any]
 
 
-class MatchOrder:
-    """Three hooks of SGLang's SchedulePolicy, and what LiveView needs of it.
+class MatchOrderHooks:
+    """Three hooks of SGLang's SchedulePolicy, and the functions for LiveView.
 
     A hook gets the original function, then its arguments.
 
-    SGLang believes that it runs lpm or fcfs. A pass that should sort gets lpm, however long the
-    queue is (SGLang stops at 128); any other pass gets fcfs, which leaves the order unchanged.
+    SGLang runs its policy lpm in a pass that should sort, even with more than 128 waiting requests,
+    where SGLang alone stops sorting. SGLang runs its policy fcfs, which keeps the order, in every
+    other pass.
     """
 
     def __init__(self, cache_aware: bool) -> None:
@@ -31,7 +32,7 @@ class MatchOrder:
         self._queue: list[Req]
 
     def choose_policy(self, original: Original, policy: Any, name: str, tree_cache: Any) -> Any:
-        """Wrap ``_validate_and_adjust_policy``, once at start: lpm only if there is a cache."""
+        """Wrap ``_validate_and_adjust_policy``, called once at the start: lpm only with a cache."""
         if name != "fcfs":
             raise UsageError(
                 f"--schedule-policy {name} cannot be combined with FAIRBENCH_LOCAL; leave it out"
@@ -54,21 +55,21 @@ class MatchOrder:
             self._prioritize(waiting_queue)
 
     def sort(self, refresh: bool) -> list[Req]:
-        """Return the queue in match order; without ``refresh``, newcomers are only appended."""
+        """Return the queue in match order; without ``refresh``, new requests are only appended."""
         if refresh or not self._looked:
             self._sorting, self._looked = refresh, True
             self._prioritize(self._queue)
         return self._queue
 
     def unsorted(self, head: Callable[[int], list[Req]]) -> None:
-        """Let SGLang treat the head of the queue as in a pass without sorting."""
+        """Let SGLang match the head of the queue as in a pass without sorting."""
         self._sorting = False
         self._prioritize(
             head(getattr(import_module(POLICY), "WAITING_QUEUE_PREFIX_MATCH_MAX", 128))
         )
 
     def match(self, req: Req) -> int:
-        """Return how many tokens of the text to prefill are cached, at most its length - 1."""
-        # This is the match that SGLang makes before it tries to admit a request.
+        """Return the number of cached tokens of a request, at most all tokens except the last."""
+        # SGLang makes the same match before an attempt to admit the request.
         req.init_next_round_input(self._policy.tree_cache, cow_mamba=False)
-        return prefix_len(req)
+        return cached_len(req)

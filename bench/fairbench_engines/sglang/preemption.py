@@ -1,9 +1,8 @@
-"""Preemption inside SGLang: its own functions take memory back from running requests.
+"""Preemption inside SGLang: SGLang's own functions take memory back from running requests.
 
 SGLang does the same for its ``--enable-priority-scheduling`` (``PrefillAdder.preempt_to_schedule``,
-0.5.17 and 0.5.23): a request returns its part of the pass's budget, is released and leaves the
-batch, keeps its outputs, and is queued again when the pass is over. The preempted requests are our
-choice.
+0.5.17 and 0.5.23): a request returns its part of the pass's budget, is released, leaves the batch,
+keeps its outputs, and is queued again after the pass. Fairbench's scheduler chooses the requests.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from typing import Any
 
 from fairbench_engines.sglang.requests import Req, prefix_len
 
-CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a request
+CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens per request
 
 
 class Preemption:
-    """The preemptions of one SGLang scheduler. Call ``began`` before each pass."""
+    """The preemptions of one SGLang scheduler; ``began`` must be called before each pass."""
 
     def __init__(self) -> None:
-        self.taken: list[Req] = []  # requests preempted in the present pass
+        self.taken: list[Req] = []  # requests that the present pass has preempted
         self._adder: Any = None
         self._server_args: Any = None
 
@@ -36,14 +35,14 @@ class Preemption:
 
     @property
     def spent(self) -> bool:
-        """End the pass after its budget is spent: SGLang ends it at the next candidate."""
+        """Let SGLang end the pass at the next candidate, because the budget is spent."""
         state = None if self._adder is None else self._adder.budget_state()
         return state is not None and state is type(state).OTHER
 
     def take(self, req: Req) -> bool:
         """Release a running request.
 
-        Returns False if the request does not run, or if nothing is admitted at present.
+        Return False for a request that does not run, and outside an admission pass.
         """
         adder = self._adder
         batch = None if adder is None else adder.running_batch
@@ -69,10 +68,10 @@ class Preemption:
             adder.rem_total_token_offset -= tokens
 
     def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
-        """Run SGLang's own test for room (``add_one_req``) as if given requests were released.
+        """Return SGLang's own test for room (``add_one_req``), as if given requests were released.
 
-        Memory that only those requests protect from eviction is found by unlocking their prefixes
-        temporarily.
+        The prefixes of these requests are unlocked temporarily, so that the test counts their
+        memory.
         """
         adder, gone = self._adder, list(without)
         if adder is None:
@@ -93,7 +92,7 @@ class Preemption:
 
     @staticmethod
     def _freed(adder: Any, req: Req) -> float:
-        """Return the tokens a running request holds beyond its prefix, plus its reservation."""
+        """Return the tokens a request holds beyond its prefix plus the tokens it still reserves."""
         # 0.5.17 stores the prefix length in the request itself.
         protected = getattr(req.kv, "cache_protected_len", None)
         protected = req.cache_protected_len if protected is None else protected

@@ -1,4 +1,4 @@
-"""Supported releases and options of SGLang, and the proof that the hooks fit."""
+"""Supported releases and options of SGLang, and checks that the hooks fit."""
 
 from __future__ import annotations
 
@@ -8,53 +8,45 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.plugin_releases import check_function, check_release, installed
+from fairbench.hardware.engine_params import releases_from
+from fairbench.live.plugin_config import check_function, check_release, installed
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
+from fairbench.schedulers.ranks import ranks_of
+from fairbench.schedulers.registry import local_class
 
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")  # oldest first
-EVICTING = ("0.5.23",)  # releases that support an eviction policy
+EVICTING = ("0.5.23",)  # releases in which fairbench's eviction policies work
 DISTRIBUTIONS = ("sglang",)
 
 
-class Off(NamedTuple):
-    """The value of a flag that leaves an unsupported feature off, and why it is unsupported."""
+class OffFlag(NamedTuple):
+    """The value of a flag that leaves an unsupported feature off, and the reason."""
 
     value: Any
     why: str
 
 
-RANKS = (
-    "each rank has its own queue, so credits and deficits would be counted per rank; start more "
-    "servers instead"
+TOGETHER = (
+    "its ranks wait for each other in every step, and the plugin was never tried there; use "
+    "--dp-size alone, or start more servers"
 )
-SEES_NO_QUEUE = "prefill and decode servers keep requests in queues that the plugin does not see"
+HAS_NO_CLIENTS = "an encoder serves images in order of arrival and does not know their clients"
 OFF = {
-    "dp_size": Off(1, RANKS),
-    "enable_dp_attention": Off(False, RANKS),
-    "disaggregation_mode": Off("null", SEES_NO_QUEUE),
-    "encoder_only": Off(False, SEES_NO_QUEUE),
-    "language_only": Off(False, SEES_NO_QUEUE),
-    "enable_hierarchical_cache": Off(
-        False, "the time that loads a prefix from host memory is charged to no client"
+    "enable_dp_attention": OffFlag(False, TOGETHER),
+    "attn_dp_size": OffFlag(1, TOGETHER),
+    "encoder_only": OffFlag(False, HAS_NO_CLIENTS),
+    "enable_lmcache": OffFlag(
+        False, "LMCache replaces SGLang's prefix tree, and the plugin is not tested with its tree"
     ),
-    "enable_lmcache": Off(
-        False, "the time that loads a prefix from host memory is charged to no client"
-    ),
-    "dllm_algorithm": Off(None, "diffusion models admit requests without asking the scheduler"),
-    "lora_drain_wait_threshold": Off(
-        0.0, "SGLang would pass over adapters by its clock, whatever the scheduler chooses"
-    ),
-    "enable_lora_overlap_loading": Off(
-        False, "SGLang would pass over adapters by its clock, whatever the scheduler chooses"
-    ),
+    "dllm_algorithm": OffFlag(None, "diffusion models admit requests without asking the scheduler"),
 }
 
 
 class Hook(NamedTuple):
     """A hook around one of SGLang's functions, with the names of its first parameters.
 
-    The names exclude ``self``, unless the function is ``static``.
+    The names do not include ``self``, unless the function is ``static``.
     """
 
     method: Callable[..., Any]
@@ -67,7 +59,7 @@ class Hook(NamedTuple):
 
 
 def check_version() -> str:
-    """Return the installed SGLang's version. Raises UsageError unless it is supported."""
+    """Return the version of the installed SGLang. Raises UsageError for an unsupported version."""
     found = installed(DISTRIBUTIONS)
     check_release("SGLang", found, SUPPORTED)
     return found
@@ -76,7 +68,7 @@ def check_version() -> str:
 def check_evicting() -> str:
     """Return the installed SGLang's version.
 
-    Raises UsageError if policies cannot evict in this version.
+    Raises UsageError for a version without support of eviction policies.
     """
     found = check_version()
     release = found.partition("+")[0]
@@ -88,27 +80,48 @@ def check_evicting() -> str:
     return found
 
 
+def check_policy(policy: str) -> None:
+    """Raise UsageError if the installed SGLang lacks the scheduling policy ``policy``."""
+    found, since = installed(DISTRIBUTIONS), local_class(policy).sglang_since
+    having = releases_from(since or SUPPORTED[0])
+    if found.partition("+")[0] in set(SUPPORTED) - set(having):
+        raise UsageError(
+            f"SGLang {found} has no schedule_policy {policy!r}; install {' or '.join(having)}"
+        )
+
+
 def check_target(target: str, expected: tuple[str, ...]) -> None:
-    """Raise UsageError unless SGLang has this method and its parameters begin with those."""
+    """Raise UsageError unless SGLang has the method, with parameters that begin as ``expected``."""
     check_function("SGLang", target, expected)
 
 
 def require_applied(targets: Iterable[str]) -> None:
-    """Raise RunFailed unless SGLang has wrapped every method: it only logs a failure to do so."""
+    """Raise RunFailed unless SGLang has wrapped every method, since SGLang only logs failures."""
     for target in targets:
         if not hasattr(pkgutil.resolve_name(target), "__wrapped__"):
             raise RunFailed(f"SGLang did not apply fairbench's hook around {target}")
 
 
+def dp_rank_of(scheduler: Any) -> int:
+    """Return the data-parallel rank of a SGLang scheduler, in any supported release."""
+    owner = scheduler
+    for _ in range(2):
+        if hasattr(owner, "dp_rank"):
+            return int(owner.dp_rank or 0)
+        owner = getattr(owner, "ps", None)
+    context = import_module("sglang.srt.runtime_context")
+    return int(context.get_parallel().dp_rank or 0)
+
+
 def resolved(server_args: Any) -> Any:
-    """Return the server's arguments as SGLang has resolved them; a release may keep them apart."""
+    """Return the server's arguments after SGLang's resolution, in any supported release."""
     if not hasattr(server_args, "_resolved_overrides"):
         return server_args
     return import_module("sglang.srt.arg_groups.overrides").resolving_view(server_args)
 
 
 def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool = False) -> None:
-    """Raise UsageError if this server is started with something unsupported.
+    """Raise UsageError for a server with an unsupported argument.
 
     ``measures`` is true if admission depends on the times of the server's steps.
     """
@@ -118,12 +131,14 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
             raise UsageError(
                 f"{_given(name, value)} is not supported with FAIRBENCH_LOCAL: {off.why}"
             )
+    if getattr(server_args, "dp_size", 1) > 1:
+        _check_ranks(server_args, scheduler)
     if getattr(server_args, "enable_priority_scheduling", False):
         _refuse("--enable-priority-scheduling", unfit_for_classes(scheduler))
-    if getattr(server_args, "speculative_algorithm", None) and scheduler.preempts:
-        _refuse("--speculative-algorithm", f"{scheduler.name} preempts")
-    # Ranks have separate clocks but must make equal decisions.
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
+    if (mode := getattr(server_args, "disaggregation_mode", "null")) != "null":
+        _check_disaggregated(server_args, mode, scheduler, refuses=refuses)
+    # Tensor-parallel ranks have separate clocks and must make equal decisions.
     if refuses or scheduler.preempts or scheduler.reads_clock:
         _one_rank(server_args, f"for {scheduler.name}, which decides by the clock of each rank")
     if measures:
@@ -134,16 +149,45 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
         )
 
 
+def _check_ranks(server_args: Any, scheduler: LocalScheduler) -> None:
+    """Raise UsageError unless the data-parallel ranks can exchange charges."""
+    flag = f"--dp-size {server_args.dp_size}"
+    if ranks_of(scheduler) is not None:
+        why = "because the processes of a rank would hear of other ranks at different times"
+        _one_rank(server_args, f"with {flag} and {scheduler.name}, {why}")
+    if getattr(server_args, "nnodes", 1) > 1:
+        _refuse(flag, "the ranks exchange charges in the memory of one host", "--nnodes")
+    if getattr(server_args, "enable_priority_scheduling", False):
+        why = "each class of priority has accounts of its own, which ranks do not exchange"
+        _refuse(flag, why, "--enable-priority-scheduling")
+
+
+def _check_disaggregated(
+    server_args: Any, mode: str, scheduler: LocalScheduler, *, refuses: bool
+) -> None:
+    flag = f"--disaggregation-mode {mode}"
+    if refuses:
+        _refuse(flag, f"the other server would wait for a request that {scheduler.name} refuses")
+    if scheduler.preempts:
+        _refuse(flag, f"{scheduler.name} preempts, and prompts and outputs run on separate servers")
+    if getattr(server_args, "pp_size", 1) > 1:
+        _refuse(flag, "the stages of a pipeline agree on an order of their own", "--pp-size")
+    if getattr(server_args, "dp_size", 1) > 1:
+        _refuse(flag, "the plugin was never tried with ranks of such servers", "--dp-size")
+
+
 def check_eviction(server_args: Any, policy: str | None) -> None:
-    """Raise UsageError if a server cannot evict by a policy, or its ranks would differ."""
+    """Raise UsageError if a server cannot evict by a policy, or if its ranks would differ."""
     if policy is None:
         return
     for name, why in (
         ("disable_radix_cache", "leaves nothing to evict"),
+        ("disaggregation_mode", "keeps prompts for another server, which the policy does not see"),
+        ("enable_hierarchical_cache", "moves prefixes to the host, which the policy does not see"),
         ("speculative_algorithm", "takes memory for drafts, which the policy does not see"),
         ("is_embedding", "loses the clients of requests"),
     ):
-        if value := getattr(server_args, name, None):
+        if (value := getattr(server_args, name, None)) and value != "null":
             _refuse(_given(name, value), f"it {why}", f"eviction {policy}")
     if policy == "retention":
         _one_rank(server_args, f"for eviction {policy}, which reads the clock of each rank")
@@ -156,7 +200,7 @@ def _one_rank(server_args: Any, why: str) -> None:
 
 
 def _given(name: str, value: Any) -> str:
-    """Return a flag as it is given."""
+    """Return a flag with its value, as a user writes both."""
     flag = "--" + name.replace("_", "-")
     return flag if value is True else f"{flag} {value}"
 

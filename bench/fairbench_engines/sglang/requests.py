@@ -1,51 +1,96 @@
-"""Facts of SGLang's requests, in every release that the plugin fits."""
+"""Facts of SGLang's requests, in every supported release."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from itertools import compress
+from operator import attrgetter
 from typing import Any
 
-from fairbench.live.headers import DEFAULT_CLIENT, HEALTH
+from fairbench.live.headers import DEFAULT_CLIENT, HEALTH, ROUTING_KEY
 
 Req = Any  # SGLang's request
+OUTPUT_IDS, FINISHED_REASON = attrgetter("output_ids"), attrgetter("finished_reason")
 HEALTH_RID = "HEALTH_CHECK"  # the beginning of the ids of SGLang's own requests
 
 
 def client_of(req: Req) -> str:
-    """Return a request's tagged client; SGLang's own health checks have a separate client."""
+    """Return the client in a request's tag; SGLang's health checks have a separate client."""
     if str(getattr(req, "rid", "")).startswith(HEALTH_RID):
         return HEALTH
     return req.routing_key or DEFAULT_CLIENT
 
 
+def keep_key(original: Callable[..., Any], batch: Any, index: Any) -> Any:
+    """Wrap ``GenerateReqInput.__getitem__``: each prompt and choice of a request keeps the client.
+
+    SGLang copies ``session_id``, but not ``routing_key``.
+    """
+    one = original(batch, index)
+    one.routing_key = batch.routing_key
+    return one
+
+
+def read_key(
+    original: Callable[..., Any], manager: Any, obj: Any, request: Any = None, *args: Any, **n: Any
+) -> Any:
+    """Wrap ``generate_request``: take the client from the header, also for ``/v1/responses``."""
+    if request is not None and getattr(obj, "routing_key", "") is None:
+        obj.routing_key = request.headers.get(ROUTING_KEY)
+    return original(manager, obj, request, *args, **n)
+
+
 def session_of(req: Req) -> str | None:
-    """Return the session that the caller has named for a request, None without one."""
+    """Return the session in a request, None for a request without a session."""
     named: str | None = getattr(req, "session_id", None)
     session = getattr(req, "session", None)
     return named or getattr(session, "session_id", None)
 
 
 def context_of(req: Req) -> int:
-    """Return the tokens of prompt and output so far."""
+    """Return the number of tokens of the prompt and the present output."""
     return len(req.origin_input_ids) + len(req.output_ids)
 
 
+def ended_of(reqs: Collection[Req]) -> list[Req]:
+    """Return the requests that have finished or were aborted."""
+    return list(compress(reqs, map(FINISHED_REASON, reqs)))
+
+
 def outputs_of(req: Req) -> int:
-    """Return the output tokens of a request, without drafts that were accepted after its end."""
+    """Return the number of output tokens, without drafts accepted after the end of the output."""
     length = len(req.output_ids)
     return length if req.finished_len is None else min(length, req.finished_len)
 
 
 def prefix_len(req: Req) -> int:
-    """Return a matched request's cached tokens; 0.5.17 stores their indices instead."""
+    """Return the number of a matched request's cached tokens; SGLang 0.5.17 stores indices."""
     length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
     return length
 
 
+def cached_len(req: Req) -> int:
+    """Return a matched request's cached tokens, on the GPU or in the cache of the host.
+
+    SGLang loads the host's tokens at the admission of the request, and then counts the tokens as
+    prefix.
+    """
+    return prefix_len(req) + int(getattr(req, "host_hit_length", 0))
+
+
+def loaded_len(req: Req) -> int:
+    """Return the prefix tokens that SGLang loads from the host's cache at a request's admission.
+
+    SGLang 0.5.17 counts the tokens that were found in the host's cache.
+    """
+    return int(getattr(req, "host_loaded_length", getattr(req, "host_hit_length", 0)))
+
+
 def ids_of(req: Req) -> Any:
-    """Return the token ids of all that would be prefilled."""
+    """Return the token ids that a prefill of the request would compute."""
     return req.origin_input_ids + req.output_ids if req.output_ids else req.origin_input_ids
 
 
 def namespace_of(owner: Any) -> tuple[Any, Any]:
-    """Return the key that separates equal tokens in the cache, of a request or a key."""
+    """Return the key that separates equal tokens in the cache, for a request or a cache key."""
     return getattr(owner, "extra_key", None), getattr(owner, "cache_salt", None) or None

@@ -1,4 +1,4 @@
-"""SGLang's waiting queue and running batch as a scheduler sees them.
+"""Views of SGLang's waiting queue and running batch for schedulers.
 
 The queue is a LiveView, or a KeptView where SGLang's prefix tree is watched.
 """
@@ -14,15 +14,15 @@ from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_
 from fairbench_engines.home import Tracked
 from fairbench_engines.kept_matches import EngineQueue
 from fairbench_engines.sglang.kept_tree import KeptTree
-from fairbench_engines.sglang.match_order import MatchOrder
+from fairbench_engines.sglang.match_order import MatchOrderHooks
 from fairbench_engines.sglang.preemption import CLIP_MAX_NEW_TOKENS
 from fairbench_engines.sglang.requests import Req, ids_of, namespace_of
 
 
 class ArmedQueue(list[Req]):
-    """A list that, once armed, is iterated over once in the order a scheduler selects.
+    """A list that, after ``arm``, is iterated over once in the order that the scheduler selects.
 
-    SGLang admits with ``for req in self.waiting_queue``: no hook is needed inside that loop.
+    SGLang admits in the loop ``for req in self.waiting_queue``, which therefore needs no hook.
     """
 
     armed: Iterator[Req] | None = None
@@ -33,7 +33,7 @@ class ArmedQueue(list[Req]):
 
 
 class LiveView(QueueView):
-    """A WaitingView of the waiting requests in ``ours``, by SGLang's requests in ``tracked``.
+    """A WaitingView of the requests in ``ours``; ``tracked`` maps SGLang's requests to these.
 
     ``sort(refresh)`` returns the queue in SGLang's match order; ``match(req)`` returns a request's
     cached tokens.
@@ -54,7 +54,8 @@ class LiveView(QueueView):
         self._ours = ours
 
     def match_order(self, *, refresh: bool = True) -> ListScan:
-        ordered = map(self._tracked.get, self._sort(refresh))  # some requests may not be ours
+        # some of SGLang's requests may be unknown to the plugin
+        ordered = map(self._tracked.get, self._sort(refresh))
         return ListScan([tracked.request for tracked in ordered if tracked is not None], self)
 
     def matched_tokens(self, request: Request) -> int:
@@ -65,7 +66,7 @@ class LiveView(QueueView):
         self.enter(request)
 
     def end_pass(self) -> None:
-        """Do nothing: admitted requests have left."""
+        """Do nothing, because admitted requests have already left the view."""
 
 
 class KeptView(EngineQueue):
@@ -75,7 +76,7 @@ class KeptView(EngineQueue):
         self,
         tree: KeptTree,
         running: RunningView,
-        order: MatchOrder,
+        order: MatchOrderHooks,
         ours: Mapping[Request, Tracked],
     ) -> None:
         super().__init__(tree, running, lambda request: order.match(ours[request].theirs))
@@ -93,8 +94,8 @@ class KeptView(EngineQueue):
         self.wait(request, ids, most=most, apart=None if apart == (None, None) else apart)
 
 
-class LiveBatch:
-    """A RunningView of the batch of the last ``look``; it shows the requests in ``tracked``.
+class SGLangLiveBatch:
+    """A RunningView of the batch given to the last ``look``, with the requests in ``tracked``.
 
     ``would_fit(request, reqs)`` is the view's test, on SGLang's own requests.
     """
@@ -107,8 +108,8 @@ class LiveBatch:
         self._batch: Any = None
         self._scheduler: Any = None
 
-    def look(self, batch: Any, scheduler: Any = None) -> None:
-        """Use this batch from now on, in this SGLang scheduler or the previous one."""
+    def show_batch(self, batch: Any, scheduler: Any = None) -> None:
+        """Show the given batch, in the given SGLang scheduler or in the previous scheduler."""
         self._batch, self._scheduler = batch, scheduler or self._scheduler
 
     @property

@@ -1,8 +1,8 @@
 """vLLM's API server, whose metrics include the counters of its engine core.
 
-``python -m fairbench_engines.vllm --model MODEL`` with the arguments of ``vllm serve``. Both
-are separate processes, so the counters need a shared folder, known before either imports
-prometheus_client.
+``python -m fairbench_engines.vllm --model MODEL`` with the arguments of ``vllm serve``. Server and
+engine core are separate processes, so the counters need a shared folder, known before either
+imports prometheus_client.
 """
 
 from __future__ import annotations

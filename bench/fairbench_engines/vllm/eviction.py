@@ -14,8 +14,7 @@ from typing import Any
 
 from fairbench.core import Request
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import PluginConfig
-from fairbench.live.plugin_releases import check_function
+from fairbench.live.plugin_config import PluginConfig, check_function
 from fairbench.schedulers.setup import Setup
 from fairbench_engines.mirrored_cache import UNKNOWN, claiming, held_by_client
 from fairbench_engines.vllm.mirrored_blocks import HashNode, MirroredBlocks
@@ -39,7 +38,7 @@ Theirs = Any  # a block of vLLM, or a request of vLLM
 
 
 @dataclass(slots=True)
-class Holding:
+class VLLMHolding:
     """A running request, and the end of what is stored of its prompt and outputs."""
 
     request: Request
@@ -79,8 +78,8 @@ class BlockEviction:
         policy, size = config.build_eviction(), self._size
         policy.prepare(Setup(config.clients, config.weights, blocks * size))
         self.mirror = MirroredBlocks(blocks, size, policy, self._now_s, self._overwrite)
-        self._held: dict[str, Holding] = {}  # name of vLLM's request -> its blocks
-        self._taking = self._unknown = Holding(UNKNOWN, self.mirror.root)
+        self._held: dict[str, VLLMHolding] = {}  # name of vLLM's request -> its blocks
+        self._taking = self._unknown = VLLMHolding(UNKNOWN, self.mirror.root)
 
     def residency(self) -> Mapping[str, float]:
         return held_by_client(self.mirror.residency)
@@ -97,12 +96,12 @@ class BlockEviction:
         self._held.pop(name, None)
 
     @contextmanager
-    def _for(self, name: str) -> Iterator[Holding]:
+    def _for(self, name: str) -> Iterator[VLLMHolding]:
         """Let this request use and take blocks."""
         if (mine := self._held.get(name)) is None:
             known = self._config.clients
             request = claiming(self._request_of(name) or UNKNOWN, known)
-            mine = self._held[name] = Holding(request, self.mirror.root)
+            mine = self._held[name] = VLLMHolding(request, self.mirror.root)
         self._taking = mine
         try:
             yield mine

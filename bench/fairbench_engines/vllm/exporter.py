@@ -58,5 +58,6 @@ def exporter_of(
     }
     proof = Gauge(PROOF, "The scheduler that runs", list(labels), multiprocess_mode="mostrecent")
     proof.labels(**labels).set(1)
-    Gauge(LIMIT, "Requests that run at once", multiprocess_mode="mostrecent").set(most_running)
+    # the sum over the server's data-parallel ranks
+    Gauge(LIMIT, "Requests that run at once", multiprocess_mode="sum").set(most_running)
     return exporter

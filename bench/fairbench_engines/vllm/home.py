@@ -5,34 +5,61 @@ vLLM admits by peeking at the head of its queue: our scheduler names the head.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.live.headers import DEFAULT_CLIENT
-from fairbench.live.ledger import FIRST_TOKEN, Ledger
+from fairbench.live.ledger import Ledger
 from fairbench.live.plugin_config import PluginConfig
-from fairbench.live.step_times import Decode, Prompt
-from fairbench.schedulers.drive import Preempt, Selection, resume, start
+from fairbench.schedulers.by_class import ByClass
+from fairbench.schedulers.drive import Preempt, Selection, first_candidate, next_candidate
 from fairbench.schedulers.load_cap import step_units
-from fairbench.schedulers.token_pages import segments_of
+from fairbench.schedulers.token_pages import prompt_apart
 from fairbench_engines.home import EngineHome, Theirs, Tracked, request_of
-from fairbench_engines.vllm.views import BlockQueue, KeptBlocks, LiveBatch, LiveQueue
+from fairbench_engines.step_times import Decode, PromptPart
+from fairbench_engines.vllm.views import (
+    REQUEST_ID,
+    BlockQueue,
+    KeptBlocks,
+    LiveQueue,
+    VLLMLiveBatch,
+    apart_of,
+)
+
+# The second has memory into which a connector loads its prefix. vLLM runs such requests before all
+# others, without our queue.
+ADMITTED = ("RUNNING", "WAITING_FOR_REMOTE_KVS")
+NEW_TOKEN_IDS = attrgetter("new_token_ids")
 
 
-class Part(NamedTuple):
-    """A request's part of a step: ``tokens`` computed up to ``end`` of prompt and outputs."""
+class StepPart(NamedTuple):
+    """A request's part of a step: ``tokens`` computed up to ``end`` of prompt and outputs.
+
+    A request that is ``decoding`` computes its last token, and drafts of the next ones.
+    """
 
     name: str
     end: int
     tokens: int
+    decoding: bool
 
 
-class Home(EngineHome):
+def session_of(theirs: Theirs) -> str | None:
+    """Return the session that the body of a request names in ``vllm_xargs``, None without one.
+
+    vLLM's ``session_id`` names the client.
+    """
+    told = getattr(theirs.sampling_params, "extra_args", None) or {}
+    return told.get("session_id")
+
+
+class VLLMHome(EngineHome):
     """The host of a scheduler, used as the ``RequestQueue`` of vLLM's scheduler.
 
     ``engine`` is vLLM's scheduler. Its ``is_full()`` returns whether it could not admit any
-    request.
+    request, and its ``has_slot(theirs)`` whether the adapter of one can be loaded.
     """
 
     view: LiveQueue | BlockQueue
@@ -42,7 +69,7 @@ class Home(EngineHome):
     ) -> None:
         super().__init__(config, ledger)
         self._engine = engine
-        batch = LiveBatch(engine, self._tracked)
+        batch = VLLMLiveBatch(engine, self._tracked)
         if kept is not None:
             self.view = BlockQueue(kept, batch, self._matched, self._ours)
         else:
@@ -83,66 +110,70 @@ class Home(EngineHome):
         if tracked is None:
             tracked = self._track(theirs, now_s)
             self.ledger.count("arrivals", tracked.request.client)
-            self.scheduler.on_arrival(tracked.request, self.view, now_s)
+            self._arrive(tracked.request, now_s)
         else:  # a session continues: its request has stopped running, and waits again
+            tracked.produced = min(tracked.produced, theirs.num_output_tokens)  # part of the prompt
             self.cap.leave(tracked.request)
-            self.scheduler.on_retract(tracked.request, self.view, now_s)
-        self.view.take_in(tracked.request)
+            self._arrive(tracked.request, now_s, again=True)
+        self._take_in(tracked.request)
 
     def _track(self, theirs: Theirs, now_s: float) -> Tracked:
         ids = theirs.prompt_token_ids or [0] * theirs.num_prompt_tokens
         tag, number = theirs.session_id or DEFAULT_CLIENT, next(self._numbers)
-        request = request_of(tag, ids, theirs.max_tokens, number, now_s, theirs.priority)
-        tracked = self._ours[request] = Tracked(request, theirs, request.prompt)
+        priority, session = theirs.priority, session_of(theirs)
+        request = request_of(tag, ids, theirs.max_tokens, number, now_s, priority, session)
+        prompt = prompt_apart(ids, apart_of(theirs))
+        tracked = self._ours[request] = Tracked(request, theirs, prompt)
         self._tracked[theirs.request_id] = tracked
         return tracked
+
+    def _take_in(self, request: Request, *, first: bool = False) -> None:
+        self.view.take_in(request, first=first)
+        if isinstance(self.scheduler, ByClass):
+            self.scheduler.requeue(request, first=first)
+
+    def _leave(self, request: Request) -> None:
+        self.view.leave(request)
+        if isinstance(self.scheduler, ByClass):
+            self.scheduler.leave_class(request)
 
     def prepend_request(self, theirs: Theirs) -> None:
         """Take back a running request that lost its memory."""
         tracked = self._tracked[theirs.request_id]
         self.ledger.count("retractions", tracked.request.client)
         self.cap.leave(tracked.request)
-        tracked.prompt = segments_of(theirs.all_token_ids)
+        tracked.prompt = prompt_apart(theirs.all_token_ids, apart_of(theirs))
         self._lost.append(tracked)
-        self.scheduler.on_retract(tracked.request, self.view, self._engine.now_s())
-        self.view.take_in(tracked.request, first=True)
+        self._arrive(tracked.request, self._engine.now_s(), again=True)
+        self._take_in(tracked.request, first=True)
 
     def prepend_requests(self, requests: Iterable[Theirs]) -> None:
         """Take back requests that vLLM skipped for its own reason, the last one first."""
         self._close_pass()
         for theirs in requests:
-            self.view.take_in(self._tracked[theirs.request_id].request, first=True)
+            self._take_in(self._tracked[theirs.request_id].request, first=True)
 
     def remove_request(self, theirs: Theirs) -> None:
         """Remove an aborted request. A request that does not wait is ignored."""
         tracked = self._tracked.get(theirs.request_id)
         if tracked is not None and tracked.request in self.view:
-            self.view.leave(tracked.request)
+            self._leave(tracked.request)
 
     def remove_requests(self, requests: Iterable[Theirs]) -> None:
         for theirs in requests:
             self.remove_request(theirs)
 
-    def produced(self, names: Iterable[str]) -> None:
-        """Account the new output tokens of the named requests; unknown requests are ignored."""
-        by_client: dict[str, int] = {}
-        for name in names:
-            if (tracked := self._tracked.get(name)) is None:
-                continue
-            total: int = tracked.theirs.num_output_tokens
-            new, tracked.produced = total - tracked.produced, total
-            if new > 0:  # an input stream has fewer: its outputs have become part of the prompt
-                client = tracked.request.client
-                if new == total:
-                    self.ledger.waited(FIRST_TOKEN, tracked.request)
-                by_client[client] = by_client.get(client, 0) + new
-                if self.scheduler.per_request_tokens:
-                    self.scheduler.on_request_tokens(tracked.request, new)
-        for client, new in by_client.items():
-            self.ledger.count("output_tokens", client, new)
-            self.scheduler.on_tokens(client, new)
+    def produced(self, outputs: Collection[Any]) -> None:
+        """Account the new output tokens of a step; ``outputs`` are vLLM's EngineCoreOutput."""
+        self._produce(map(REQUEST_ID, outputs), map(len, map(NEW_TOKEN_IDS, outputs)))
 
-    def took(self, started_s: float, ended_s: float, parts: list[Part]) -> None:
+    def last_output(self, theirs: Theirs) -> None:
+        """Account the output tokens of a request that ends, which no output shows yet."""
+        if (tracked := self._tracked.get(theirs.request_id)) is not None:
+            new = theirs.num_output_tokens - tracked.produced
+            self._produce([theirs.request_id], [new])
+
+    def took(self, started_s: float, ended_s: float, parts: list[StepPart]) -> None:
         """Account a step's time to its requests before the step's results, and fit the costs.
 
         A step that was scheduled during another one took the time since that one ended.
@@ -150,25 +181,25 @@ class Home(EngineHome):
         started_s, self._ended_s = max(started_s, self._ended_s), ended_s
         if self._times is not None:
             self._times.step(started_s, ended_s, *self._split(parts))
-        chunks = [(end - tokens, tokens) for _, end, tokens in parts if tokens > 1]
         if self.costs is None or not parts:
             return
+        chunks = [(one.end - one.tokens, one.tokens) for one in parts if not one.decoding]
         if chunks:  # the time of such a step is attributed to its prompts
             self.costs.observe_prefill(chunks, ended_s - started_s)
         else:
-            context = sum(end for _, end, _ in parts)
+            context = sum(one.end for one in parts)
             self.costs.observe_decode(len(parts), context, ended_s - started_s)
 
-    def _split(self, parts: list[Part]) -> tuple[list[Prompt], list[Decode]]:
+    def _split(self, parts: list[StepPart]) -> tuple[list[PromptPart], list[Decode]]:
         prompts, decoding = [], []
-        for name, end, tokens in parts:
+        for name, end, tokens, decodes in parts:
             if (one := self._tracked.get(name)) is None:
                 continue
-            if tokens == 1 and one.produced:
+            if decodes:
                 decoding.append(Decode(one.request, end))
             else:
                 complete = end >= one.theirs.num_tokens
-                prompts.append(Prompt(one.request, end - tokens, tokens, complete))
+                prompts.append(PromptPart(one.request, end - tokens, tokens, complete))
         return prompts, decoding
 
     def _matched(self, request: Request) -> int:
@@ -181,11 +212,12 @@ class Home(EngineHome):
 
     def begin_pass(self) -> None:
         self._in_pass, self.now_s = True, self._engine.now_s()
+        self.look(self.now_s)
         lost, self._lost = self._lost, []
         for tracked in lost:  # a step in flight may have given one of them a token
             ids = tracked.theirs.all_token_ids
             if tracked.request in self.view and len(ids) > prompt_tokens(tracked.prompt):
-                tracked.prompt = segments_of(ids)
+                tracked.prompt = prompt_apart(ids, apart_of(tracked.theirs))
                 self.view.grown(tracked.request)
 
     def __bool__(self) -> bool:
@@ -209,22 +241,25 @@ class Home(EngineHome):
                 return None
             self.cap.learn(step_units(self.costs))
             self._selection = self.scheduler.select(self.view, self.now_s)
-            found = start(self._selection)
+            found = first_candidate(self._selection)
         else:
-            found = resume(self._selection, True)
+            found = next_candidate(self._selection, True)
         while found is not None:
             # vLLM preempts by itself, see ``limits``.
-            if not isinstance(found, Preempt) and self.cap.has_room(found):
+            if not isinstance(found, Preempt) and self._has_room(found):
                 return self._ours[found]
-            found = resume(self._selection, False)
+            found = next_candidate(self._selection, False)
         return None
+
+    def _has_room(self, request: Request) -> bool:
+        return self.cap.has_room(request) and self._engine.has_slot(self._ours[request].theirs)
 
     def pop_request(self) -> Theirs:
         """Remove the head from the queue; vLLM runs it, or puts it back after the pass."""
         theirs = self.peek_request()
         assert self._candidate is not None
         self._popped, self._candidate = self._candidate, None
-        self.view.leave(self._popped.request)
+        self._leave(self._popped.request)
         return theirs
 
     def _settle(self) -> None:
@@ -232,9 +267,10 @@ class Home(EngineHome):
         popped, self._popped = self._popped, None
         if popped is None:
             return
-        if popped.theirs.status.name == "RUNNING":
-            theirs = popped.theirs
-            self._admit(popped, theirs.num_tokens - theirs.num_computed_tokens)
+        theirs = popped.theirs
+        if theirs.status.name in ADMITTED:
+            # of a whole prompt that a connector loads, vLLM computes the last token again
+            self._admit(popped, max(theirs.num_tokens - theirs.num_computed_tokens, 1))
         elif self._selection is not None:  # passed over, so the scheduler starts again
             self._selection.close()
             self._selection = None
@@ -249,7 +285,7 @@ class Home(EngineHome):
         self._settle()
         if self._selection is not None:
             if self._candidate is not None:  # there was no room for the request
-                resume(self._selection, False)
+                next_candidate(self._selection, False)
             self._selection.close()
         self._selection = self._candidate = None
         self._over = False

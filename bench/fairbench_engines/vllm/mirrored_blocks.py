@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fairbench.core import PS_PER_S, Request
+from fairbench.core import Request
+from fairbench.engine.client_cache import Claims
 from fairbench.schedulers.eviction.policy import Access, EvictionPolicy
-from fairbench.sim.engine.cache_claims import Claims
 from fairbench_engines.mirrored_cache import OTHERS, LiveMemoryLog
 
 Theirs = Any  # vLLM's block
@@ -84,9 +84,7 @@ class MirroredBlocks:
         overwrite: Callable[[Theirs], None],
     ) -> None:
         self.root = HashNode(None, b"", 0)
-        self.policy = policy
-        self._log = LiveMemoryLog(now_s)
-        self.claims: Claims[HashNode] = Claims(policy, self._log, self, OTHERS)
+        self.claims: Claims[HashNode] = Claims(policy, LiveMemoryLog(now_s), self, OTHERS)
         self.residency = self.claims.residency
         self._size = size
         self._blank = blocks
@@ -119,8 +117,7 @@ class MirroredBlocks:
             if not block.users:
                 self.residency.pin(node.holders, self._size)
             block.users += 1
-        self.policy.on_start(request)
-        self.claims.claim(node, request.client)
+        self.claims.start(node, request)
         return node
 
     def store(self, node: HashNode, hashes: Iterable[bytes], blocks: Iterable[Theirs]) -> HashNode:
@@ -142,8 +139,7 @@ class MirroredBlocks:
 
     def retain(self, node: HashNode, request: Request) -> None:
         """Mirror the end of a request whose path ends at ``node``."""
-        keep_s = self.policy.on_finish(request, self._log.now_ps / PS_PER_S)
-        self.claims.retain(node, request.client, keep_s)
+        self.claims.finish(node, request)
 
     def give_back(self, blocks: Iterable[Theirs]) -> None:
         """Mirror blocks that a request no longer needs, in the order in which vLLM reuses them."""

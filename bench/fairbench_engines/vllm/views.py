@@ -8,19 +8,27 @@ a block, or an earlier hash loses its last block.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from itertools import compress, repeat
+from operator import attrgetter
 from typing import Any
 
 from fairbench.core import Request
 from fairbench.schedulers.list_view import ListScan, ListView, QueueView
+from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
 from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
-from fairbench_engines.home import Tracked
+from fairbench_engines.home import REQUEST, Theirs, Tracked
 from fairbench_engines.kept_matches import EngineQueue, KeptMatches, Match, Spot
+
+REQUEST_ID, COMPUTED_TOKENS, ALL_TOKENS, PROMPT_TOKENS, OUTPUT_TOKENS = map(
+    attrgetter,
+    ("request_id", "num_computed_tokens", "num_tokens", "num_prompt_tokens", "num_output_tokens"),
+)
 
 # length of the end of a key in vLLM's map of blocks; the block's hash comes before it
 GROUP_BYTES = 4
 
 
-class LiveBatch:
+class VLLMLiveBatch:
     """A RunningView of the running requests of a vLLM scheduler.
 
     A vLLM scheduler reserves no memory for outputs.
@@ -39,10 +47,13 @@ class LiveBatch:
         return len(self._scheduler.running)
 
     def __iter__(self) -> Iterator[Running]:
-        for theirs in list(self._scheduler.running):
-            if (one := self._tracked.get(theirs.request_id)) is not None:
-                held: int = min(theirs.num_computed_tokens, theirs.num_tokens)
-                yield Running(one.request, theirs.num_output_tokens, held, 0)
+        # Hundreds of requests are read in each step, so functions in C go through them.
+        running = self._scheduler.running
+        known = list(map(self._tracked.get, map(REQUEST_ID, running)))
+        theirs = list(compress(running, known))
+        held = map(min, map(COMPUTED_TOKENS, theirs), map(ALL_TOKENS, theirs))
+        requests = map(REQUEST, filter(None, known))
+        return map(Running, requests, map(OUTPUT_TOKENS, theirs), held, repeat(0))
 
     def load(self, client: str) -> ClientLoad:
         return client_load(self, client)
@@ -81,20 +92,15 @@ class LiveQueue(QueueView):
 
     def take_in(self, request: Request, *, first: bool = False) -> None:
         """Append an arrival, or put a preempted or skipped request ``first``."""
-        if first:
-            self._enter_first(request)
-        else:
-            self.enter(request)
+        (self.enter_first if first else self.enter)(request)
 
     def enter(self, request: Request) -> None:
         super().enter(request)
         if self._by_match is not None:
             self._by_match.enter(request)
 
-    def _enter_first(self, request: Request) -> None:
-        mine = self._of_client.pop(request.client, {})
-        self._of_client = {request.client: {request: None, **mine}, **self._of_client}
-        self._requests = {request: None, **self._requests}
+    def enter_first(self, request: Request) -> None:
+        super().enter_first(request)
         if self._by_match is not None:
             self._by_match.enter_first(request)
 
@@ -174,6 +180,21 @@ class KeptBlocks(KeptMatches):
                 del self._through[part]
 
 
+def apart_of(theirs: Theirs) -> Hashable:
+    """Return what separates equal first tokens in vLLM's cache, None for nothing.
+
+    The keys are the adapter, the salt, and images and embeddings, whose tokens are only
+    placeholders.
+    """
+    adapter = theirs.lora_request and theirs.lora_request.lora_name
+    embedded = None if theirs.prompt_embeds is None else theirs.request_id
+    images = [
+        one.identifier for one in theirs.mm_features if one.mm_position.offset < IN_BATCH_TOKENS
+    ]
+    parts = (adapter, theirs.cache_salt, embedded, *images)
+    return parts if any(parts) else None
+
+
 def is_plain(manager: Any) -> bool:
     """Return whether vLLM's blocks are of one kind with full attention."""
     coordinator = getattr(manager, "coordinator", None)
@@ -187,13 +208,15 @@ def is_plain(manager: Any) -> bool:
 
 
 def kept_blocks(manager: Any) -> KeptBlocks | None:
-    """Return the kept matches for vLLM's KV cache manager; None if its look-ups differ.
+    """Return the kept matches for vLLM's KV cache manager, or None if its look-ups differ.
 
-    Plain blocks are looked up from the first to the last.
+    Plain blocks are looked up from the first to the last. A drafting model like EAGLE gives up the
+    last block of a match, so that other blocks than the next one make it longer.
     """
     blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
     watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))
-    return KeptBlocks(manager) if is_plain(manager) and watchable else None
+    drops = bool(getattr(manager.coordinator, "eagle_group_ids", ()))
+    return KeptBlocks(manager) if is_plain(manager) and watchable and not drops else None
 
 
 class BlockQueue(EngineQueue):
@@ -211,8 +234,10 @@ class BlockQueue(EngineQueue):
 
     def take_in(self, request: Request, *, first: bool = False) -> None:
         """Append a request, or put it ``first``."""
-        self.wait(request, self._ours[request].theirs.all_token_ids, first=first)
+        theirs = self._ours[request].theirs
+        self.wait(request, theirs.all_token_ids, apart=apart_of(theirs), first=first)
 
     def grown(self, request: Request) -> None:
         """Match a waiting request again, whose last output has arrived after its preemption."""
-        self.look_again(request, self._ours[request].theirs.all_token_ids)
+        theirs = self._ours[request].theirs
+        self.look_again(request, theirs.all_token_ids, apart=apart_of(theirs))

@@ -1,4 +1,4 @@
-"""InferGrid's rule that is called deficit round robin, as its authors measured it."""
+"""InferGrid's policy with the name DRR, as InferGrid's authors measured it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,24 @@ from fairbench.schedulers.params import NoParams
 
 
 class InfergridDRR(FlowPolicy):
-    """The client that had the fewest requests, queued or in progress, at the arrival goes first.
+    """A request goes first if its client had the fewest unfinished requests at the arrival.
 
-    coconut-labs/infergrid calls this policy DRR (@a8d3ea8, tenant/manager.py, priority_score): it
-    has no quantum and no deficit, but a count of requests that is frozen at arrival; ties go in
-    order of arrival. A request of a client with k others waits behind every later request of a
-    client with fewer, so a stream of newcomers starves a client that has many.
+    The project coconut-labs/infergrid calls this policy DRR (@a8d3ea8, tenant/manager.py,
+    priority_score).
+
+    The policy has no quantum and no deficit: a request's score is its client's number of unfinished
+    requests at the arrival, and equal scores go in order of arrival. A request of a client with
+    many unfinished requests waits behind every later request of a client with fewer, so a stream of
+    new clients starves a client with many requests.
+
     """
 
     name = "infergrid-drr"
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        self._present: Counter[str] = Counter()  # requests that are queued here or in progress
+        # client -> number of queued and unfinished requests
+        self._present: Counter[str] = Counter()
         self._score: dict[Request, int] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import ClassVar
 
-from fairbench.core import Request
+from fairbench.core import OUTPUT_PRICE, Request
 from fairbench.schedulers.base import Read, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.params import NotNegative, Positive
@@ -14,12 +15,13 @@ from fairbench.schedulers.params import NotNegative, Positive
 class Kthena(FlowPolicy):
     """The client with the fewest tokens in a sliding window at the request's arrival goes first.
 
-    This is the priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore): usage
-    counts when an answer has ended, and a request keeps the priority of its arrival. A client with
-    an empty window therefore overtakes all others until its first answer has ended: a burst of a
-    newcomer goes as a whole, and a stream of newcomers starves a client with any usage. Its queue
-    releases 100 requests a second unless a limit on requests in progress is set; here the detector
-    decides that. Its window counts whole seconds, here it is exact.
+    The policy is the priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore):
+    tokens count when an answer has ended, and a request keeps the priority of its arrival. A client
+    with an empty window therefore overtakes all other clients until its first answer has ended: a
+    new client's burst goes first as a whole, and a stream of new clients starves a client with any
+    usage. kthena's queue releases 100 requests a second unless a limit on unfinished requests is
+    set; in fairbench the detector decides when to release a request. kthena's window counts whole
+    seconds, and this window is exact.
     """
 
     name = "kthena"
@@ -28,19 +30,21 @@ class Kthena(FlowPolicy):
     class Params:
         """Weights of a token and of an answered request, and the length of the window in seconds.
 
-        ``refreshed`` counts the current usage instead of the usage at arrival (kthena refreshes
-        only the head of its queue, and only if configured).
+        ``refreshed`` orders requests by the current usage instead of the usage at arrival (kthena
+        refreshes only the head of its queue, and only if configured).
         """
 
+        constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight", "request_weight")
+
         input_weight: NotNegative = 1.0
-        output_weight: NotNegative = 2.0
+        output_weight: NotNegative = float(OUTPUT_PRICE)
         request_weight: NotNegative = 0.0
         window_s: Positive = 300.0
         refreshed: bool = False
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # the time of an answer, and its weighted tokens
+        # client -> (time of an answer in seconds, its weighted tokens), oldest first
         self._answers: dict[str, deque[tuple[float, float]]] = {}
         self._usage: dict[str, float] = {}
         self._priority: dict[Request, float] = {}
@@ -64,7 +68,7 @@ class Kthena(FlowPolicy):
         self._priority.pop(request, None)
 
     def usage(self, client: str, now_s: float) -> float:
-        """Return the usage of the client: the weighted answers in the window."""
+        """Return the client's usage: the weighted tokens of the answers in the window."""
         answers = self._answers.get(client, deque())
         while answers and answers[0][0] < now_s - self.params.window_s:
             self._usage[client] -= answers.popleft()[1]

@@ -1,9 +1,10 @@
-"""llm-d's virtual token counter, which assumes output lengths and never measures them."""
+"""llm-d's virtual token counter, which assumes output lengths instead of measuring them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read, WaitingView
@@ -16,10 +17,11 @@ class LlmdVTC(FlowPolicy):
 
     The rules are those proposed for llm-d (llm-d-router PR 1222 @abb3e5b, closed; issue 1182):
     every output counts as 128 tokens without a correction, so a client with long outputs pays only
-    for a part of them. A client without a counter starts at the lowest of the waiting clients; an
-    idle client keeps its counter, which is not lifted on return, until its flow is forgotten. Until
-    then a client may save up service, and nothing bounds its lead. In a fixed set of clients no
-    client starves; newcomers that follow each other without a gap can starve a client.
+    for a part of its output tokens. A client without a counter starts at the lowest counter of the
+    waiting clients. An idle client keeps its counter until its flow is forgotten, and is not lifted
+    when it returns. An idle client may therefore save up service, and nothing bounds its lead. In a
+    fixed set of clients no client starves; new clients that follow each other without a gap can
+    starve a client.
     """
 
     name = "llm-d-vtc"
@@ -28,6 +30,12 @@ class LlmdVTC(FlowPolicy):
     class Params(PriceParams):
         """The parameters of ``PriceParams``, and ``forget_s`` for idle flows (llm-d: 5 min)."""
 
+        constants: ClassVar[tuple[str, ...]] = (
+            "assumed_output_tokens",
+            "input_weight",
+            "output_weight",
+        )
+
         output_weight: Positive = 3.0
         corrected: bool = False
         forget_s: Positive = 300.0
@@ -35,7 +43,8 @@ class LlmdVTC(FlowPolicy):
     def __init__(self, params: Params) -> None:
         self.params = params
         self.counters: dict[str, float] = {}
-        self._active_s: dict[str, float] = {}  # the time at which a flow last had a request here
+        # client -> time in seconds at which the client last had a waiting request
+        self._active_s: dict[str, float] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         waiting = view.clients()
@@ -56,7 +65,7 @@ class LlmdVTC(FlowPolicy):
         return self.counters[request.client]
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        self.counters[request.client] += self.params.of(request)
+        self.counters[request.client] += self.params.price_of(request)
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
         if request.client in self.counters:

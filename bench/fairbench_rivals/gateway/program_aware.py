@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-from fairbench.core import Request
+from fairbench.core import OUTPUT_PRICE, Request
 from fairbench.schedulers.base import Read, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy, earliest
 from fairbench.schedulers.params import NotNegative
 
 
 class ProgramAware(FlowPolicy):
-    """The highest score goes first: little attained service, and a long wait of the next request.
+    """The client with the highest score goes first: little attained service and a long wait.
 
-    The rules are llm-d's program-aware-fairness with its ``las`` strategy (llm-d-router @06aa34b);
-    its programs are fairness ids, which are clients here. Attained service is input + 2 x output,
-    counted when an answer has ended and halved every ``half_life_s``: requests in progress are free
-    until then. Both parts are scaled between the lowest and the highest value of the waiting
-    clients. The client with the least service therefore wins, unless its request is by far the
-    youngest. With the default weights, a client with the most service and the longest wait never
-    beats a client with neither: a stream of newcomers can starve it.
+    The rules are llm-d's program-aware-fairness with the ``las`` strategy (llm-d-router @06aa34b);
+    the programs of llm-d are fairness ids, which are clients in fairbench. Attained service is
+    input + 2 x output, counted when an answer has ended and halved every ``half_life_s`` seconds;
+    unfinished requests do not count. Service and wait are scaled between the lowest and the highest
+    value of the waiting clients. The client with the least service therefore wins, unless its
+    request is by far the youngest. With the default weights, the client with the most service never
+    beats a client without service, even after the longest wait: a stream of new clients can starve
+    the client.
     """
 
     name = "program-aware"
@@ -29,9 +31,11 @@ class ProgramAware(FlowPolicy):
     class Params:
         """Weights of attained service and of the wait of the next request, and the decay.
 
-        A ``half_life_s`` of 0 means no decay. The original's eviction of programs idle for an hour
-        is left out: by then their service has decayed to nothing.
+        A ``half_life_s`` of 0 means no decay. llm-d forgets programs that are idle for an hour;
+        this policy does not, because their service has decayed to nothing.
         """
+
+        constants: ClassVar[tuple[str, ...]] = ("half_life_s", "service_weight", "wait_weight")
 
         service_weight: NotNegative = 0.8
         wait_weight: NotNegative = 0.2
@@ -39,7 +43,8 @@ class ProgramAware(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._attained: dict[str, tuple[float, float]] = {}  # client -> service and its time
+        # client -> attained service, and the time in seconds of its last update
+        self._attained: dict[str, tuple[float, float]] = {}
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         waiting = list(view.clients())
@@ -55,8 +60,8 @@ class ProgramAware(FlowPolicy):
         return min(tied, key=lambda client: earliest(view, client))
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
-        attained = self.attained(request.client, now_s) + read.input_tokens + 2 * output_tokens
-        self._attained[request.client] = (attained, now_s)
+        served = read.input_tokens + OUTPUT_PRICE * output_tokens
+        self._attained[request.client] = (self.attained(request.client, now_s) + served, now_s)
 
     def attained(self, client: str, now_s: float) -> float:
         """Return the client's service, decayed until now."""

@@ -1,1 +1,1 @@
-"""Local schedulers of other papers."""
+"""Local schedulers of other papers and engines."""

@@ -10,7 +10,7 @@ from typing import Literal
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Preempt, Selection, WaitingView
 from fairbench.schedulers.local.kept_order import KeptOrder
-from fairbench.schedulers.local.programs import Programs
+from fairbench.schedulers.local.programs import ProgramStates
 from fairbench.schedulers.params import NotNegative, Positive, PositiveInt
 from fairbench_rivals.local.autellix_calls import CallTimes, ProgramTimes, Promotions
 
@@ -18,27 +18,30 @@ from fairbench_rivals.local.autellix_calls import CallTimes, ProgramTimes, Promo
 class Autellix(LocalScheduler):
     """The program with the least service goes first, in priority queues; calls may be preempted.
 
-    The rules are those of [Autellix] Alg. 1. A call enters the queue of its program's service: the
-    total of its calls (``plas``), or the longest chain of calls (``atlas``). Inside a queue, calls
-    go in order of arrival. A call that has run for its queue's quantum moves down one queue; a call
-    whose program has waited ``beta`` times its service time moves up to the first queue. Waiting
-    calls preempt calls of lower queues. The policy is fair to programs, not to clients, and
-    ``atlas`` does not distinguish wide programs.
+    The rules are those of [Autellix] Alg. 1. A new call enters a queue by its program's service:
+    the sum over finished calls (``plas``), or the longest chain of calls (``atlas``). Calls of a
+    queue go in order of arrival. A call that has run for its queue's quantum moves down one queue;
+    a call whose program has waited ``beta`` times the program's service time moves up to the first
+    queue. Waiting calls preempt calls of lower queues. The policy is fair to programs, not to
+    clients, and ``atlas`` treats a wide program like a narrow program.
 
-    The paper does not define these values; the choices here are: queue i ends at ``first_s`` x 2^i
-    of service, which is also its quantum, and there are ``queues`` queues; ``beta``; a run time is
-    ``step_s`` per token and ``prefill_token_s`` per uncached prompt token. Autellix swaps preempted
-    calls to the host's memory and checks every few steps; here they are recomputed, and
-    ``preempt_every_s`` is the interval of the checks.
+    The paper leaves some values open, and fairbench chooses the following. There are ``queues``
+    queues; queue i ends at ``first_s`` x 2^i seconds of service, which is also the queue's quantum.
+    The run time of a call is ``step_s`` per output token and ``prefill_token_s`` per uncached
+    prompt token. Autellix swaps preempted calls to the host's memory and checks every few steps;
+    here preempted calls are recomputed, and ``preempt_every_s`` is the interval of the checks.
     """
 
     name = "autellix"
     preempts = True
-    per_request_tokens = True
+    counts_service = True
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of Autellix. ``beta`` = 0 never promotes, so that long programs may starve."""
+        """Parameters of Autellix.
+
+        With ``beta`` = 0 no call moves up, so long programs may starve.
+        """
 
         policy: Literal["atlas", "plas"] = "atlas"
         queues: PositiveInt = 8
@@ -51,7 +54,7 @@ class Autellix(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._programs = Programs(ProgramTimes)
+        self._programs = ProgramStates(ProgramTimes)
         self._calls: dict[Request, CallTimes] = {}
         self._places = count()
         self._waiting = KeptOrder()
@@ -66,19 +69,19 @@ class Autellix(LocalScheduler):
         return next((q for q in range(last) if service_s < self._quantum_s(q)), last)
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        program, _ = self._programs.enter(request)
+        program, _ = self._programs.begin_call(request)
         queue = self._queue_of(program.service_s)
         place, quantum_s = next(self._places), self._quantum_s(queue)
         call = CallTimes(program.service_s, queue, place, quantum_s, now_s)
         self._calls[request] = program.calls[request] = call
-        self._wait(request, call)
+        self._wait_in_queue(request, call)
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._calls[request].since_s = now_s
-        self._wait(request, self._calls[request])
+        self._wait_in_queue(request, self._calls[request])
 
-    def _wait(self, request: Request, call: CallTimes) -> None:
-        self._waiting.enter(request, (call.queue, call.place))
+    def _wait_in_queue(self, request: Request, call: CallTimes) -> None:
+        self._waiting.put_request(request, (call.queue, call.place))
         call.promoted_at_s = inf
         self._promotions.expect(request, call)
 
@@ -99,35 +102,35 @@ class Autellix(LocalScheduler):
             else:
                 return
 
-    def _place(self, request: Request) -> tuple[int, int]:
+    def _queue_place(self, request: Request) -> tuple[int, int]:
         call = self._calls[request]
         return call.queue, call.place
 
     def _lower(self, queue: int, view: WaitingView) -> list[Request]:
-        """Yield the running calls of lower queues, the lowest and latest first."""
+        """Return the running calls of lower queues, the lowest queue and latest place first."""
         running = [one.request for one in view.running if self._calls[one.request].queue > queue]
-        return sorted(running, key=self._place, reverse=True)
+        return sorted(running, key=self._queue_place, reverse=True)
 
     def _promote(self, now_s: float) -> None:
-        """Promote the calls whose programs have waited long enough to the first queue."""
-        for request, call in self._promotions.due(now_s, self._calls):
+        """Move the calls whose programs have waited long enough to the first queue."""
+        for request, call in self._promotions.due_calls(now_s, self._calls):
             if call.since_s is not None:
                 call.total_waited_s += now_s - call.since_s
             call.since_s, call.waited_s, call.busy_s = now_s, 0.0, 0.0
             call.queue, call.place = 0, next(self._places)
             call.quantum_s = self._quantum_s(0)
-            self._waiting.enter(request, (call.queue, call.place))
+            self._waiting.put_request(request, (call.queue, call.place))
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         call = self._calls[request]
-        call.start(self._now_s)
-        self._waiting.leave(request)
-        self._run(call, extend_tokens * self.params.prefill_token_s)
+        call.end_wait(self._now_s)
+        self._waiting.drop_request(request)
+        self._add_busy_s(call, extend_tokens * self.params.prefill_token_s)
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
-        self._run(self._calls[request], tokens * self.params.step_s)
+        self._add_busy_s(self._calls[request], tokens * self.params.step_s)
 
-    def _run(self, call: CallTimes, seconds: float) -> None:
+    def _add_busy_s(self, call: CallTimes, seconds: float) -> None:
         call.busy_s += seconds
         call.total_busy_s += seconds
         call.quantum_s -= seconds
@@ -138,7 +141,7 @@ class Autellix(LocalScheduler):
     def on_finish(self, request: Request) -> None:
         call, program = self._calls.pop(request), self._programs[request]
         del program.calls[request]
-        self._waiting.leave(request)
+        self._waiting.drop_request(request)
         program.waited_s += call.total_waited_s
         if self.params.policy == "plas":
             program.service_s += call.total_busy_s
@@ -146,4 +149,4 @@ class Autellix(LocalScheduler):
             program.service_s = max(program.service_s, call.started_at_s + call.total_busy_s)
         for sibling, other in program.calls.items():
             self._promotions.expect(sibling, other)
-        self._programs.leave(request)
+        self._programs.end_call(request)

@@ -9,12 +9,12 @@ from itertools import count
 from math import inf
 
 from fairbench.core import Request
-from fairbench.schedulers.local.programs import Programs
+from fairbench.schedulers.local.programs import ProgramStates
 
 
 @dataclass(slots=True)
 class ProgramTimes:
-    """A row of the process table: service and waiting time of the program's finished calls."""
+    """A row of the process table: service and waiting time of a program's finished calls."""
 
     service_s: float = 0.0
     waited_s: float = 0.0
@@ -23,12 +23,13 @@ class ProgramTimes:
 
 @dataclass(slots=True)
 class CallTimes:
-    """A call that has not ended. ``since_s`` is the start of its wait; None while the call runs.
+    """An unfinished call.
 
-    ``waited_s`` and ``busy_s`` restart when the call is promoted; the totals do not.
+    ``since_s`` is the start of its wait in seconds, or None while the call runs. ``waited_s`` and
+    ``busy_s`` are reset when the call is promoted; the totals are not.
     """
 
-    started_at_s: float  # the program's service when the call arrived
+    started_at_s: float  # the program's service in seconds when the call arrived
     queue: int
     place: int
     quantum_s: float
@@ -37,10 +38,10 @@ class CallTimes:
     busy_s: float = 0.0
     total_waited_s: float = 0.0
     total_busy_s: float = 0.0
-    # the earliest time of the promotion, if the call waits and nothing else happens
+    # time of the promotion in seconds, if the call goes on waiting
     promoted_at_s: float = inf
 
-    def start(self, now_s: float) -> None:
+    def end_wait(self, now_s: float) -> None:
         if self.since_s is not None:
             self.waited_s += now_s - self.since_s
             self.total_waited_s += now_s - self.since_s
@@ -48,12 +49,12 @@ class CallTimes:
 
 
 class Promotions:
-    """The times at which calls have waited ``beta`` times their programs' service time.
+    """The times at which programs have waited ``beta`` times their service time.
 
-    ``heap`` has the times; an entry that is too early is corrected when its time comes.
+    ``heap`` is ordered by these times; an entry that is too early is corrected at its time.
     """
 
-    def __init__(self, beta: float, programs: Programs[ProgramTimes]) -> None:
+    def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:
         self.heap: list[tuple[float, int, int, Request]] = []
         self._beta = beta
         self._programs = programs
@@ -68,16 +69,16 @@ class Promotions:
         return call.since_s + wanted_s - program.waited_s - call.waited_s
 
     def expect(self, request: Request, call: CallTimes) -> None:
-        """Update the heap entry if it would be too late; an early entry is corrected later."""
+        """Add a heap entry for a call, if the call's present entry would be too late."""
         at_s = self.time_s(request, call)
         if at_s < call.promoted_at_s:
             call.promoted_at_s = at_s
             self._announce(request, call)
 
-    def due(
+    def due_calls(
         self, now_s: float, calls: Mapping[Request, CallTimes]
     ) -> Iterator[tuple[Request, CallTimes]]:
-        """Yield the calls that have waited long enough, the earliest to do so first."""
+        """Yield the calls whose programs have waited long enough, in the order of these times."""
         while self.heap and self.heap[0][0] <= now_s:
             at_s, *_, request = heappop(self.heap)
             call = calls.get(request)

@@ -1,19 +1,19 @@
-"""Equinox: the client with the least sum of a user's and the operator's predicted counter."""
+"""Equinox: the client with the least sum of a user's and an operator's predicted counter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
-from fairbench.core import Request
+from fairbench.core import OUTPUT_PRICE, Request
 from fairbench.schedulers.base import Selection, WaitingView
-from fairbench.schedulers.local.least_counter import LeastCounter
 from fairbench.schedulers.params import Fraction, NotNegative, Positive
+from fairbench_rivals.local.least_counter import LeastCounter
 
 
 class _Charge(NamedTuple):
-    """The known facts of a request at its admission."""
+    """The facts about a request that are known at its admission."""
 
     outputs: int
     extend_tokens: int
@@ -22,34 +22,38 @@ class _Charge(NamedTuple):
 
 
 class Equinox(LeastCounter):
-    """Least weighted sum of a user's and an operator's counter first, each over its maximum.
+    """The client with the least weighted sum of two normalised counters goes first.
 
-    [Equinox]: the User Fairness Counter measures weighted tokens and latency, the Resource Fairness
-    Counter throughput and GPU utilization; both are predicted at admission and combined by tunable
-    weights. These terms are read as follows: a request adds (input + ``output_weight`` x outputs) /
-    (1 + ``latency_weight`` x latency) to its client's first counter, so that a client that waited
-    is charged less. It adds tokens per second x the used part of the KV pool to the second counter.
-    Both counters are divided by weight, and corrected by the true length when the request ends.
+    In [Equinox], the User Fairness Counter measures weighted tokens and latency, and the Resource
+    Fairness Counter measures throughput and GPU utilization; both counters are predicted at
+    admission and combined by tunable weights. fairbench implements the counters as follows. A
+    request adds (input + ``output_weight`` x outputs) / (1 + ``latency_weight`` x latency) to its
+    client's user counter, so that a client that waited is charged less. A request adds tokens per
+    second x the used fraction of the KV pool to its client's resource counter. Charges are divided
+    by the client's weight, and corrected by the true length when the request ends. Each counter is
+    divided by its maximum over the clients.
 
-    The paper does not define these parts; the choices here are: a moving average of the client's
-    outputs replaces its mixture of expert predictors (``oracle``: the allowed length); latency and
-    throughput follow from the length, at ``step_s`` per token and ``prefill_token_s`` per uncached
-    prompt token. A returning client is lifted in both counters, as in VTC.
+    The paper leaves some parts open, and fairbench chooses the following. A moving average of the
+    client's outputs replaces the paper's mixture of expert predictors (``oracle``: the request's
+    ``max_new_tokens``). Latency and throughput follow from the predicted length, at ``step_s`` per
+    output token and ``prefill_token_s`` per uncached prompt token. A returning client is lifted in
+    both counters, as in VTC.
     """
 
     name = "equinox"
-    per_request_tokens = True
     reads_clock = True
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``user_share`` is the weight of the first counter.
+        """Parameters: ``user_share`` is the weight of the user counter.
 
-        The second counter has the rest.
+        The weight of the resource counter is 1 - ``user_share``.
         """
 
+        constants: ClassVar[tuple[str, ...]] = ("output_weight",)
+
         user_share: Fraction = 0.7
-        output_weight: NotNegative = 2.0
+        output_weight: NotNegative = float(OUTPUT_PRICE)
         latency_weight: NotNegative = 0.1
         predictor: Literal["average", "oracle"] = "average"
         step_s: Positive = 0.03
@@ -84,7 +88,7 @@ class Equinox(LeastCounter):
         waited_s = self._now_s - request.arrival_s
         charge = _Charge(self._predict(request), extend_tokens, waited_s, self._utilization)
         self._charged[request], self._produced[request] = charge, 0
-        self._book(request, charge, 1)
+        self._count_charge(request, charge, 1)
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         self._produced[request] += tokens
@@ -93,8 +97,8 @@ class Equinox(LeastCounter):
         if request not in self._charged:  # the request never ran
             return
         charge, produced = self._charged.pop(request), self._produced.pop(request)
-        self._book(request, charge, -1)
-        self._book(request, charge._replace(outputs=produced), 1)
+        self._count_charge(request, charge, -1)
+        self._count_charge(request, charge._replace(outputs=produced), 1)
         old = self._average.get(request.client)
         self._average[request.client] = produced if old is None else (4 * old + produced) / 5
 
@@ -103,7 +107,7 @@ class Equinox(LeastCounter):
             return request.max_new_tokens
         return round(self._average[request.client])
 
-    def _book(self, request: Request, charge: _Charge, sign: int) -> None:
+    def _count_charge(self, request: Request, charge: _Charge, sign: int) -> None:
         params, weight = self.params, self.setup.weight(request.client)
         busy_s = charge.extend_tokens * params.prefill_token_s + charge.outputs * params.step_s
         tokens = request.input_tokens + params.output_weight * charge.outputs

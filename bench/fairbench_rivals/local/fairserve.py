@@ -1,18 +1,18 @@
-"""FairServe: counters normalised by application, and a throttle that acts only under overload."""
+"""FairServe: counters normalised by application, and request limits that act under overload."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import Gt, Le
 
-from fairbench.core import Request
+from fairbench.core import OUTPUT_PRICE, Request
 from fairbench.schedulers.base import Selection, Setup, WaitingView
-from fairbench.schedulers.local.least_counter import LeastCounter
 from fairbench.schedulers.params import NotNegative, NotNegativeInt, Positive, PositiveInt
+from fairbench_rivals.local.least_counter import LeastCounter
 
 WINDOW_S = 60.0
 
@@ -21,7 +21,7 @@ WINDOW_S = 60.0
 class _Application:
     """The total cost of an application's requests.
 
-    The estimate starts with the first request's largest cost.
+    The total starts with the largest possible cost of the first request.
     """
 
     service: float
@@ -33,18 +33,21 @@ class _Application:
 
 
 class FairServe(LeastCounter):
-    """The least weighted service goes first, counted in typical requests of the application.
+    """The client with the least service in typical requests of its application goes first.
 
-    [FairServe] charges weighted tokens over the expected need of the application, so that no client
-    is served less because its application has long answers. It throttles only under overload, and
-    only between interactions: a request that begins an interaction is refused if the user or the
-    application exceeds its requests per minute; later calls of an interaction are never refused.
+    [FairServe] divides weighted tokens by the expected need of the application, so that no client
+    is served less because its application has long answers. FairServe refuses requests only under
+    overload, and only between interactions: a request that begins an interaction is refused if the
+    user or the application exceeds its requests per minute; later calls of an interaction are never
+    refused.
 
-    The paper does not define these terms; the choices here are: an interaction is a program, and
-    its first call has depth 0; ``applications`` gives a client's application, and any other client
-    is an application by itself; the expected need is the mean of its requests so far; a worker with
-    this many waiting requests, or a pool that is this full, is overloaded. A returning client is
-    lifted, as in VTC.
+    The paper leaves some terms open, and fairbench chooses the following. An interaction is a
+    program, and the first call of a program has depth 0. ``applications`` maps clients to
+    applications; any other client is an application by itself. The expected need of an application
+    is the mean cost of its requests so far. A worker is overloaded with ``overload_waiting``
+    waiting requests, or if the fraction ``overload_usage`` of its KV pool is in use. A returning
+    client is lifted, as in VTC.
+
     """
 
     name = "fairserve"
@@ -53,8 +56,10 @@ class FairServe(LeastCounter):
     class Params:
         """Parameters: ``applications`` maps clients to applications.
 
-        Limits are requests in 60 s; 0 means no limit.
+        ``user_rpm`` and ``application_rpm`` limit the requests in 60 s; 0 means no limit.
         """
+
+        constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight", "overload_usage")
 
         applications: dict[str, str] = field(default_factory=dict)
         user_rpm: NotNegativeInt = 600
@@ -63,14 +68,14 @@ class FairServe(LeastCounter):
         overload_usage: Annotated[float, Gt(0), Le(1)] = 0.95
         normalise: bool = True
         input_weight: NotNegative = 1.0
-        output_weight: Positive = 2.0
+        output_weight: Positive = float(OUTPUT_PRICE)
 
     def __init__(self, params: Params) -> None:
         self.counters: dict[str, float] = {}
         super().__init__(self.counters)
         self.params = params
         self._applications: dict[str, _Application] = {}
-        # requests of users and of applications
+        # ("user" or "application", name) -> times of requests in seconds, oldest first
         self._asked: dict[tuple[str, str], deque[float]] = {}
         self._waiting: set[Request] = set()
         self._usage = 0.0
@@ -124,10 +129,10 @@ class FairServe(LeastCounter):
         self._waiting.discard(request)
         if not recompute:
             self._applications[self._application(request.client)].requests += 1
-            self._charge(request.client, self._cost(request.input_tokens, 0))
+            self._charge_service(request.client, self._cost(request.input_tokens, 0))
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        self._charge(client, self._cost(0, tokens))
+        self._charge_service(client, self._cost(0, tokens))
 
     def on_finish(self, request: Request) -> None:
         self._waiting.discard(request)
@@ -135,7 +140,7 @@ class FairServe(LeastCounter):
     def _cost(self, inputs: int, outputs: int) -> float:
         return self.params.input_weight * inputs + self.params.output_weight * outputs
 
-    def _charge(self, client: str, service: float) -> None:
+    def _charge_service(self, client: str, service: float) -> None:
         application = self._applications[self._application(client)]
         application.service += service
         counted = service / application.typical if self.params.normalise else service

@@ -1,35 +1,36 @@
-"""Justitia: programs one by one, in the order in which they would end under fair sharing."""
+"""Justitia: programs go one by one, in the order of their ends under fair sharing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Literal
+from typing import ClassVar, Literal
 
-from fairbench.core import NoBound, Request, ServiceBound
+from fairbench.core import OUTPUT_PRICE, NoBound, Request, ServiceBound
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 from fairbench.schedulers.local.kept_order import KeptOrder
-from fairbench.schedulers.local.programs import Programs
+from fairbench.schedulers.local.programs import ProgramStates
 from fairbench.schedulers.params import Positive
 
 UNKNOWN_POOL_TOKENS = 100_000
 
 
 class FluidShares:
-    """The virtual time of a server whose programs share it by weight at every instant.
+    """The virtual time of an ideal server that its programs share by weight at every instant.
 
-    Virtual time passes at ``rate`` over the total weight of the programs that such a server has not
-    finished.
+    Virtual time passes at ``rate`` over the total weight of the programs that the ideal server has
+    not finished.
     """
 
     def __init__(self) -> None:
         self.virtual = 0.0
         self._last_s = 0.0
         self._weight = 0.0
-        self._ends: list[tuple[float, float]] = []  # virtual end and weight of each program
+        # heap of (virtual end, weight) of each unfinished program
+        self._ends: list[tuple[float, float]] = []
 
-    def advance(self, now_s: float, rate: float) -> None:
-        """Advance virtual time until now, past each program that ends in between."""
+    def advance_to(self, now_s: float, rate: float) -> None:
+        """Advance virtual time until ``now_s``, past each program that ends in between."""
         left_s = now_s - self._last_s
         self._last_s = now_s
         while self._ends and left_s > 0:
@@ -42,8 +43,8 @@ class FluidShares:
             self.virtual, left_s = end, left_s - needed_s
             self._weight = self._weight - weight if self._ends else 0.0
 
-    def add(self, cost: float, weight: float) -> float:
-        """Add a program that begins now; return its virtual end."""
+    def add_program(self, cost: float, weight: float) -> float:
+        """Add a program that begins now; return the program's virtual end."""
         end = self.virtual + cost / weight
         heappush(self._ends, (end, weight))
         self._weight += weight
@@ -52,7 +53,7 @@ class FluidShares:
 
 @dataclass(slots=True)
 class _Program:
-    """The end of a program under fair sharing, and the cost of its calls."""
+    """The virtual end of a program, and the cost of its finished calls."""
 
     end: float = 0.0
     cost: float = 0.0
@@ -61,27 +62,29 @@ class _Program:
 class Justitia(LocalScheduler):
     """The program with the earliest virtual finish goes first; no request is preempted.
 
-    [Justitia] measures a call of p prompt and d output tokens by the KV token-time p d + d^2 / 2,
-    and a program by the predicted sum over its calls at the first arrival. A program's virtual
-    finish is the virtual time at its arrival plus its cost. Virtual time passes at M / N, where M
-    is the number of KV tokens and N the number of programs that fair sharing would still be
-    serving. The policy is fair to programs: a client with twice as many programs gets twice as
-    much. The cost is divided by weight.
+    In [Justitia], the cost of a call with p prompt and d output tokens is the KV token-time p d +
+    d^2 / 2, and the cost of a program is the sum over its calls, predicted at the first arrival. A
+    program's virtual finish is the virtual time at its arrival plus its cost over its client's
+    weight. Virtual time passes at M / N, where M is the size of the KV pool in tokens and N the
+    number of programs that fair sharing would not have finished yet. The policy is fair to
+    programs: a client with twice as many programs gets twice as much service.
 
-    The paper's predictor is a network over the prompt's text; the predictors here are ``oracle``
-    and ``average``. ``oracle`` takes the allowed outputs as the true ones, and the first call's
-    cost as the cost of each later call (no later calls if their number is unknown); ``average`` is
-    the mean of the client's earlier programs, and the oracle before there are any. KV token-time
-    passes in steps of ``step_s`` each.
+    The paper's predictor is a neural network over the prompt's text; fairbench has the predictors
+    ``oracle`` and ``average``. ``oracle`` predicts ``max_new_tokens`` as the output of the first
+    call, and the cost of the first call for each later call (no later calls if their number is
+    unknown). ``average`` predicts the mean cost of the client's earlier programs, or the oracle's
+    cost before any program has ended. A step takes ``step_s`` seconds.
     """
 
     name = "justitia"
-    per_request_tokens = True
     reads_clock = True
+    counts_service = True
 
     @dataclass(frozen=True)
     class Params:
         """Parameters: ``cost=tokens`` counts input + 2 x output instead of KV token-time."""
+
+        constants: ClassVar[tuple[str, ...]] = ("step_s",)
 
         cost: Literal["kv", "tokens"] = "kv"
         predictor: Literal["oracle", "average"] = "oracle"
@@ -90,24 +93,25 @@ class Justitia(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
         self.shares = FluidShares()
-        self._programs = Programs(_Program)
+        self._programs = ProgramStates(_Program)
         self._waiting = KeptOrder()
         self._produced: dict[Request, int] = {}
-        self._mean: dict[str, tuple[float, int]] = {}  # sum and number of a client's programs
+        # client -> total cost and number of its finished programs
+        self._mean: dict[str, tuple[float, int]] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         pool = self.setup.pool_tokens or UNKNOWN_POOL_TOKENS
-        self.shares.advance(now_s, pool / self.params.step_s)
-        program, new = self._programs.enter(request)
+        self.shares.advance_to(now_s, pool / self.params.step_s)
+        program, new = self._programs.begin_call(request)
         if new:
-            program.end = self.shares.add(
+            program.end = self.shares.add_program(
                 self._predicted(request), self.setup.weight(request.client)
             )
-        self._waiting.enter(request, program.end)
+        self._waiting.put_request(request, program.end)
         self._produced[request] = 0
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self._waiting.enter(request, self._programs[request].end)
+        self._waiting.put_request(request, self._programs[request].end)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         for request in self._waiting.within(view):
@@ -115,16 +119,16 @@ class Justitia(LocalScheduler):
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        self._waiting.leave(request)
+        self._waiting.drop_request(request)
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         self._produced[request] += tokens
 
     def on_finish(self, request: Request) -> None:
-        self._waiting.leave(request)
+        self._waiting.drop_request(request)
         program = self._programs[request]
         program.cost += self._cost(request, self._produced.pop(request))
-        if self._programs.leave(request):
+        if self._programs.end_call(request):
             total, count = self._mean.get(request.client, (0.0, 0))
             self._mean[request.client] = total + program.cost, count + 1
 
@@ -136,7 +140,7 @@ class Justitia(LocalScheduler):
 
     def _cost(self, request: Request, outputs: int) -> float:
         if self.params.cost == "tokens":
-            return request.input_tokens + 2 * outputs
+            return request.input_tokens + OUTPUT_PRICE * outputs
         return request.input_tokens * outputs + outputs * outputs / 2
 
     def service_bound(self) -> ServiceBound | NoBound:

@@ -1,27 +1,27 @@
-"""Deficit round robin on credit, because DRR itself needs output lengths in advance ([VTC] §3)."""
+"""Deficit round robin on credit ([VTC] §3); DRR would need output lengths in advance."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from fairbench.core import NoBound, Request, ServiceBound
+from fairbench.core import OUTPUT_PRICE, NoBound, Request, ServiceBound
 from fairbench.schedulers.accounts.credits import Credits
 from fairbench.schedulers.base import Selection, WaitingView
-from fairbench.schedulers.charging.tokens import Prices
+from fairbench.schedulers.charging.engine import Prices
 from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.params import NotNegativeInt, Positive, PositiveInt
 from fairbench.schedulers.sharing import Sharing
 
-POOL_SHARES = 20  # divisor of the KV pool that gives a quantum
-QUANTUM_ANYWHERE = 10_000  # the quantum if the pool is unknown, as at a gateway
+POOL_SHARES = 20  # the size of the KV pool over this number is the default quantum
+QUANTUM_ANYWHERE = 10_000  # the default quantum in tokens for an unknown pool, as in a gateway
 
 
 class TurnCredits(Credits):
-    """The credits of clients. A client is granted a quantum when its turn begins.
+    """The credits of clients, which get a quantum when their turns begin.
 
-    A ``quantum`` of 0 is a 20th of the pool.
+    A ``quantum`` of 0 is a 20th of the KV pool.
     """
 
     def quantum_of(self, client: str) -> float:
@@ -39,21 +39,21 @@ class TurnCredits(Credits):
         self.of[client] = self.of.get(client, 0) - amount
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        # All quanta are added at once, because they may be fractions, for which the order of
+        # Steps are charged at once, because quanta may be fractions, for which the order of
         # addition matters.
         self.charge_each(each, steps, running)
 
 
 class MDRR(FairScheduler):
-    """Clients take turns; in its turn, a client is served while it is in credit.
+    """Clients take turns; a client is served in its turn while the client is in credit.
 
-    DRR asks before each packet whether the quantum covers it. An output's length is unknown in
-    advance, so here a request may overdraw: its input is charged at admission and each output token
-    when it is produced, and a turn begins with another quantum only for a client that is not in
+    DRR sends a packet only if the credit covers the packet. The length of an output is unknown in
+    advance, so a request may overdraw the credit: the input is charged at admission, and each
+    output token when it is produced. A turn begins with a quantum only for a client that is not in
     credit. A client with debt after its last request keeps its place until the debt is paid. A
-    client whose request does not fit stays first; if it is in debt by the next pass, it is passed
-    over once. ([VTC-artifact], mdrr_req_queue.py, except that every output token is charged,
-    including the first.)
+    client whose request does not fit stays first; the next pass skips the client once if the client
+    is in debt by then. The rules are those of [VTC-artifact], mdrr_req_queue.py, except that the
+    first output token is charged, too.
     """
 
     name = "mdrr"
@@ -66,10 +66,12 @@ class MDRR(FairScheduler):
         input, ``gpu-time`` the time of iterations. ``sharing`` and ``weights`` are as in VTC.
         """
 
+        constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")
+
         quantum: NotNegativeInt = 0
         charge: Literal["extend", "input", "gpu-time"] = "extend"
         input_weight: PositiveInt = 1
-        output_weight: PositiveInt = 2
+        output_weight: PositiveInt = OUTPUT_PRICE
         sharing: Sharing | None = None
         weights: dict[str, Positive] | None = None
 
@@ -81,8 +83,8 @@ class MDRR(FairScheduler):
         )
         self.compose(self.credits, params, prices)
         self.credit = self.credits.of
-        self._turns: dict[str, None] = {}  # the clients that have turns, in order
-        self._stuck: str | None = None  # the last client whose request did not fit
+        self._turns: dict[str, None] = {}  # clients in the order of their turns
+        self._stuck: str | None = None  # the client whose request found no room in the last pass
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.credit.setdefault(request.client, 0)
@@ -112,7 +114,7 @@ class MDRR(FairScheduler):
     def _end_turn(self, client: str, *, waits: bool) -> None:
         del self._turns[client]
         if waits or self.credit[client] < 0:
-            self._turns[client] = None  # added again, behind all others
+            self._turns[client] = None  # moved behind all other clients
 
     def service_bound(self) -> ServiceBound | NoBound:
         return NoBound(f"{self.name} bounds no service difference")

@@ -1,54 +1,54 @@
-"""Niyama: deadlines combined with remaining work; requests that would be late are relegated."""
+"""Niyama: deadlines combined with prompt lengths; requests that would be late go last."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heappop, heappush
 from math import sqrt
 from typing import Literal
 
 from fairbench.core import Request
-from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
-from fairbench.schedulers.local.chunk_budget import chunk_budget
-from fairbench.schedulers.local.slack import MAX_CLIENTS, Slack
+from fairbench.schedulers.base import LocalScheduler, Selection, Setup, WaitingView
+from fairbench.schedulers.lengths import MAX_CLIENTS
+from fairbench.schedulers.local.slack import Slack, chunk_budget
 from fairbench.schedulers.params import NotNegative, Positive
 
 
 class Niyama(LocalScheduler):
-    """Earliest first-token deadline + ``alpha_s`` x prompt tokens first; relegated requests last.
+    """The request with the least first-token deadline + ``alpha_s`` x prompt tokens goes first.
 
-    Niyama (arXiv 2503.22562, later QoServe): only the paper's abstract was read; the rules are
-    those of its code (microsoft/sarathi-serve @72339db, branch niyama_asplos2026,
-    deadline_scheduler.py and sequence.py). The mix of deadline and remaining prefill is its hybrid
-    prioritization: ``alpha_s=0`` is EDF, and a large value puts the shortest prompt first. The
-    code's 8 ms per token are 5 s for 650 tokens, which exceeds the differences between its
-    interactive deadlines. Eager relegation: when it is the turn of a request that has not run yet,
-    and its prefill would end after its first token is due, the request goes behind all others for
-    good. Its wait is then unbounded: it waits while requests arrive that can be in time
-    (``relegate=false`` prevents this).
+    The rules are those of Niyama's code (arXiv 2503.22562, later QoServe; microsoft/sarathi-serve
+    @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). Of the paper, only
+    the abstract was available. The sum of deadline and prefill is Niyama's hybrid prioritization:
+    ``alpha_s=0`` is EDF, and a large value puts the shortest prompt first. With the code's 8 ms per
+    token, a prompt of 650 tokens adds 5 s, which exceeds the differences between the code's
+    interactive deadlines. Eager relegation: if the prefill of a request that has not run yet would
+    end after its first token is due, the request goes behind all other requests for good, at its
+    turn. A relegated request waits for as long as requests arrive that can be in time, so the wait
+    is unbounded; ``relegate=false`` turns relegation off.
 
-    A request with a deadline only for its end gets a first-token deadline: that deadline less
-    ``step_s`` x the expected outputs. The code receives the expected outputs, or assumes 0
-    (``outputs=none``); ``history``, from the paper, is the mean plus ``sigmas`` standard deviations
-    of the client's finished requests, limited to the allowed outputs. A request without any
-    deadline is due ``default_s`` after its arrival, the code's last tier. Prefill times come from
-    the timing profile, or are ``1 / prefill_tok_s`` per token without a profile; the code uses a
-    moving average of its own steps, which are not continuous here.
+    The first-token deadline of a request that only has a deadline for its end is this deadline
+    minus ``step_s`` x the expected output tokens. In Niyama's code the expected output is an input,
+    or 0 (``outputs=none``). ``outputs=history``, from the paper, is the mean plus ``sigmas``
+    standard deviations over the client's finished requests, and at most ``max_new_tokens``. A
+    request without any deadline is due ``default_s`` seconds after its arrival, as in the code's
+    last tier. Prefill times come from the timing profile, or are ``1 / prefill_tok_s`` seconds per
+    token without a profile; the code uses a moving average over its steps.
 
-    ``chunks`` are its dynamic chunks, in engines whose steps mix prompts and outputs: a step
-    computes as many prompt tokens as the slack of the running requests allows, sized as in ``edf``
-    (by the time until each of them is due, over its remaining tokens). Hints about which request to
-    relegate first are not implemented; the code has none either. The pass stops at the first
-    request that does not fit. A retracted request keeps its place.
+    ``chunks`` are Niyama's dynamic chunks, in engines whose steps mix prompts and outputs: a step
+    computes as many prompt tokens as the slack of the running requests allows (``chunk_budget``).
+    Hints about which request to relegate first are not implemented, as in Niyama's code. The pass
+    stops at the first request without room. A retracted request keeps its place.
+
     """
 
     name = "niyama"
     wants_costs = True
-    per_request_tokens = True
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: seconds per prompt token, output token, and wait without a deadline."""
+        """Parameters of the order, the predictions and the chunks; the class describes each."""
 
         alpha_s: NotNegative = 0.008
         step_s: Positive = 0.05
@@ -61,13 +61,15 @@ class Niyama(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self.sizes_steps = params.chunks
-        self._slack = Slack(params.default_s)  # the slack of running requests, for the chunks
+        self._slack = Slack(params.default_s)  # the slack of running requests, for ``chunks``
+        if params.chunks:
+            self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        self._made: dict[Request, int] = {}  # outputs of requests that have run
-        # outputs by client: number, sum, squares
+        self._made: dict[Request, int] = {}  # request that has run -> number of its output tokens
+        # client -> number of finished requests, sum of outputs, sum of squared outputs
         self._past: dict[str, tuple[int, float, float]] = {}
-        self._due_s: dict[Request, float] = {}  # request -> time at which its first token is due
+        # request -> time in seconds at which its first token is due
+        self._due_s: dict[Request, float] = {}
         self._relegated: set[Request] = set()
 
     def prepare(self, setup: Setup) -> None:
@@ -76,33 +78,30 @@ class Niyama(LocalScheduler):
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._due_s[request] = self._first_token_due_s(request)
-        self._slack.arrive(request)
+        self._slack.track_request(request)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         self._made.setdefault(request, 0)
-        self._slack.admit(request, extend_tokens, self._now_s)
+        self._slack.note_admission(request, extend_tokens, self._now_s)
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         self._made[request] += tokens
         self._slack.states[request].produced += tokens
 
-    def step_tokens(self, running: RunningView, now_s: float) -> int:
-        return chunk_budget(self._slack, running, now_s)
-
     def on_finish(self, request: Request) -> None:
-        self._slack.leave(request)
+        self._slack.untrack_request(request)
         self._due_s.pop(request, None)
         self._relegated.discard(request)
         if (made := self._made.pop(request, 0)) > 0:
             number, total, squares = self._past.pop(request.client, (0, 0.0, 0.0))
             self._past[request.client] = number + 1, total + made, squares + made * made
-            if len(self._past) > MAX_CLIENTS:  # the client heard of longest ago is forgotten
+            if len(self._past) > MAX_CLIENTS:  # the least recently updated client is forgotten
                 del self._past[next(iter(self._past))]
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         self._now_s = now_s
         waiting = [
-            (request in self._relegated, self._rank(request), at, request)
+            (request in self._relegated, self._urgency(request), at, request)
             for at, request in enumerate(view.queue_order())
         ]
         heapify(waiting)
@@ -114,11 +113,11 @@ class Niyama(LocalScheduler):
             elif not (yield request):
                 return
 
-    def _rank(self, request: Request) -> float:
+    def _urgency(self, request: Request) -> float:
         return self._due_s[request] + self.params.alpha_s * request.input_tokens
 
     def _is_late(self, request: Request, now_s: float) -> bool:
-        """Return whether to relegate a request: it never ran, and its first token would be late."""
+        """Return whether a request has never run and its first token would be late."""
         if not self.params.relegate or request in self._made:
             return False
         return now_s + self._prefill_s(request) > self._due_s[request]
@@ -135,7 +134,7 @@ class Niyama(LocalScheduler):
         return min(dues, default=request.arrival_s + self.params.default_s)
 
     def _expected_output(self, request: Request) -> float:
-        """Return the expected output tokens: 0 until a request of the client has finished."""
+        """Return the expected output tokens, 0 before a request of the client has finished."""
         number, total, squares = self._past.get(request.client, (0, 0.0, 0.0))
         if self.params.outputs == "none" or not number:
             return 0.0

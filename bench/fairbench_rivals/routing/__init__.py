@@ -1,1 +1,1 @@
-"""Routers that others run in production."""
+"""Routers of other projects' production systems."""

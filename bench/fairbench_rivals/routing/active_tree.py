@@ -1,4 +1,4 @@
-"""The active tree: the prefixes cached at each worker, and those that running requests share."""
+"""The active tree: the prefixes cached at each worker, and the prefixes in use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.prefix_tree import Edge
 
 
 class ActiveNode(LocationNode):
-    """A node with ``active``: worker -> requests in flight there whose prompt passes this node."""
+    """A node with ``active``, the number of requests in flight through the node, by worker."""
 
     __slots__ = ("active",)
 
@@ -20,20 +20,20 @@ class ActiveNode(LocationNode):
 
 
 class ActiveTree(LocationTree[ActiveNode]):
-    """A tree with ``active_tokens``: worker -> prompt tokens in use, shared tokens counted once."""
+    """A tree with ``active_tokens``, prompt tokens in use by worker; shared tokens count once."""
 
     def __init__(self) -> None:
         super().__init__(ActiveNode)
         self.active_tokens: defaultdict[int, int] = defaultdict(int)
 
-    def start(self, end: ActiveNode, worker: int) -> None:
-        """Count a request that goes to the worker and whose prompt ends at ``end``."""
+    def start_request(self, end: ActiveNode, worker: int) -> None:
+        """Count a request that goes to the worker, and whose prompt ends at ``end``."""
         for node in self.upward(end):
             if worker not in node.active:
                 self.active_tokens[worker] += node.length
             node.active[worker] = node.active.get(worker, 0) + 1
 
-    def stop(self, end: ActiveNode, worker: int) -> None:
+    def stop_request(self, end: ActiveNode, worker: int) -> None:
         """Remove a request that ``start`` counted, because the request has ended."""
         for node in self.upward(end):
             node.active[worker] -= 1

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import fmean, pstdev
+from typing import ClassVar
 
 from fairbench.core import Request
 from fairbench.schedulers.params import NotNegative, NotNegativeInt
 from fairbench.schedulers.routing.bases import any_of, draw, lowest
 from fairbench_rivals.routing.history_tree import HistoryRouter
 
-KEEP = 0.95  # fraction of the index that is kept once it is full
+KEEP = 0.95  # fraction of the index that is kept when a full index is cut
 
 
 class AibrixPrefixCache(HistoryRouter):
-    """The highest matched percentage, among workers with at most mean + deviation in flight.
+    """A router that follows the longest match, among workers with an average load or less.
 
     The rules are those of vllm-project/aibrix @e3e10f9,
-    pkg/plugins/gateway/algorithms/prefix_cache.go. If requests in flight differ by more than
-    ``imbalance``, only the workers with the fewest are matched. Equal percentages go to the worker
-    with fewer requests in flight, then by chance; without a match, or if all matches are too busy,
-    one of the workers with the fewest is chosen. The prompts sent to each worker are kept in one
-    LRU index for all workers. Its expiry after 20 minutes is not modelled. The router does not see
-    clients.
+    pkg/plugins/gateway/algorithms/prefix_cache.go. The worker with the highest matched percentage
+    of the prompt wins, among workers whose requests in flight are at most the mean plus
+    ``deviations`` standard deviations. If the workers' requests in flight differ by more than
+    ``imbalance``, only the workers with the fewest requests are matched. Among equal percentages,
+    the worker with the fewest requests in flight wins, and then chance decides. Without a match, or
+    if all matching workers are too busy, a random worker among those with the fewest requests is
+    chosen. One LRU index keeps the prompts sent to all workers. The index's expiry after 20 minutes
+    is not modelled. The router ignores clients.
 
     Two known defects are kept: the match is a whole percentage, so 214 of 21,449 tokens look the
     same (``whole_percents``); and the index of the whole cluster has 200,000 blocks of 4
@@ -33,7 +36,9 @@ class AibrixPrefixCache(HistoryRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``deviations`` above the mean of requests in flight that a match may have."""
+        """Parameters of the load limit, the index and the match; the class describes each."""
+
+        constants: ClassVar[tuple[str, ...]] = ("imbalance",)
 
         imbalance: NotNegativeInt = 8
         deviations: NotNegative = 1.0
@@ -45,7 +50,7 @@ class AibrixPrefixCache(HistoryRouter):
         self.params = params
 
     def route(self, request: Request, now_s: float) -> int:
-        loads = self.in_flight()
+        loads = self.in_flight_by_worker()
         found = self._tree.find(request.prompt)
         held = self._tree.cached_tokens(found.node)
         worker = self._matched(request, held, loads)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fairbench.core import Prompt, Request
-from fairbench.schedulers.location_tree import Found
+from fairbench.schedulers.location_tree import WalkEnd
 from fairbench.schedulers.params import Fraction, NotNegative, NotNegativeInt, Positive, PositiveInt
 from fairbench.schedulers.routing.bases import CountingRouter
 from fairbench_rivals.routing.history_tree import HistoryNode, HistoryTree
@@ -16,27 +16,28 @@ CHARS_PER_TOKEN = 4
 
 
 class CacheAware(CountingRouter):
-    """Follows the longest prefix that was sent before, while the requests in flight are balanced.
+    """A router that follows the longest prefix sent before while requests are balanced.
 
-    If imbalanced (most - least > ``balance_abs`` and most > ``balance_rel`` x least), the worker
-    with the fewest requests in flight is chosen. Otherwise the holder of the longest prefix is
-    chosen, if the prefix is more than ``cache_threshold`` of the prompt. Otherwise, ``sgl-router``
-    (sgl-project/sglang @026f853, sgl-router/src/policies/cache_aware.rs) chooses the worker with
-    the smallest tree; ``smg`` (lightseekorg/smg @73da68c,
-    model_gateway/src/policies/cache_aware.rs, and its fork vllm-project/router) chooses the worker
-    with the fewest requests in flight, ties by the number of requests ever sent there.
-    ``sgl-model-gateway`` is the released version between them (sgl-project/sglang @053b63f,
-    sgl-model-gateway/src/policies/cache_aware.rs; the package sglang-router 0.3.2, and vllm-router
-    0.1.17 by its choices). It follows ``smg``, but ties go to the first worker of its list. All
-    versions remember prompts, not caches: evicted prompts are still assumed to be cached. The
-    router does not see clients. Where prompts are text, the originals measure characters, which
-    changes no ratio here.
+    If the requests in flight are imbalanced (most - least > ``balance_abs`` and most >
+    ``balance_rel`` x least), the worker with the fewest requests in flight is chosen. Otherwise the
+    holder of the longest prefix is chosen, if the prefix is more than the fraction
+    ``cache_threshold`` of the prompt. Otherwise, ``sgl-router`` (sgl-project/sglang @026f853,
+    sgl-router/src/policies/cache_aware.rs) chooses the worker with the smallest tree; ``smg``
+    (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and its fork
+    vllm-project/router) chooses the worker with the fewest requests in flight, ties by the number
+    of requests ever sent there. ``sgl-model-gateway`` is the released version between them
+    (sgl-project/sglang @053b63f, sgl-model-gateway/src/policies/cache_aware.rs; the package
+    sglang-router 0.3.2, and vllm-router 0.1.17 by its choices). ``sgl-model-gateway`` follows the
+    rules of ``smg``, but ties go to the first worker of the list. All versions remember prompts,
+    not caches: evicted prompts are still assumed to be cached. The router ignores clients. The
+    originals measure text in characters, which changes no ratio.
 
     Two known defects are kept: sgl-router and sgl-model-gateway break ties by the lowest number
     (``rotate_ties`` rotates them), so new prompts go to an idle cluster's first worker; smg keeps
     its state of workers that left, and sends requests that match such a worker to the first worker,
     without remembering this (``purge_on_leave``). The originals choose arbitrarily among several
     holders; here the holder to which the prefix was sent last is chosen.
+
     """
 
     name = "cache-aware"
@@ -44,7 +45,7 @@ class CacheAware(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters with the defaults of the command line, not of the Rust structs.
+        """Parameters with the defaults of the originals' command lines, not of the Rust structs.
 
         ``max_tree_size`` is in characters per worker. ``kv_events``: with KV events smg uses the
         contents of caches: longest overlap first, then fewest requests in flight, then the smallest
@@ -52,6 +53,8 @@ class CacheAware(CountingRouter):
         the used fractions of KV pools differ by more than the first, or if one exceeds the second;
         1 turns a rule off.
         """
+
+        constants: ClassVar[tuple[str, ...]] = ("balance_usage", "overload_usage", "rotate_ties")
 
         rules: Literal["sgl-router", "sgl-model-gateway", "smg"] = "smg"
         cache_threshold: Fraction = 0.3
@@ -69,13 +72,13 @@ class CacheAware(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = HistoryTree()
-        self._sent: Counter[int] = Counter()  # requests by worker
+        self._sent: Counter[int] = Counter()  # worker -> number of requests ever sent
         self._sweep_s = params.eviction_interval_s
 
     def route(self, request: Request, now_s: float) -> int:
         self._sweep(now_s)
         found = self._tree.find(request.prompt)
-        loads = self.in_flight()
+        loads = self.in_flight_by_worker()
         remembered: int | None
         if self._imbalanced(loads):
             remembered = self._least(loads)
@@ -110,9 +113,9 @@ class CacheAware(CountingRouter):
         return min(loads, key=lambda w: (loads[w], self._sent[w]))
 
     def _by_history(
-        self, request: Request, found: Found[HistoryNode], loads: dict[int, int]
+        self, request: Request, found: WalkEnd[HistoryNode], loads: dict[int, int]
     ) -> int | None:
-        """Return the worker that got the prefix last (None if it has left), else the least used."""
+        """Return the last holder of the prefix, if live, or the least used worker."""
         node = next((at for at in self._tree.upward(found.node) if at.used), None)
         if node is not None and node.depth > self.params.cache_threshold * request.input_tokens:
             worker = self._tree.latest(node, node.used)
@@ -121,7 +124,7 @@ class CacheAware(CountingRouter):
             return min(loads, key=lambda w: self._tree.tokens[w])
         return self._least(loads)
 
-    def _most_cached(self, found: Found[HistoryNode], loads: dict[int, int]) -> int:
+    def _most_cached(self, found: WalkEnd[HistoryNode], loads: dict[int, int]) -> int:
         cached = {w: n for w, n in self._tree.cached_tokens(found.node).items() if w in loads}
         if not cached:
             return self._least(loads)

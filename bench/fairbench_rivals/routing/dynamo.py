@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from math import exp
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.params import Fraction, NotNegative, PositiveInt
@@ -14,17 +14,18 @@ from fairbench_rivals.routing.active_tree import ActiveNode, ActiveTree
 
 
 class Dynamo(CountingRouter):
-    """The least cost in KV blocks wins, ties at random; KV events report the cached prefixes.
+    """The worker with the least cost in KV blocks wins, ties at random.
 
     Generation 2 (ai-dynamo/dynamo @07a6c9c, lib/kv-router/src/scheduling/selector/default.rs) has
     the cost ``prefill_scale`` x (blocks still to be prefilled at the worker, including this
     request's, less ``overlap_credit`` x its cached blocks) + prompt blocks in use there with this
     request, shared ones counted once. Outputs do not count (``router_track_output_blocks`` is off
-    by default). A router learns from first tokens which requests still wait for their prefill; here
-    these are the last ones sent, as many as the worker reports as waiting. Generation 1 (@00564be,
-    kv_router/scheduler.rs) maximises 2 x cached fraction of the prompt - KV usage - waiting
-    requests / the highest number waiting anywhere. At that commit the router fails while no request
-    waits; this is left out. The router does not see clients.
+    by default). Dynamo learns from first tokens which requests still wait for their prefill; here
+    the last requests sent to a worker wait, as many as the worker reports as waiting. KV events
+    report the cached prefixes. Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x cached
+    fraction of the prompt - KV usage - waiting requests / the highest number waiting anywhere. At
+    that commit the router fails while no request waits, a defect that is left out. The router
+    ignores clients.
     """
 
     name = "dynamo"
@@ -33,6 +34,8 @@ class Dynamo(CountingRouter):
     @dataclass(frozen=True)
     class Params:
         """Parameters: ``temperature`` above 0 draws by softmax over normalised costs."""
+
+        constants: ClassVar[tuple[str, ...]] = ("block_tokens", "overlap_credit", "prefill_scale")
 
         generation: Literal[1, 2] = 2
         overlap_credit: Fraction = 1.0
@@ -45,16 +48,19 @@ class Dynamo(CountingRouter):
         self.params = params
         self._tree = ActiveTree()
         self._ends: dict[int, ActiveNode] = {}  # request id -> end of its prompt in the tree
-        # By worker: the requests in flight and their uncached tokens, oldest first.
+        # Worker -> request id -> uncached tokens of a request in flight, oldest first.
         self._uncached: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def route(self, request: Request, now_s: float) -> int:
         found = self._tree.find(request.prompt)
         cached = self._tree.cached_tokens(found.node)
-        costs = {w: self._cost(request, found.node, cached.get(w, 0), w) for w in self.in_flight()}
+        costs = {
+            w: self._cost(request, found.node, cached.get(w, 0), w)
+            for w in self.in_flight_by_worker()
+        }
         worker = self._pick(request, costs)
         end = self._ends[request.request_id] = self._tree.add(found, request.prompt, worker)
-        self._tree.start(end, worker)
+        self._tree.start_request(end, worker)
         uncached = request.input_tokens - cached.get(worker, 0)
         self._uncached[worker][request.request_id] = uncached
         self._fleet.dispatch(request, worker)
@@ -63,8 +69,8 @@ class Dynamo(CountingRouter):
     def _cost(self, request: Request, node: ActiveNode, cached: int, worker: int) -> float:
         params, block = self.params, self.params.block_tokens
         if params.generation == 1:
-            most = max(self.waiting(w) for w in self._fleet.workers)
-            waiting = self.waiting(worker) / most if most else 0
+            most = max(self.queued_at(w) for w in self._fleet.workers)
+            waiting = self.queued_at(worker) / most if most else 0
             overlap = cached // block * block / request.input_tokens
             return (self.usage(worker) or 0) + waiting - 2 * overlap
         prefill = (self._prefill_tokens(worker) + request.input_tokens) / block
@@ -74,7 +80,7 @@ class Dynamo(CountingRouter):
         return params.prefill_scale * prefill + in_use / block
 
     def _prefill_tokens(self, worker: int) -> int:
-        queued = self.reported(worker).queued or 0
+        queued = self.reported_load(worker).queued or 0
         uncached = list(self._uncached[worker].values())
         return sum(uncached[-queued:]) if queued else 0
 
@@ -92,9 +98,9 @@ class Dynamo(CountingRouter):
         return max(odds)
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
-        if self._fleet.finish(request, worker):
+        if self._fleet.end_request(request, worker):
             del self._uncached[worker][request.request_id]
-            self._tree.stop(self._ends.pop(request.request_id), worker)
+            self._tree.stop_request(self._ends.pop(request.request_id), worker)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         self._tree.evict(prefix, evicted_tokens, worker)
@@ -102,6 +108,6 @@ class Dynamo(CountingRouter):
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         super().on_worker_leave(worker, now_s)
         for request_id in self._uncached[worker]:
-            self._tree.stop(self._ends.pop(request_id), worker)
+            self._tree.stop_request(self._ends.pop(request_id), worker)
         self._uncached[worker].clear()
         self._tree.purge(worker)

@@ -9,13 +9,13 @@ from itertools import count
 from typing import Self
 
 from fairbench.core import Prompt
-from fairbench.schedulers.location_tree import Found, LocationNode, LocationTree
+from fairbench.schedulers.location_tree import LocationNode, LocationTree, WalkEnd
 from fairbench.schedulers.prefix_tree import Edge, Place
 from fairbench.schedulers.routing.bases import CountingRouter
 
 
 class HistoryNode(LocationNode):
-    """A node with ``used``: worker -> number of the last prompt sent there through this node."""
+    """A node with ``used``, the number of the last prompt sent through the node, by worker."""
 
     __slots__ = ("used",)
 
@@ -25,9 +25,10 @@ class HistoryNode(LocationNode):
 
 
 class HistoryTree(LocationTree[HistoryNode]):
-    """A location tree that forgets the least recently sent leaves by itself.
+    """A location tree that can forget the least recently sent leaves.
 
-    ``tokens``: worker -> tokens that are remembered of it; ``stored``: tokens of all nodes.
+    ``tokens``: worker -> number of remembered tokens of prompts sent to the worker; ``stored``:
+    number of tokens in all nodes.
     """
 
     def __init__(self) -> None:
@@ -36,7 +37,7 @@ class HistoryTree(LocationTree[HistoryNode]):
         self.stored = 0
         self._sent = 0
 
-    def add(self, found: Found[HistoryNode], prompt: Prompt, worker: int) -> HistoryNode:
+    def add(self, found: WalkEnd[HistoryNode], prompt: Prompt, worker: int) -> HistoryNode:
         self._sent += 1
         return super().add(found, prompt, worker)
 
@@ -64,7 +65,10 @@ class HistoryTree(LocationTree[HistoryNode]):
         return super().remove(leaf)
 
     def shrink(self, worker: int, limit: int) -> None:
-        """Forget leaves of this worker down to ``limit`` tokens; visits every node."""
+        """Forget leaves of this worker until at most ``limit`` tokens are left.
+
+        Visits every node.
+        """
         if self.tokens[worker] > limit:
             self._forget(
                 stamp=lambda node: node.used.get(worker),
@@ -75,14 +79,14 @@ class HistoryTree(LocationTree[HistoryNode]):
     def shrink_all(self, limit: int) -> None:
         """Forget leaves until at most ``limit`` tokens are stored for all workers together."""
 
-        def drop(node: HistoryNode) -> None:
+        def drop_node(node: HistoryNode) -> None:
             for worker in list(node.used):
                 self.unmark(node, worker)
 
         if self.stored > limit:
             self._forget(
                 stamp=lambda node: max(node.used.values(), default=None),
-                drop=drop,
+                drop=drop_node,
                 enough=lambda: self.stored <= limit,
             )
 
@@ -92,7 +96,7 @@ class HistoryTree(LocationTree[HistoryNode]):
         drop: Callable[[HistoryNode], None],
         enough: Callable[[], bool],
     ) -> None:
-        """Drop leaves, the oldest ``stamp`` first; nodes with the stamp None are kept."""
+        """Forget leaves, the lowest ``stamp`` first; nodes with the stamp None are kept."""
 
         def is_leaf(node: HistoryNode) -> bool:
             return all(stamp(child) is None for child in node.children.values())
@@ -115,7 +119,7 @@ class HistoryTree(LocationTree[HistoryNode]):
 
 
 class HistoryRouter(CountingRouter):
-    """A router that counts, and remembers the prompts sent to each live worker."""
+    """A router that counts requests in flight, and remembers the prompts sent to live workers."""
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.params import NotNegative, NotNegativeInt, PositiveInt
@@ -10,11 +11,11 @@ from fairbench.schedulers.prefix_tree import truncate
 from fairbench.schedulers.routing.bases import any_of, lowest
 from fairbench_rivals.routing.history_tree import HistoryRouter
 
-SWEEP_AT = 1.05  # an index that exceeds this multiple is cut down to its size
+SWEEP_AT = 1.05  # an index that exceeds this multiple of its size limit is cut to the limit
 
 
 class LlmD(HistoryRouter):
-    """Scores from 0 to 1 for the cached part of the prompt and for load; ties at random.
+    """The worker with the highest sum of scores wins, ties at random; scores are from 0 to 1.
 
     The configuration is llm-d/llm-d-inference-scheduler @520af47,
     deploy/config/epp-estimate-prefix-cache-config.yaml: a prefix scorer (matched blocks over all
@@ -22,8 +23,8 @@ class LlmD(HistoryRouter):
     a load-aware scorer (0.5 if no request waits at the worker, falling to 0 at
     ``queue_threshold``). The other shipped configuration, with precise prefixes, is
     prefix_weight=2, load_weight=0, queue_weight=1, kv_weight=1: the queue score is (most - waiting)
-    / (most - least), the KV score 1 - usage. The scheduler does not see clients; only llm-d's queue
-    in front of it does.
+    / (most - least), the KV score 1 - usage. The scheduler ignores clients; only llm-d's queue
+    before the scheduler sees clients.
 
     One known defect is kept: only the first 256 blocks count, so prompts that share 4,096 tokens
     look the same (``max_prefix_blocks``; 0 counts all blocks).
@@ -33,11 +34,13 @@ class LlmD(HistoryRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: weights of the scores, and the index.
+        """Parameters: the weights of the scores, and the index.
 
-        ``lru_blocks`` = 0 is the worker's pool size. An unknown pool counts as 31,250 blocks,
-        llm-d's own default.
+        With ``lru_blocks`` = 0, the index of a worker is as large as the worker's KV pool. An
+        unknown pool counts as 31,250 blocks, llm-d's default.
         """
+
+        constants: ClassVar[tuple[str, ...]] = ("block_tokens", "queue_threshold")
 
         prefix_weight: NotNegative = 1.0
         load_weight: NotNegative = 1.0
@@ -59,7 +62,10 @@ class LlmD(HistoryRouter):
         prompt = truncate(request.prompt, blocks * block)
         found = self._tree.find(prompt)
         cached = self._tree.cached_tokens(found.node)
-        part = {w: cached.get(w, 0) // block / blocks if blocks else 0 for w in self.in_flight()}
+        part = {
+            w: cached.get(w, 0) // block / blocks if blocks else 0
+            for w in self.in_flight_by_worker()
+        }
         scores = self._load_scores()
         costs = {w: -(self.params.prefix_weight * part[w] + scores[w]) for w in part}
         worker = any_of(lowest(costs), request)
@@ -72,7 +78,7 @@ class LlmD(HistoryRouter):
 
     def _load_scores(self) -> dict[int, float]:
         params = self.params
-        waiting = {worker: self.waiting(worker) for worker in self._fleet.workers}
+        waiting = {worker: self.queued_at(worker) for worker in self._fleet.workers}
         most, least = max(waiting.values()), min(waiting.values())
         scores = {}
         for worker, queued in waiting.items():

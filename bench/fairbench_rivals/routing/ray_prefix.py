@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
 from fairbench.core import Request
 from fairbench.schedulers.params import Fraction, Positive, PositiveInt
+from fairbench.schedulers.routing.baselines import two_of
 from fairbench.schedulers.routing.bases import lowest
-from fairbench.schedulers.routing.power_of_two import two_of
 from fairbench_rivals.routing.history_tree import HistoryRouter
 
 CHARS_PER_TOKEN = 4
 
 
 class RayPrefix(HistoryRouter):
-    """The longest prefix sent before wins while queues are balanced, else power of two choices.
+    """A router that follows the longest prefix sent before while queues are balanced.
 
     The rules are those of ray-project/ray @1eec25d,
-    ray/llm/_internal/serve/request_router/prefix_aware. Queues are balanced if requests in flight
-    differ by at most ``imbalanced_threshold``. Candidates are then the workers to which the longest
-    prefix was sent, if the prefix is at least ``match_rate_threshold`` of the prompt, or else the
-    workers with the smallest trees; among several, the one with the fewest requests in flight is
-    chosen. The router does not see clients.
+    ray/llm/_internal/serve/request_router/prefix_aware. Queues are balanced if the workers' numbers
+    of requests in flight differ by at most ``imbalanced_threshold``. While queues are balanced, the
+    candidates are the workers to which the longest prefix was sent, if the prefix is at least the
+    fraction ``match_rate_threshold`` of the prompt, or otherwise the workers with the smallest
+    trees. While queues are imbalanced, the candidates are two random workers. The candidate with
+    the fewest requests in flight is chosen. The router ignores clients.
 
-    One known defect is kept: the tree grows without limit (``do_eviction`` makes it forget, from
-    ``eviction_threshold`` characters per worker down to ``eviction_target``).
+    One known defect is kept: the tree grows without limit. ``do_eviction`` cuts the part of a
+    worker with more than ``eviction_threshold`` characters down to ``eviction_target`` characters.
     """
 
     name = "ray-prefix"
@@ -36,8 +37,10 @@ class RayPrefix(HistoryRouter):
     class Params:
         """Parameters with Ray's names and defaults; lengths are in characters.
 
-        With ``imbalanced_threshold`` inf no load counts as out of balance.
+        With ``imbalanced_threshold`` inf queues are always balanced.
         """
+
+        constants: ClassVar[tuple[str, ...]] = ("match_rate_threshold",)
 
         imbalanced_threshold: Annotated[float, Ge(0)] = 10
         match_rate_threshold: Fraction = 0.1
@@ -53,7 +56,7 @@ class RayPrefix(HistoryRouter):
 
     def route(self, request: Request, now_s: float) -> int:
         self._sweep(now_s)
-        loads = self.in_flight()
+        loads = self.in_flight_by_worker()
         found = self._tree.find(request.prompt)
         candidates = list(two_of(self._fleet.workers, request))
         if max(loads.values()) - min(loads.values()) <= self.params.imbalanced_threshold:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fairbench.core import Request
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
@@ -15,14 +16,14 @@ class VllmRouter(CountingRouter):
     """A router that sends a request to a worker with the longest prefix, regardless of load.
 
     The source is vllm-project/production-stack @a6c01db, vllm_router/routers/routing_logic.py,
-    ``prefixaware``. The longest prefix is the longest one ever sent to the worker. Prompts match in
-    chunks of 128 characters; without a match the router picks a random worker. (The package
-    vllm-router of vllm-project/router has ``cache_aware`` instead, which is the router cache-aware
-    here.) The router does not see clients.
+    ``prefixaware``. The longest prefix is the longest prefix that was ever sent to the worker.
+    Prompts match in chunks of 128 characters; without a match the router picks a random worker.
+    (The package vllm-router of vllm-project/router has ``cache_aware``, which is the router
+    cache-aware of fairbench.) The router ignores clients.
 
     Two known defects are kept: the router ignores load, so a prefix that all clients share sends
     all requests to one worker; and no prefix is ever forgotten. (With ``min_match_tokens``, a
-    shorter match goes to the worker with the fewest requests per second, as with
+    request with a shorter match goes to the worker with the fewest requests per second, as with
     ``prefix_min_match_length`` of the source.)
     """
 
@@ -30,10 +31,12 @@ class VllmRouter(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``chunk_tokens`` = 32 are 128 characters.
+        """Parameters: ``chunk_tokens`` = 32 stands for 128 characters.
 
-        ``window_s`` is for requests per second.
+        ``window_s`` is the window in seconds over which requests per second are counted.
         """
+
+        constants: ClassVar[tuple[str, ...]] = ("chunk_tokens", "window_s")
 
         min_match_tokens: NotNegativeInt = 0
         chunk_tokens: PositiveInt = 32

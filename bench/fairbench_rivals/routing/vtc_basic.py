@@ -1,12 +1,13 @@
-"""AIBrix's ``vtc-basic``, which shares only its name with VTC: it picks a worker, never a turn."""
+"""AIBrix's ``vtc-basic``, a router that shares only its name with VTC."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
 from math import ceil
+from typing import ClassVar
 
-from fairbench.core import Request, Segment
+from fairbench.core import OUTPUT_PRICE, Request, Segment
 from fairbench.schedulers.params import NotNegative, Positive
 from fairbench.schedulers.routing.bases import CountingRouter, draw
 
@@ -18,14 +19,14 @@ class VtcBasic(CountingRouter):
     lowest score wins: |worker's position - min(user's tokens / bucket, workers - 1)| + min(running
     / 100, 1) + a random number from 0 to 0.1; bucket = max(1000, (least + most tokens of any user)
     / 2), over the last 5 minutes. The engine itself orders the requests, so a flood delays all
-    clients at the same worker, and no service difference is bounded. Its README has another
+    clients at the same worker, and no service difference is bounded. AIBrix's README has another
     formula.
 
     Two known defects are kept: outputs are assumed to be 1.5 times the input, and never corrected
     (``true_outputs``); and tokens older than the window are dropped only when the same user
-    returns, so that the least and the most tokens are outdated (``drop_all``). A lone user
-    determines the bucket alone, so it uses only workers 0 and 1 of any number until about 90
-    requests run there.
+    returns, so that the least and the most tokens are outdated (``drop_all``). The tokens of a lone
+    user determine the bucket, so a lone user's requests go only to workers 0 and 1 of any number of
+    workers until about 90 requests run at these workers.
     """
 
     name = "vtc-basic"
@@ -34,10 +35,22 @@ class VtcBasic(CountingRouter):
     class Params:
         """Parameters: weights of the two scores and of tokens, and the window in seconds."""
 
+        constants: ClassVar[tuple[str, ...]] = (
+            "fairness_weight",
+            "first_max",
+            "input_weight",
+            "max_load",
+            "min_bucket",
+            "output_ratio",
+            "output_weight",
+            "utilization_weight",
+            "window_s",
+        )
+
         fairness_weight: NotNegative = 1.0
         utilization_weight: NotNegative = 1.0
         input_weight: NotNegative = 1.0
-        output_weight: NotNegative = 2.0
+        output_weight: NotNegative = float(OUTPUT_PRICE)
         output_ratio: NotNegative = 1.5
         max_load: Positive = 100.0
         min_bucket: Positive = 1000.0
@@ -49,18 +62,18 @@ class VtcBasic(CountingRouter):
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)
         self.params = params
-        self.tokens: dict[str, float] = {}  # tokens of users in the window
+        self.tokens: dict[str, float] = {}  # user -> tokens in the window
         self._charges: dict[str, deque[tuple[float, float]]] = {}
 
     def route(self, request: Request, now_s: float) -> int:
         for client in list(self.tokens) if self.params.drop_all else [request.client]:
-            self._drop(client, now_s)
+            self._drop_old_tokens(client, now_s)
         scores = self._scores(request)
         worker = min(scores, key=lambda w: scores[w])
-        self._charge(request.client, self.params.input_weight * request.input_tokens, now_s)
+        self._add_tokens(request.client, self.params.input_weight * request.input_tokens, now_s)
         if not self.params.true_outputs:
             guess = ceil(self.params.output_ratio * request.input_tokens)
-            self._charge(request.client, self.params.output_weight * guess, now_s)
+            self._add_tokens(request.client, self.params.output_weight * guess, now_s)
         self._fleet.dispatch(request, worker)
         return worker
 
@@ -72,7 +85,7 @@ class VtcBasic(CountingRouter):
         place = min(self.tokens.get(request.client, 0) / bucket, len(workers) - 1)
         scores = {}
         for position, worker in enumerate(workers):
-            load = self.reported(worker)
+            load = self.reported_load(worker)
             running = load.in_flight if load.running is None else load.running
             scores[worker] = (
                 params.fairness_weight * abs(position - place)
@@ -81,15 +94,15 @@ class VtcBasic(CountingRouter):
             )
         return scores
 
-    def _charge(self, client: str, tokens: float, now_s: float) -> None:
+    def _add_tokens(self, client: str, tokens: float, now_s: float) -> None:
         self.tokens[client] = self.tokens.get(client, 0) + tokens
         self._charges.setdefault(client, deque()).append((now_s, tokens))
 
-    def _drop(self, client: str, now_s: float) -> None:
+    def _drop_old_tokens(self, client: str, now_s: float) -> None:
         charges = self._charges.get(client, deque())
         while charges and charges[0][0] < now_s - self.params.window_s:
             self.tokens[client] -= charges.popleft()[1]
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
-        if self._fleet.finish(request, worker) and self.params.true_outputs:
-            self._charge(request.client, self.params.output_weight * output.length, now_s)
+        if self._fleet.end_request(request, worker) and self.params.true_outputs:
+            self._add_tokens(request.client, self.params.output_weight * output.length, now_s)

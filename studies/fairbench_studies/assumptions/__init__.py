@@ -1,1 +1,1 @@
-"""Two assumptions of the results: the workloads' loads, and the error of timing profiles."""
+"""Studies of two assumptions: the loads of workloads, and the error of timing profiles."""

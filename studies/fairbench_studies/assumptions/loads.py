@@ -2,9 +2,10 @@
 
     python studies loads [--gpu GPU] [--model MODEL] [WORKLOAD.SCENARIO ...]
 
-The script writes results/tables/default-loads.csv (for another GPU, default-loads-GPU.csv). It
-takes half an hour on two cores. The rule and its reasons are in docs/studies/assumptions.md. The
-search begins at the rates in the workload files; three times these rates must overload a replica.
+The script writes results/tables/default-loads.csv (for another GPU, default-loads-GPU.csv). The
+script takes half an hour on two cores. The rule and its reasons are in docs/studies/assumptions.md.
+The search begins at the rates in the workload files; three times these rates must overload a
+replica.
 """
 
 from __future__ import annotations
@@ -27,23 +28,24 @@ CELLS = (
 )
 MULTIPLES = tuple(
     round(1.25 - 0.05 * step, 2) for step in range(24)
-)  # load as fractions of the capacity
+)  # tried loads, as fractions of the capacity
 SEEDS = (0, 1, 2)
 REPLICAS = 4
-FLOOD_S, FLOOD = 300.0, 3.0  # duration, and multiple of the file's own rate
-LONG_FLOODS_S = {"reasoning.s2": 1200.0}  # a single answer takes five minutes
+FLOOD_S, FLOOD = 300.0, 3.0  # duration in seconds, and multiple of the rate in the workload's file
+# longer durations, because a single answer takes five minutes
+LONG_FLOODS_S = {"reasoning.s2": 1200.0}
 MOST_EMPTY = 0.05
 
 
 class Machine(NamedTuple):
-    """The machine that ``--gpu`` and ``--model`` name."""
+    """The GPU and model of ``--gpu`` and ``--model``."""
 
     gpu: str
     model: str
 
 
 class Choice(NamedTuple):
-    """The load of a configuration per well-behaved client and GPU (programs/s), and its origin."""
+    """The chosen load of a configuration, in programs/s per well-behaved client and GPU."""
 
     cell: str
     lpm_capacity: float
@@ -68,7 +70,7 @@ def run(cell: str, machine: Machine, scheduler: str, **flags: Any) -> Mapping[st
 
 
 def file_rate(cell: str, machine: Machine) -> float:
-    """Return the rate in the workload's file, programs/s per well-behaved client and GPU."""
+    """Return the rate in the workload's file, in programs/s per well-behaved client and GPU."""
     workload, scenario = cell.split(".")
     spec = resolve({"workload": workload, "scenario": scenario, **machine._asdict()})
     return spec.workload.scenario(scenario).rate_on(spec.gpu)
@@ -77,8 +79,8 @@ def file_rate(cell: str, machine: Machine) -> float:
 def capacity(cell: str, machine: Machine, scheduler: str) -> float:
     """Return the programs/s per well-behaved client that one replica completes under overload.
 
-    All clients flood the replica. The result is the number of arrivals in at least five minutes,
-    divided by the time until the last of them has finished.
+    All clients flood the replica. The result is the number of programs that arrive in at least five
+    minutes, divided by the time until the last of these programs has finished.
     """
     flood, lasting_s = FLOOD * file_rate(cell, machine), LONG_FLOODS_S.get(cell, FLOOD_S)
     summary = run(cell, machine, scheduler, dp=1, request_rate=flood, duration=lasting_s)
@@ -95,7 +97,7 @@ def two_digits(rate: float) -> float:
 def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
     """Return the worst seed's P99 of well-behaved clients under VTC, and the window (s).
 
-    The value is infinite if some seed leaves requests unfinished or queues empty.
+    The P99 is infinite if, for some seed, requests remain unfinished or queues are empty.
     """
     worst = window_s = 0.0
     for seed in SEEDS:
@@ -110,11 +112,11 @@ def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
 
 
 def choose(cell: str, machine: Machine) -> Choice:
-    """Return the largest multiple of the capacity at which VTC serves the others in time."""
+    """Return the largest load, over capacity, at which VTC serves well-behaved clients in time."""
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}
-    while low < high:  # the latency falls with the load
+    while low < high:  # bisection, since the latency falls with the load
         middle = 0 if not found else (low + high) // 2
         found[middle] = latency_s(cell, machine, two_digits(MULTIPLES[middle] * lpm))
         if found[middle][0] <= found[middle][1]:

@@ -1,10 +1,10 @@
-"""The main conclusions that hold in spite of an error of the timing profile.
+"""Main conclusions under errors of the timing profile: which conclusions still hold.
 
     fairbench sweep results/tables/profile-error.toml
     python studies profile-error results/runs/profile-error
 
-Writes results/tables/profile-error.csv. A conclusion compares each run with the others of its seed,
-so that all schedulers meet the same draw of the error.
+The script writes results/tables/profile-error.csv. Runs of the same seed are compared, so that all
+schedulers have the same random error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LEVELS = {0.0: AS_IT_IS, 10.0: "10%", 20.0: "20%", 40.0: "40%"}
 COLUMNS = (*LEVELS.values(), OTHER)
 
 Seeds = Mapping[str, Mapping[int, Summary]]
-"""The runs under one profile and error, by scheduler and seed."""
+"""The runs with one timing profile and one error of the profile, by scheduler and seed."""
 
 
 def column_of(summary: Summary) -> str:
@@ -47,7 +47,7 @@ def column_of(summary: Summary) -> str:
 
 
 def asked(pair: Pair, runs: Seeds) -> list[Seen]:
-    """Return the result of each seed for a conclusion."""
+    """Return, for each seed, the measure on which a conclusion rests."""
     return [
         pair.seen({name: {seed: runs[name][seed]} for name in pair.compared})
         for seed in sorted(runs[pair.above])
@@ -60,7 +60,7 @@ def competed(pair: Pair, runs: Seeds) -> bool:
 
 
 def sign(pair: Pair, seen: Seen) -> Outcome:
-    """Return the side of its threshold on which a single seed lies, contended or not."""
+    """Return on which side of the threshold a seed's value lies."""
     if seen.low is not None and seen.low > pair.flip:
         return Outcome.HOLDS
     reversed_ = seen.high is not None and seen.high < pair.flip
@@ -68,7 +68,7 @@ def sign(pair: Pair, seen: Seen) -> Outcome:
 
 
 def shown(pair: Pair, seen: Sequence[Seen]) -> str:
-    """Return ``1.08x to 1.23x``, with bounds marked as such."""
+    """Return the range of a measure as text, ``1.08x to 1.23x``, with marks for bounds."""
     values = sorted((one.value, one.bound) for one in seen if one.value is not None)
     if not values:
         return "-"
@@ -79,7 +79,7 @@ def shown(pair: Pair, seen: Sequence[Seen]) -> str:
 
 
 def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
-    """Return whether the sign without error holds, or where it does not."""
+    """Return whether the conclusion holds under all errors, or else the errors that reverse it."""
     usual = set(signs[AS_IT_IS])
     if len(usual) > 1:
         counts = Counter(signs[AS_IT_IS])

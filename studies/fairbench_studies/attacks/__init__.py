@@ -1,1 +1,1 @@
-"""Known attacks under many schedulers, and whether a search finds them again."""
+"""Studies of known attacks under many schedulers, and of the search that finds attacks."""

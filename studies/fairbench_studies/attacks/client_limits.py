@@ -1,12 +1,12 @@
-"""The cost of client limits without cheating clients, a table of docs/appendix/attacks.md.
+"""The cost of client limits for honest clients: a table of docs/appendix/attacks.md.
 
     python studies client-limits            # about ten minutes of CPU
-    python studies client-limits NAME...    # these rows alone, the others unchanged
+    python studies client-limits NAME...    # only the named rows; other rows stay
 
-The table compares runs with limits to runs without, at the same seeds. In one load, an honest
-client sends four times as much as the others; in the other load, all four clients are equal. The
-workload is judge unless a row names another. The script writes results/client-limits.csv, and the
-table.
+The table compares runs with limits to runs without limits, at the same seeds. In the first load,
+an honest client sends four times as much as each other client; in the second load, all four clients
+are equal. The workload is judge unless a row names another workload. The script writes
+results/client-limits.csv, and the table.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flags.flag import assigned
+from fairbench.config.flag import parse_assignments
 from fairbench.config.resolve import experiment
+from fairbench.metrics.goodput import group_service
 from fairbench.metrics.records import PLAIN
-from fairbench.metrics.useful_service import group_service
 from fairbench.results.intervals import t_interval
-from fairbench.sim.tables_only import simulate_tables
+from fairbench.sim.run import simulate_tables
 from fairbench_attacks.behaviour import HONEST
 from fairbench_attacks.measure import replayed, seen_in
 from fairbench_attacks.workload import HONEST as HONESTLY
@@ -82,7 +82,7 @@ COLUMNS = {
 
 
 class Served(NamedTuple):
-    """The results of a run for all clients, and for the clients that are not heavy.
+    """The results of a run: throughput of all clients, and latency of well-behaved clients.
 
     ``p95_s`` is a lower bound if ``more``.
     """
@@ -95,7 +95,7 @@ class Served(NamedTuple):
 
 
 def spec_of(name: str, limited: bool, seed: int) -> ExperimentSpec:
-    """Return the run of a row, with client limits or without a gateway."""
+    """Return the experiment of a row, with client limits or without a gateway."""
     scheduler, settings = ROWS[name]
     workload = LONG_QA if LONG_QA in name else "judge"
     flags = {
@@ -106,12 +106,12 @@ def spec_of(name: str, limited: bool, seed: int) -> ExperimentSpec:
         flags, settings = flags | LIMITING, (*LIMITS, *settings)
     else:
         settings = [one for one in settings if not one.startswith("gateway.")]
-    spec = experiment(flags, assigned(settings))
+    spec = experiment(flags, parse_assignments(settings))
     return spec.model_copy(update={"max_drain_s": DURATION_S})
 
 
 def served(spec: ExperimentSpec, multiple: float) -> Served:
-    """Return the results of three clients and one that sends ``multiple`` times as much."""
+    """Return the results for three equal clients and one that sends ``multiple`` times as much."""
     workload = attack_workload(spec.workload, "none", HONEST, Stakes(multiple=multiple))
     one = replayed(spec, workload, HONESTLY)
     plans, run = one.client_plans(), simulate_tables(one)
@@ -121,7 +121,7 @@ def served(spec: ExperimentSpec, multiple: float) -> Served:
 
 
 def costs(name: str, seed: int) -> dict[str, float | None]:
-    """Return the results with limits relative to those without, at a seed."""
+    """Return a seed's results with limits, relative to the results without limits."""
     without, limited = (spec_of(name, on, seed) for on in (False, True))
     before, after = served(without, 4.0), served(limited, 4.0)
     p95 = None

@@ -8,17 +8,21 @@ from fairbench_studies.kit.rows import ROOT
 
 PAGE = ROOT / "docs/appendix/attacks.md"
 SEEDS = 5
-LIMITED_SEED = 105  # the first row with limits, which were made after the other rows were known
+# first seed of rows with client limits, which were designed when other rows were known
+LIMITED_SEED = 105
 DEFENDED = (
     *("fair-finish.tenants=tree", "dlpm-hold.tenants=tree"),
     *("dlpm-hold.charge=gpu-time", "engine.load_cap=auto"),
 )
 D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
-REQUESTS = "gateway.client_requests=64"  # the running limit of a worker
-LOWER = "gateway.client_limit=420000"  # instead of auto: three units here, not five
-RESERVE = "gateway.client_reserve=2"  # as if two more clients were present
-LIMITING = {"gateway": "fcfs", "saturation": "none"}  # the gateway has no other effect
+# limit on a client's requests: the worker's limit on running requests
+REQUESTS = "gateway.client_requests=64"
+# three units of KV memory, where the default "auto" gives five
+LOWER = "gateway.client_limit=420000"
+RESERVE = "gateway.client_reserve=2"  # the reserve for absent clients counts like two more clients
+# a gateway without any effect except client limits
+LIMITING = {"gateway": "fcfs", "saturation": "none"}
 
 
 def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
@@ -30,14 +34,14 @@ def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
 
 
 def p95_sign(row: Mapping[str, str], measure: str) -> str:
-    """Return the sign of a lower bound if some programs of a row had not finished."""
+    """Return "> " if a row's P95 is a lower bound because programs were unfinished, else ""."""
     return ">" if measure == "p95" and row["p95_more"] == "true" else ""
 
 
 def interval_columns(
     found: Mapping[str, Mapping[str, float | None] | None], measure: str
 ) -> dict[str, str]:
-    """Return a mean and its interval as columns of a row, or empty columns."""
+    """Return a mean and its interval as columns of a row; empty columns for an unknown mean."""
     values = found.get(measure) or {}
     shown = {part: values.get(part) for part in ("mean", "low", "high")}
     return {

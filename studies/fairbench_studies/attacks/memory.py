@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flags.flag import assigned
+from fairbench.config.flag import parse_assignments
 from fairbench.config.resolve import experiment
 from fairbench.results.intervals import t_interval
 from fairbench.schedulers.eviction.registry import EVICTIONS
-from fairbench.sim.tables_only import simulate_tables
+from fairbench.sim.run import simulate_tables
 from fairbench_attacks.behaviour import HONEST, Behaviour
 from fairbench_attacks.measure import pair, seen_in
 from fairbench_attacks.workload import Stakes, attack_workload
@@ -26,7 +26,7 @@ from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 PAGE = ROOT / "docs/studies/memory-attacks.md"
 TABLE = ROOT / "results/memory-attacks.csv"
-FIRST_SEED, SEEDS = 200, 5  # the loads were chosen at seed 100
+FIRST_SEED, SEEDS = 200, 5  # first seed and number of seeds; the loads were chosen at seed 100
 DURATION_S = 3600.0
 NONE = "none"
 ATTACKS: Mapping[str, Behaviour] = {
@@ -38,7 +38,7 @@ WORKLOADS: Mapping[str, tuple[float, Sequence[str]]] = {
     "long-qa": (0.0042, ("long-qa.document_tokens=5000", "long-qa.gap_mean_s=60")),
     "tool-use": (0.05, ()),
 }
-"""Rate of a victim in programs per second, and settings."""
+"""A victim's rate in programs/s, and the settings, by workload."""
 
 
 def spec_of(workload: str, eviction: str, seed: int) -> ExperimentSpec:
@@ -48,7 +48,7 @@ def spec_of(workload: str, eviction: str, seed: int) -> ExperimentSpec:
         **{"scheduler": "vtc", "workload": workload, "scenario": "none", "dp": 1},
         **{"duration": DURATION_S, "seed": seed, "request_rate": rate, "eviction": eviction},
     }
-    return experiment(flags, assigned(list(settings)))
+    return experiment(flags, parse_assignments(list(settings)))
 
 
 def run(workload: str, eviction: str, attack: str, seed: int) -> dict[str, str]:
@@ -95,7 +95,7 @@ def table(rows: Sequence[Row], workload: str) -> str:
 
 
 def _lost(before: Sequence[float], after: Sequence[float]) -> str:
-    """Return the mean loss over seeds and half of its 95% interval, if that is not 0."""
+    """Return the mean loss over seeds, followed by half the width of its 95% interval unless 0."""
     found = t_interval([one - other for one, other in zip(before, after, strict=True)])
     assert found.high is not None
     half = f"{found.high - found.mean:.1f}"
@@ -108,7 +108,7 @@ def _p95(rows: Sequence[Row]) -> str:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the tables of the page, by the names of their blocks."""
+    """Return the tables of the page, by block name."""
     return {f"memory-attacks/{workload}": table(rows, workload) for workload in WORKLOADS}
 
 

@@ -1,4 +1,4 @@
-"""``fairbench attack --rediscover``: whether a search finds the known attacks again."""
+"""``fairbench attack --rediscover``: test whether a search finds the known attacks."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from typing import Any
 import typer
 
 from fairbench.cli.exits import FAILED
-from fairbench.cli.flags import given
+from fairbench.cli.flags import given_options
 from fairbench.cli.output import print_json
 from fairbench.config.resolve import experiment
-from fairbench.execute.context import RunContext
+from fairbench.execute.tasks import RunContext
 from fairbench_attacks.flags import Objective, Optimiser
 from fairbench_attacks.report import processors_text
 from fairbench_attacks.search import Search
-from fairbench_attacks.store import Plan, SearchStore
+from fairbench_attacks.store import SearchPlan, SearchStore
 from fairbench_attacks.workload import Stakes
 from fairbench_studies.attacks.rediscovery import by_scheduler, rediscover
 
-TRIALS, DURATION_S = 192, 120.0  # the duration contains whole periods of the known bursts
+# number of trials, and a duration of whole periods of the known bursts
+TRIALS, DURATION_S = 192, 120.0
 
 
 def sought_all(
     given_flags: Mapping[str, Any], result_dir: Path, context: RunContext, as_json: bool
 ) -> None:
-    """Search under each scheduler and print the result; exit 1 if an attack was not found."""
+    """Search under each scheduler and print the results; exit 1 if an attack was not found."""
     flags: dict[str, Any] = {"dp": 2, "workload": "judge", "scenario": "none"}
-    flags |= {"duration": DURATION_S, "trials": TRIALS, "seeds": 1} | given(dict(given_flags))
-    plan = Plan(
+    flags |= {"duration": DURATION_S, "trials": TRIALS, "seeds": 1} | given_options(
+        dict(given_flags)
+    )
+    plan = SearchPlan(
         objective=Objective.HARM, optimiser=Optimiser.RANDOM, trials=flags.pop("trials"),
         seeds=flags.pop("seeds"), confirm=0, keep=0, victims=Stakes().victims,
         multiple=Stakes().multiple, budget=None, scenario=flags["scenario"],

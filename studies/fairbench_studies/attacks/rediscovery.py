@@ -1,6 +1,6 @@
-"""Rediscovery: whether a search finds the known attacks without hints.
+"""Rediscovery: tests whether a search finds the known attacks without hints.
 
-The results under other schedulers count only if the search finds the known attacks.
+A search that finds all known attacks may be trusted under other schedulers.
 """
 
 from __future__ import annotations
@@ -12,25 +12,24 @@ from statistics import fmean
 from typing import Any
 
 from fairbench.results.new_directories import run_folder
-from fairbench_attacks.behaviour import Behaviour
-from fairbench_attacks.known import KNOWN
-from fairbench_attacks.measure import Harm
+from fairbench_attacks.behaviour import KNOWN, Behaviour
+from fairbench_attacks.measure import AttackHarm
 from fairbench_attacks.search import Search
 from fairbench_attacks.store import Trial
 
-PART = 0.9  # fraction of the known attack's harm
+PART = 0.9  # a found attack must do at least this fraction of the known attack's harm
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A known attack, the scheduler that it harms, and the choice that defines it."""
+    """A known attack: name, affected scheduler, and the choice that defines the attack."""
 
     attack: str
     scheduler: str
     choice: str
 
 
-# In the order of their schedulers; each scheduler is searched once.
+# Attacks on one scheduler are adjacent, because each scheduler is searched once.
 SOUGHT = (
     Sought("sybil", "vtc", "identities"),
     Sought("padding-3k", "lpm", "padding_tokens"),
@@ -43,26 +42,26 @@ MAKES = frozenset(one.choice for one in SOUGHT)
 
 
 def by_scheduler() -> Iterator[tuple[str, list[Sought]]]:
-    """Yield each scheduler with the attacks sought under it."""
+    """Yield each scheduler with the known attacks on this scheduler."""
     for scheduler, group in groupby(SOUGHT, key=lambda one: one.scheduler):
         yield scheduler, list(group)
 
 
-def loss(harms: Iterable[Harm]) -> float:
+def loss(harms: Iterable[AttackHarm]) -> float:
     """Return the fraction of service that the victims lost, averaged over seeds."""
     return 1 - fmean(one.kept for one in harms)
 
 
 def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
-    """Return whether a behaviour makes a known attack's choice and no other attack's choice."""
+    """Return whether a behaviour makes the choice of one known attack, and of no other attack."""
     return MAKES & behaviour.changed().keys() == {sought.choice}
 
 
 def rediscover(search: Search, sought: list[Sought]) -> list[Mapping[str, Any]]:
-    """Search until all attacks are found or trials run out; return a row for each.
+    """Search until all attacks are found or the trials are used up; return a row per attack.
 
-    A known attack is found by a behaviour of its kind that does at least nine tenths of its harm at
-    the same seeds. Raises Interrupted, and the error of a failed simulation.
+    A known attack counts as found if a behaviour of its kind does at least nine tenths of the
+    attack's harm with the same seeds. Raises Interrupted, and the error of a failed simulation.
     """
     with run_folder(search.store.path, "search"):
         told = search.try_all([KNOWN[one.attack] for one in sought], 0)

@@ -3,9 +3,10 @@
     python studies attacks-reserve            # about ten minutes of CPU
     python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
 
-The script runs the known attacks on judge and five attacks that a search found. Fifteen victims
-that each send a fifth as much replace the three, so that victims and attacker load each replica as
-in the other tables of the page. The script writes results/attack-reserve.csv, and the table.
+The script runs the known attacks on judge and five attacks that a search found. Fifteen
+victims, which each send a fifth as much, replace the three victims of the page's other tables, so
+that victims and attacker load each replica as in the other tables. The script writes
+results/attack-reserve.csv, and the table.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flags.flag import assigned
+from fairbench.config.flag import parse_assignments
 from fairbench.config.resolve import experiment
+from fairbench.metrics.goodput import group_service
 from fairbench.metrics.records import PLAIN
-from fairbench.metrics.useful_service import group_service
 from fairbench.results.intervals import t_interval
-from fairbench.sim.tables_only import simulate_tables
+from fairbench.sim.run import simulate_tables
 from fairbench.workloads.model import WorkloadSpec
-from fairbench_attacks.behaviour import HONEST, Behaviour
-from fairbench_attacks.known import KNOWN
+from fairbench_attacks.behaviour import HONEST, KNOWN, Behaviour
 from fairbench_attacks.measure import Seen, combined, harm, pair, seen_in
 from fairbench_attacks.workload import Stakes, attack_workload
 from fairbench_studies.attacks.defences import (
@@ -42,7 +42,7 @@ from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attack-reserve.csv"
-FIRST_SEED = 115  # the reserve of half of the weight was chosen at seeds 110 to 112
+FIRST_SEED = 115  # first seed; the reserve of half of the weight was chosen at seeds 110 to 112
 DURATION_S = 120.0
 VICTIMS, TIMES_FEWER = 15, 5
 STAKES = Stakes(VICTIMS, multiple=4.0 * TIMES_FEWER)
@@ -70,13 +70,13 @@ ATTACKS: Mapping[str, Behaviour] = {
 
 
 def spec_of(reserve: int, seed: int) -> ExperimentSpec:
-    """Return an experiment with judge programs on four replicas and this reserve."""
+    """Return an experiment with judge programs on four replicas and the given reserve."""
     flags = {
         **{"scheduler": "fair-finish", "workload": "judge", "scenario": "none", "dp": 4},
         **{"duration": DURATION_S, "seed": seed, **LIMITING},
     }
     reserved = f"gateway.client_reserve={reserve}"
-    return experiment(flags, assigned([*LIMITS, *DEFENDED, REQUESTS, LOWER, reserved]))
+    return experiment(flags, parse_assignments([*LIMITS, *DEFENDED, REQUESTS, LOWER, reserved]))
 
 
 def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:

@@ -1,7 +1,7 @@
 """Known attacks under many schedulers, as tables and a picture.
 
-    python studies attacks DIR    # simulates what DIR has not yet, about two minutes of CPU a row
-    python studies attacks        # picture and tables again, of results/attacks.csv
+    python studies attacks DIR    # simulates the runs missing in DIR, two minutes of CPU per row
+    python studies attacks        # draws picture and tables again from results/attacks.csv
 
 The script writes results/attacks.csv, plots/attacks.svg, and a table of docs/appendix/attacks.md.
 """
@@ -34,7 +34,7 @@ from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attacks.csv"
 FIGURE = ROOT / "plots/attacks.svg"
-FIRST_SEED = 100  # the defences were chosen at seed 0
+FIRST_SEED = 100  # first seed; the defences were chosen at seed 0
 LIMITED = "limited"
 WIDTH_IN, HEIGHT_IN = 14.0, 7.2
 GATEWAY = ("--scheduler", "llm-d+fcfs", "--saturation", "concurrency", "--gateway")
@@ -89,7 +89,7 @@ ROWS: Mapping[str, Sequence[str]] = {
         )
     },
 }
-# Each attack lasts a whole number of its periods, so that it sends as much as its twin.
+# A run lasts whole periods of the attack, so that the attack sends as much as the honest client.
 ATTACKS: Mapping[float, Sequence[str]] = {
     100.0: (
         *("sybil", "fresh-names", "padding-3k", "padding-20k", "victims-prefix", "small-requests"),
@@ -99,14 +99,14 @@ ATTACKS: Mapping[float, Sequence[str]] = {
 }
 MEASURES = ("finished", "kept", "p95", "gain")
 HARMLESS = ("leave-and-rejoin", "large-reservations", "one-at-a-time", "bursts")
-COLUMNS = (  # of the table; results/attacks.csv has every row and measure
+COLUMNS = (  # measures in the page's table; results/attacks.csv has all measures
     *("fcfs", "lpm", "vtc", "fair-finish, defended"),
     "fair-finish, defended, limited with a reserve",
 )
 
 
 def simulate(folder: Path) -> list[dict[str, str]]:
-    """Return the table's rows: each attack under each scheduler, from ``folder`` where stored."""
+    """Return a row per attack and scheduler; runs that ``folder`` lacks are made now."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, how in ROWS.items():
@@ -134,7 +134,7 @@ def _row(name: str, one: Mapping[str, Any]) -> dict[str, str]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the table of the page, by the name of its block: a row per attack that harms."""
+    """Return the page's table, by block name, with a row per harmful attack."""
     found: dict[str, dict[str, str]] = {}
     for row in (row for row in rows if row["attack"] not in HARMLESS):
         found.setdefault(row["attack"], {})[row["scheduler"]] = cell(row, "kept")
@@ -144,7 +144,8 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 def draw(rows: Sequence[Row]) -> None:
     """Draw the victims' finished programs and the attacker's gain, a column per attack."""
-    from fairbench.figures.style import panels, paper_style, save  # not needed for tables
+    # imported here, because the tables need no matplotlib
+    from fairbench.figures.style import panels, paper_style, save
 
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
     attacks = list(dict.fromkeys(row["attack"] for row in rows))

@@ -3,64 +3,64 @@
     fairbench sweep results/tables/deadlines.toml
     python studies deadlines results/runs/deadlines [SWEEP.toml]
 
-The schedulers are those of the sweep: another sweep of the same load may name any. The script
-writes results/tables/deadlines.csv (means over seeds) and plots/deadlines.svg. Each panel shows one
-scheduler: the worst well-behaved client's attainment against the heavy client's, as the load rises,
-with the other schedulers in grey.
+The table has the schedulers of the sweep; a sweep of the same load with other schedulers works,
+too. The script writes results/tables/deadlines.csv (means over seeds) and plots/deadlines.svg. The
+picture shows the requests in time of the worst well-behaved client and of the heavy client by load.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.sweep import points, read_sweep
 from fairbench.figures.style import panels, paper_style, save
-from fairbench.report.palette import BLUE
 from fairbench.results.store import runs_in
 from fairbench_studies.kit.rows import ROOT, write_rows
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 SWEEP = ROOT / "results/tables/deadlines.toml"
 TABLE = ROOT / "results/tables/deadlines.csv"
 FIGURE = ROOT / "plots/deadlines.svg"
-CAPACITY = 0.37  # conversations/s of each interactive client that a replica completes under lpm
-KEPT = 0.9  # fraction of a well-behaved client's requests in time, below which it has collapsed
-ORDER = (  # these first, then all others by name
+CAPACITY = 0.37  # capacity of a replica under lpm, conversations/s of each interactive client
+KEPT = 0.9  # a client with a smaller fraction of requests in time counts as collapsed
+ORDER = (  # these schedulers come first; the others follow by name
     *("fcfs", "priority", "vtc", "dlpm", "dlpm-edf", "dlpm-edf within=credit"),
     *("edf-textbook", "edf", "edf-dlpm", "niyama"),
 )
-SHOWN = {  # key -> its name and format
+SHOWN = {  # key -> name and format of a metric
     "kept_worst": ("in time, worst well-behaved", ".0%"),
     "kept_flood": ("in time, the flood", ".0%"),
     "worst_share": ("min. fair share of goodput", ".2f"),
     "goodput_tok_s": ("goodput, tok/s", ",.0f"),
     "wasted": ("computed in vain", ".0%"),
 }
-COLUMNS, WIDTH_IN, ROW_IN = 5, 11.0, 2.45
+CLIENTS = {
+    "kept_worst": "worst well-behaved client, % in time",
+    "kept_flood": "heavy client, % in time",
+}
 
 
 def name_of(spec: ExperimentSpec) -> str:
     """Return the local scheduler with its settings that differ from the defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
-    quantum = spec.settings.get("dlpm-hold.quantum") or None  # 0 means the quantum by its rule
+    # 0 means that a rule chooses the quantum
+    quantum = spec.settings.get("dlpm-hold.quantum") or None
     told = {"within": within if within != "client" else None, "quantum": quantum}
     set_ = [f"{name}={value}" for name, value in told.items() if value is not None]
     return " ".join([spec.local, *set_])
 
 
 def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers that are shown for a run."""
+    """Return the numbers of a run for the table."""
     clients = summary["clients"]
     kept = [one["goodput_ratio"] for one in clients if not one["misbehaving"]]
     return {
-        "kept_worst": min(one for one in kept if one is not None),  # None if it requested nothing
+        # None for a client without requests
+        "kept_worst": min(one for one in kept if one is not None),
         "kept_flood": next(one["goodput_ratio"] for one in clients if one["misbehaving"]),
         "worst_share": summary["goodput_worst_share"],
         "goodput_tok_s": summary["goodput_tok_s"],
@@ -69,7 +69,7 @@ def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 Curves = Mapping[str, Mapping[float, Mapping[str, float]]]
-"""Means by scheduler and load, over the seeds that every scheduler has at that load."""
+"""Means by scheduler and load, over the seeds that all schedulers have at the load."""
 
 
 def ordered(names: set[str]) -> list[str]:
@@ -78,14 +78,14 @@ def ordered(names: set[str]) -> list[str]:
 
 
 def curves(store: Path, sweep: Path) -> Curves:
-    """Return the results of the sweep's runs."""
+    """Return the means of the sweep's runs, by scheduler and load."""
     specs = {identity(spec): spec for spec in points(read_sweep(str(sweep)))}
     names = ordered({name_of(spec) for spec in specs.values()})
     found: dict[str, dict[float, dict[int, dict[str, float]]]] = {name: {} for name in names}
     for run in runs_in(store / "runs"):
         spec = specs.get(run.manifest["spec_identity"])
         if spec is None:
-            continue  # the run belongs to another form of the sweep
+            continue  # the run is not a point of the sweep
         load = round((spec.request_rate or 0.0) / CAPACITY, 2)
         found[name_of(spec)].setdefault(load, {})[spec.seed] = numbers(run.summary)
     made = [of for of in found.values() if of]
@@ -130,39 +130,26 @@ def write(found: Curves) -> None:
 
 
 def draw(found: Curves) -> None:
-    """Draw a panel for each scheduler."""
-    rows = -(-len(found) // COLUMNS)
+    """Draw a table of colours for each client: a row per scheduler, a column per load."""
+    from seaborn import heatmap
+
+    loads = list(next(iter(found.values())))
     with paper_style():
-        figure, grid = panels(rows, COLUMNS, WIDTH_IN, ROW_IN * rows, sharex=True, sharey=True)
-        for axes in grid.flat[len(found) :]:
-            axes.remove()
-        for at, (axes, name) in enumerate(zip(grid.flat, found, strict=False)):
-            for other in found.values():
-                axes.plot(*_line(other), color="0.7", linewidth=0.8, zorder=1)
-            axes.plot(*_line(found[name]), color=BLUE.colour, marker="o", zorder=2)
-            _loads(axes, found[name])
-            axes.set_title(f"{name}\n({collapse(found[name])})", fontsize=9)
-            axes.set(xlim=(-0.05, 1.2), ylim=(-0.05, 1.15), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
-            axes.grid(color="0.92")
-            axes.tick_params(labelbottom=at + COLUMNS >= len(found))
-        figure.supxlabel("requests in time of the client that floods", fontsize=9)
-        figure.supylabel("requests in time of the worst well-behaved client", fontsize=9)
+        figure, (axes,) = panels(1, len(CLIENTS), 8.0, 0.9 + 0.27 * len(found), sharey=True)
+        for panel, (key, title) in zip(axes, CLIENTS.items(), strict=True):
+            values = [[100 * curve[load][key] for load in loads] for curve in found.values()]
+            heatmap(
+                values, annot=True, fmt=".0f", vmin=0, vmax=100, cmap="viridis", cbar=False,
+                linewidths=0.5, annot_kws={"size": 8}, ax=panel,
+            )  # fmt: skip
+            panel.set_xticks(
+                [at + 0.5 for at in range(len(loads))], [f"{load:g}" for load in loads]
+            )
+            panel.set_title(title, fontsize=9)
+            panel.set_xlabel("load, times the capacity", fontsize=8)
+        names = [f"{name} ({collapse(curve)})" for name, curve in found.items()]
+        axes[0].set_yticks([at + 0.5 for at in range(len(names))], names, rotation=0, fontsize=8)
         save(figure, [FIGURE])
-
-
-def _line(curve: Mapping[float, Mapping[str, float]]) -> tuple[Sequence[float], Sequence[float]]:
-    points = curve.values()
-    return [one["kept_flood"] for one in points], [one["kept_worst"] for one in points]
-
-
-def _loads(axes: Axes, curve: Mapping[float, Mapping[str, float]]) -> None:
-    """Write its load next to each point, so that no two labels overlap."""
-    last = (-9.0, -9.0)
-    for load, x, y in zip(curve, *_line(curve), strict=True):
-        if max(abs(x - last[0]), abs(y - last[1])) < 0.09:
-            continue
-        axes.annotate(f"{load:g}", (x, y), (4, 4), textcoords="offset points", fontsize=7)
-        last = (x, y)
 
 
 def main(folder: str, sweep: str = str(SWEEP)) -> None:

@@ -1,1 +1,1 @@
-"""Clusters with prefill and decode workers."""
+"""Studies of clusters with separate prefill and decode workers."""

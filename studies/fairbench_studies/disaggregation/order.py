@@ -5,8 +5,8 @@
 results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of the repository dstackai/benchmarks at
 06c957ab: SGLang with gpt-oss-120b, TP 2, on 8 x H200, 500 requests at a fixed concurrency. The
 script writes results/tables/disaggregation-order.csv: for each pair of lengths and metric, the
-number of pairs of ratios that the simulation puts in the measured order. It takes ten seconds of
-CPU.
+number of pairs of ratios that the simulation puts in the measured order. The script takes ten
+seconds of CPU.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from fairbench.sim.run import simulate
 from fairbench_studies.kit.rows import read_rows
 from fairbench_studies.kit.table_store import write
 
-GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"  # there is no profile of TP 2
+# profile of TP 1, because no profile of TP 2 exists
+GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"
 NVLINK_GB_S = 450.0
-RATIOS = ("1:3", "2:2", "3:1")  # ratios of eight GPUs; 1:1 had four
-ALIKE = 0.05  # values this close have no order
+RATIOS = ("1:3", "2:2", "3:1")  # the ratios with eight GPUs; the measured ratio 1:1 had four GPUs
+ALIKE = 0.05  # values that differ by a smaller fraction have no order
 METRICS = {"output_throughput": "throughput", "median_ttft_ms": "TTFT", "median_tpot_ms": "TPOT"}
 
 
 class Shape(NamedTuple):
-    """A benchmark: requested lengths, and number of concurrent requests."""
+    """A benchmark's load: requested lengths (tokens), and number of concurrent requests."""
 
     input_tokens: int
     output_tokens: int
@@ -40,11 +41,11 @@ class Shape(NamedTuple):
 
 Values = Mapping[str, float]
 Points = Mapping[Shape, Mapping[str, Values]]
-"""The metrics, and the mean output, of each shape and ratio."""
+"""The metrics and the mean output length for each shape and ratio."""
 
 
 def measured(file: Path) -> Points:
-    """Return the measured points of the ratios compared."""
+    """Return the measured points with the compared ratios."""
     found: dict[Shape, dict[str, Values]] = defaultdict(dict)
     for row in read_rows(file):
         ratio = f"{row['prefill']}:{row['decode']}"
@@ -92,7 +93,7 @@ def simulated(shape: Shape, ratio: str, answer: float) -> Values:
 
 
 class Agreement(NamedTuple):
-    """The pairs of ratios that the measurement orders, and that the simulation orders alike."""
+    """Counts of pairs of ratios: pairs that the measurement orders, and pairs that agree."""
 
     pairs: int
     alike: int
@@ -102,7 +103,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(key: str, measured: Mapping[str, Values], ours: Mapping[str, Values]) -> Agreement:
-    """Compare the order of the ratios by one metric."""
+    """Compare the measured and the simulated order of the ratios by one metric."""
     pairs = [
         (one, other)
         for one, other in combinations(sorted(measured), 2)
@@ -116,7 +117,7 @@ def agreement(key: str, measured: Mapping[str, Values], ours: Mapping[str, Value
 
 
 def table(points: Points) -> list[dict[str, str]]:
-    """Return a row for each pair of lengths, over its concurrencies, and one for all."""
+    """Return a row per pair of lengths, over all concurrencies, and a row for all pairs."""
     found: dict[tuple[str, str], list[Agreement]] = defaultdict(list)
     for shape, by_ratio in sorted(points.items()):
         answer = fmean(one["answer"] for one in by_ratio.values())
@@ -139,5 +140,5 @@ def _sum(parts: list[Agreement]) -> Agreement:
 
 
 def main(file: str) -> None:
-    """Read the measured points, simulate each, and write the table."""
+    """Read the measured points, simulate each point, and write the table."""
     write("disaggregation-order", table(measured(Path(file))))

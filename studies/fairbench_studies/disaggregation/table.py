@@ -26,7 +26,7 @@ from fairbench_studies.kit.table_store import write
 
 FIGURE = ROOT / "plots/disaggregation.svg"
 WORKLOADS = ("tot", "judge", "long-qa", "sessions")
-FORMS = {  # name -> colour and marker
+FORMS = {  # form of the cluster -> colour and marker
     "colocated": ("0.45", "o"),
     "SGLang": (VERMILION.colour, "s"),
     "at admission": (BLUE.colour, "D"),
@@ -35,7 +35,7 @@ FORMS = {  # name -> colour and marker
 WIDTH_IN, HEIGHT_IN = 9.0, 3.4
 PROVENANCE = "Simulated on an A100; four replicas or two prefill and two decode workers"
 SHARES = ("colocated", "SGLang", "at admission")
-LOGARITHMIC = "long-qa"  # its latencies span a factor of a hundred
+LOGARITHMIC = "long-qa"  # the latencies of long-qa span a factor of a hundred
 CONTENDED = ("tot", "long-qa")  # configurations in which some client is short of service
 NUMBERS = ("victim_p50_s", "min_share_60s", "service_rate_tok_s")
 
@@ -74,7 +74,7 @@ def _mean(values: list[float | None]) -> float:
 
 
 def table(found: Found) -> list[dict[str, str]]:
-    """Return a row for each workload and scheduler: P50 latency, and throughput over colocated."""
+    """Return a row per workload and scheduler: P50 latency, throughput relative to colocated."""
     rows = []
     for workload in WORKLOADS:
         for scheduler in PAIRS:
@@ -93,7 +93,7 @@ def table(found: Found) -> list[dict[str, str]]:
 
 
 def shares(found: Found) -> list[dict[str, str]]:
-    """Return a row for each workload and scheduler: the worst minute of the worst client.
+    """Return a row per workload and scheduler: the lowest fair share of any client in any minute.
 
     Under vLLM a request counts as served from its prefill on, so its share has little meaning.
     """

@@ -1,6 +1,6 @@
-"""All figures by name. Each has a source of numbers and a function that draws it.
+"""The figures of the DLPM paper by name, with the sources of their numbers.
 
-To add a figure, write its module and its sweep under its name; no list needs an entry.
+To add a figure, write a module and a sweep with the figure's name; no list needs an entry.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fairbench.config.preset import read_preset
-from fairbench.config.sweep import overridden, points, read_sweep, sweep_names
+from fairbench.config.defaults import read_preset
+from fairbench.config.sweep import points, read_sweep, sweep_names, with_axes
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.figures.style import check_drawable, paper_style
 from fairbench.results.comparison import SchedulerResults, compare_sweep
@@ -36,7 +36,7 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
     """
     own = {
         (spec.scheduler, spec.workload.name, spec.scenario, spec.dp)
-        for spec in points(overridden(read_sweep(name), {}, num_runs=1))
+        for spec in points(with_axes(read_sweep(name), {}, num_runs=1))
     }
     for cell in cells:
         keys = ("scheduler", "workload", "scenario", "dp")
@@ -48,10 +48,10 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """A figure of the paper; its module of the same name has functions ``draw`` and ``rows``.
+    """A figure of the paper; the module with the figure's name has functions ``draw`` and ``rows``.
 
-    The sweep that fills the store is the bundled one of the same name; only fig4 has none. With a
-    ``preset`` the sweep is the bundled one called NAME-PRESET.
+    The bundled sweep with the figure's name, or with the name NAME-PRESET for a ``preset``, makes
+    the runs. Only fig4 has no sweep.
     """
 
     name: str
@@ -60,11 +60,11 @@ class PaperFigure:
 
     @property
     def sweep(self) -> str:
-        """The name of the bundled sweep, of its store, and of the drawn files."""
+        """The name of the bundled sweep, of the directory of runs, and of the drawn files."""
         return self.name if self.preset is None else f"{self.name}-{self.preset}"
 
     def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
-        """Draw the runs in ``folder`` into ``output``, with numbers as CSV; return the files.
+        """Draw the runs of ``folder`` into ``output``, with the numbers as CSV; return the files.
 
         Raises DataError if the store cannot be read or belongs to another figure, UsageError if a
         file cannot be written.
@@ -80,7 +80,7 @@ class PaperFigure:
 
 
 def _figures() -> Mapping[str, PaperFigure]:
-    """Return the figures in order of their numbers."""
+    """Return the figures, ordered by their numbers."""
     names = [name for name in sweep_names() if re.fullmatch(r"fig\d+", name)]
     figures = (PaperFigure("fig4", read_timings), *map(PaperFigure, names))
     return {one.name: one for one in sorted(figures, key=lambda one: int(one.name[len("fig") :]))}

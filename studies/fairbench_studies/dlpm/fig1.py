@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairbench.figures.style import caption, panels, scheduler_style
 from fairbench.results.comparison import SchedulerResults
 from fairbench_studies.kit.provenance import provenance
-from fairbench_studies.kit.values import row_of, setting_of
+from fairbench_studies.kit.values import label_on, row_of, setting_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,11 +22,11 @@ FAIRNESS = {
     "min_entitlement_ratio": "minimum fair share of own total",
 }
 THROUGHPUT = "service_rate_tok_s"
-MARK, GROWTH = 30, 12  # area of the first mark in points, and the growth of the next
+MARK = 30  # area of a mark in points
 
 
 def quantum_of(cell: SchedulerResults) -> int | None:
-    """Return Q^u in tokens; None for a scheduler without it."""
+    """Return Q^u in tokens, or None for a scheduler without this quantum."""
     return setting_of(cell, "dlpm.quantum") if cell.combined["scheduler"] == "dlpm" else None
 
 
@@ -37,7 +37,7 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw two panels: the paper's fairness measure, and one for unequal demand."""
+    """Draw two panels: the paper's fairness measure, and a measure for unequal demand."""
     table = rows(cells)
     figure, axes = panels(1, len(FAIRNESS), 8.0, 3.6, sharey=True)
     for panel, (metric, label) in zip(axes[0], FAIRNESS.items(), strict=True):
@@ -55,10 +55,10 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
 
 def _range(table: Sequence[dict[str, Any]]) -> str:
     quanta = [row["quantum_tokens"] for row in table if row["quantum_tokens"]]
-    if not quanta:  # no point of DLPM has finished
+    if not quanta:  # no run of DLPM has finished
         return ""
     least, most = min(quanta), max(quanta)
-    return f" DLPM: the larger the mark, the larger Qᵘ, {least:,} to {most:,} tokens."
+    return f" DLPM: the number beside a point (left) is Q^u, {least:,} to {most:,} tokens."
 
 
 def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
@@ -71,15 +71,27 @@ def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
             [row[THROUGHPUT] / 1000 for row in mine],
             xerr=_arms(mine, metric, 1),
             yerr=_arms(mine, THROUGHPUT, 1000),
-            color=style.colour, marker=style.marker, markersize=2, linestyle=":", label=style.label,
+            color=style.colour, marker=style.marker, markersize=2, linestyle=":",
+            label=label_on(scheduler, [row["dp"] for row in of_scheduler]),
             ecolor=(style.colour, 0.25), elinewidth=1.0,
         )  # fmt: skip
         axes.scatter(
             [row[metric] for row in mine],
             [row[THROUGHPUT] / 1000 for row in mine],
-            [MARK + GROWTH * number for number in range(len(mine))],
-            color=style.colour, marker=style.marker, alpha=0.6, linewidths=0, zorder=3,
+            MARK, color=style.colour, marker=style.marker, alpha=0.6, linewidths=0, zorder=3,
         )  # fmt: skip
+        for number, row in enumerate(mine):
+            if row["quantum_tokens"] is not None and metric == next(iter(FAIRNESS)):
+                _name(axes, (row[metric], row[THROUGHPUT] / 1000), row["quantum_tokens"], number)
+
+
+def _name(axes: Axes, place: tuple[float, float], quantum: int, number: int) -> None:
+    """Write a quantum beside its point, in turn below to the left and above to the right."""
+    side = 1 if number % 2 else -1
+    axes.annotate(
+        f"{quantum / 1000:g}k", place, (6 * side, 5 * side), textcoords="offset points",
+        ha="left" if side > 0 else "right", va="bottom" if side > 0 else "top", fontsize=7,
+    )  # fmt: skip
 
 
 def _arms(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[list[float]]:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 THROUGHPUT, JAIN = "service_rate_tok_s", "jain_index"
-SCENARIOS = {"s2": "one misbehaving client", "none": "all well-behaved"}
+SCENARIOS = {"s2": "one heavy client", "none": "all well-behaved"}
 
 
 def quantum_of(cell: SchedulerResults) -> int | None:
-    """Return Q^w in tokens; None for a scheduler without it."""
+    """Return Q^w in tokens, or None for a scheduler without this quantum."""
     is_d2lpm = cell.combined["scheduler"] == "d2lpm"
     return setting_of(cell, "d2lpm.worker_quantum") if is_d2lpm else None
 
@@ -33,7 +33,7 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw throughput above Jain's index, with a heavy client on the left, without on the right."""
+    """Draw throughput above Jain's index: left with a heavy client, right without."""
     table = rows(cells)
     shown = [name for name in SCENARIOS if any(row["scenario"] == name for row in table)]
     figure, axes = panels(2, len(shown), 8.0, 4.8, sharex=True, sharey="row")
@@ -42,7 +42,7 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
         for line, metric in enumerate((THROUGHPUT, JAIN)):
             _panel(axes[line][column], mine, metric)
         axes[0][column].set_title(SCENARIOS[scenario], fontsize=9)
-        axes[1][column].set_xlabel("quantum Qʷ, tokens")
+        axes[1][column].set_xlabel("quantum Q^w, 1000 tokens")
     axes[0][0].set_ylabel("service, 1000 tok/s")
     axes[1][0].set_ylabel("Jain's index")
     caption(
@@ -64,3 +64,6 @@ def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
     for scheduler in dict.fromkeys(row["scheduler"] for row in swept):
         plot_rows(axes, swept, "quantum_tokens", metric, scheduler)
     axes.set_xscale("log")
+    ticks = sorted({row["quantum_tokens"] for row in swept})
+    axes.set_xticks(ticks, [f"{tick / 1000:g}" for tick in ticks])
+    axes.minorticks_off()

@@ -33,14 +33,15 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw the service rate, and next to it the cache hit rate that explains it."""
+    """Draw the service rate, and beside the service rate the cache hit rate."""
     table = rows(cells)
     figure, axes = panels(1, len(COLUMNS), 8.0, 3.3)
     for panel, (metric, (label, unit)) in zip(axes[0], COLUMNS.items(), strict=True):
         scaled = in_units(table, metric, unit)
         for scheduler in dict.fromkeys(row["scheduler"] for row in table):
             plot_rows(panel, scaled, "clients", metric, scheduler)
-        panel.set_ylim(bottom=0)
+        low, high = panel.get_ylim()
+        panel.set_ylim(0, high + 0.05 * (high - min(low, 0)))  # room for the top marks
         panel.set(xlabel="clients", ylabel=label)
     caption(
         figure,

@@ -1,6 +1,6 @@
 """Figure 12: a mix on one A10G: clients 0 and 1 chat, client 2 sends trees, client 3 judges.
 
-[DLPM] §7.4: response time and actual service of each client over time.
+[DLPM] §7.4: response time and computed service of each client over time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from fairbench_studies.dlpm.over_time import draw_over_time, rows_over_time
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ROLES = {0: "chat", 1: "chat", 2: "trees of thought", 3: "judge"}
 MEASURES = ("response_s", "actual_service_ktok_s")
 
 
@@ -24,5 +25,5 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
     """Draw a column per scheduler and a line per client."""
-    title = "DLPM Fig. 12: clients 0 and 1 converse, 2 sends trees of thought, 3 judges"
-    return draw_over_time(cells, rows(cells), title, MEASURES)
+    title = "DLPM Fig. 12: a mix of workloads on one A10G"
+    return draw_over_time(cells, rows(cells), title, MEASURES, ROLES)

@@ -24,8 +24,9 @@ COLUMNS = {
     "victim_p50_s": "well-behaved P50, s",
     "victim_p99_s": "well-behaved P99, s",
 }
+PREBLES = ("preble", "preble-code")
 REACHABLE = "jain_index_maxmin"
-POOL = "pool_tokens"  # a column only if the KV pool was set
+POOL = "pool_tokens"  # column of runs in which the KV pool was set
 X_AXES = {"dp": "replicas", POOL: "KV pool, 1000 tokens"}
 
 GREY = (
@@ -33,9 +34,10 @@ GREY = (
     "clients ask for less than theirs."
 )
 AT_PRESET = (
-    "The authors' settings: a KV pool of 20,000 tokens, 50 programs of each well-behaved client, "
-    "one every 2 s for each replica, measured until all are done. That pool holds no document of "
-    "long-qa, so there the pool is the axis, on 4 replicas; documents larger than it are refused."
+    "The settings of a rerun of the authors' benchmark: a KV pool of 20,000 tokens, 50 programs of "
+    "each well-behaved client, one every 2 s for each replica, measured until all are done. That "
+    "pool holds no document of long-qa, so there the pool is the axis, on 4 replicas; documents "
+    "larger than it are refused."
 )
 
 
@@ -48,10 +50,10 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
-    """Return the drawn metrics and the title of each.
+    """Return the drawn metrics with their titles.
 
-    Over a whole run of a fixed set of programs every client gets the same under any scheduler.
-    Jain's index then covers the time in which all clients were active.
+    In a whole run of a fixed set of programs, every client gets the same service under any
+    scheduler. For such runs, Jain's index covers the time in which all clients were active.
     """
     if not _whole(cells):
         return COLUMNS
@@ -65,7 +67,7 @@ def _whole(cells: Sequence[SchedulerResults]) -> bool:
 
 
 def _pool(cell: SchedulerResults) -> dict[str, int]:
-    """Return the size of the KV pool in tokens, or nothing for the engine's default."""
+    """Return {POOL: size of the KV pool in tokens}, or {} for the engine's default."""
     engine = cell.runs[0].experiment["settings"].get("engine", {})
     tokens = engine.get("max_total_tokens", 0)
     return {POOL: tokens} if tokens else {}
@@ -89,7 +91,8 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
         panel.set_title(title, fontsize=8)
     caption(
         figure,
-        "DLPM Fig. 7: service, fairness and latency with one heavy client",
+        "DLPM Fig. 7: service, fairness and latency with one heavy client, "
+        + ("at the rerun's settings" if _whole(cells) else "at fairbench's defaults"),
         f"{provenance(cells)}. Open marks: at least so much, programs were unfinished at the end. "
         + (AT_PRESET if _whole(cells) else GREY),
         axes[0][1],
@@ -101,6 +104,12 @@ def _x_axis(table: Sequence[dict[str, Any]]) -> str:
     """Return the key in which a workload's rows differ: replicas or KV pool."""
     pools = {row.get(POOL) for row in table}
     return POOL if len(pools) > 1 and len({row["dp"] for row in table}) == 1 else "dp"
+
+
+def _lacks_preble(table: Sequence[dict[str, Any]]) -> bool:
+    """Return whether there are points at one replica, but none of Preble."""
+    alone = {row["scheduler"] for row in table if row["dp"] == 1}
+    return bool(alone) and not alone & set(PREBLES)
 
 
 def _panel(
@@ -119,6 +128,11 @@ def _panel(
         log_y(axes)
     else:
         axes.set_ylim(bottom=0)
+    if metric == next(iter(COLUMNS)) and _lacks_preble(table):
+        axes.text(
+            0.02, 0.02, "no Preble on one replica", fontsize=5, color="0.4",
+            transform=axes.transAxes,
+        )  # fmt: skip
     axes.set_xscale("log", base=2)
     unit = 1000 if x == POOL else 1
     axes.set_xticks(ticks, [f"{tick / unit:g}" if labelled else "" for tick in ticks])

@@ -1,6 +1,6 @@
 """Figure 9: trees of thought on four A10G until all end; client 0 has a longer prefix.
 
-[DLPM] §7.1: response time, actual service and service rate of each client over time.
+[DLPM] §7.1: response time, computed service and service rate of each client over time.
 """
 
 from __future__ import annotations

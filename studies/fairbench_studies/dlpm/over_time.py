@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fairbench.figures.style import caption, client_style, panels, scheduler_style
+from fairbench.figures.style import caption, client_style, panels
 from fairbench.figures.timeline import client_names, response_times, service_rates
 from fairbench.metrics.records import Floats
 from fairbench.metrics.service import View
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import StoredRun
 from fairbench_studies.kit.provenance import of_first_runs
+from fairbench_studies.kit.values import label_on
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +39,7 @@ def _thousands(view: View, run: StoredRun, edges_s: Floats) -> Floats:
 MEASURES: Mapping[str, Measure] = {
     "response_s": Measure("response time, s", response_times),
     "actual_service_ktok_s": Measure(
-        "actual service,\n1000 tok/s", partial(_thousands, View.ACTUAL)
+        "computed service,\n1000 tok/s", partial(_thousands, View.ACTUAL)
     ),
     "service_ktok_s": Measure("service rate,\n1000 tok/s", partial(_thousands, View.CLIENT)),
 }
@@ -71,8 +73,17 @@ def draw_over_time(
     rows: Sequence[Mapping[str, Any]],
     title: str,
     names: Sequence[str],
+    roles: Mapping[int, str] = MappingProxyType({}),
 ) -> Figure:
-    """Draw the rows; ``names`` are the measures, and ``cells`` state the hardware."""
+    """Draw the rows.
+
+    Args:
+        cells: The cells, which state the hardware.
+        rows: The values of ``rows_over_time``.
+        title: The title of the figure.
+        names: The names of the measures.
+        roles: What each client does, by its number, for the legend.
+    """
     shown = list(dict.fromkeys(row["scheduler"] for row in rows))
     height_in = 1.0 + 1.7 * len(names)
     figure, axes = panels(len(names), len(shown), 9.5, height_in, sharex=True, sharey="row")
@@ -80,9 +91,10 @@ def draw_over_time(
         mine = [row for row in rows if row["scheduler"] == scheduler]
         for line, name in enumerate(names):
             for client in dict.fromkeys(row["client"] for row in mine):
-                _line(axes[line][column], [row for row in mine if row["client"] == client], name)
+                of_client = [row for row in mine if row["client"] == client]
+                _line(axes[line][column], of_client, name, roles)
             axes[line][column].axvline(mine[-1]["end_s"], color="0.3", linewidth=0.8)
-        name = scheduler_style(scheduler).label
+        name = label_on(scheduler, [_cell_of(cells, scheduler).combined["dp"]])
         axes[0][column].set_title(f"{name}\n{_end(cells, scheduler)}", fontsize=9)
         axes[-1][column].set_xlabel("time, s")
     for line, name in enumerate(names):
@@ -99,21 +111,28 @@ def draw_over_time(
 
 def _end(cells: Sequence[SchedulerResults], scheduler: str) -> str:
     """Return a text on when the run ended, and whether all work was done."""
-    cell = next(cell for cell in cells if cell.combined["scheduler"] == scheduler)
-    summary = cell.runs[0].summary
+    summary = _cell_of(cells, scheduler).runs[0].summary
     return (
         f"{'all done' if not summary['unfinished'] else 'cut off'} at {summary['duration']:,.0f} s"
     )
 
 
-def _line(axes: Any, rows: Sequence[Mapping[str, Any]], name: str) -> None:
-    style = client_style(int(rows[0]["client"].rpartition("-")[2]))
+def _cell_of(cells: Sequence[SchedulerResults], scheduler: str) -> SchedulerResults:
+    return next(cell for cell in cells if cell.combined["scheduler"] == scheduler)
+
+
+def _line(
+    axes: Any, rows: Sequence[Mapping[str, Any]], name: str, roles: Mapping[int, str]
+) -> None:
+    number = int(rows[0]["client"].rpartition("-")[2])
+    style = client_style(number)
+    label = f"{style.label}: {roles[number]}" if number in roles else style.label
     middle_s = [(row["start_s"] + row["end_s"]) / 2 for row in rows]
     axes.plot(
         middle_s,
         [float("nan") if row[name] is None else row[name] for row in rows],
         color=style.colour, linestyle=style.line, marker=style.marker,
-        markersize=3, markevery=4, label=style.label,
+        markersize=3, markevery=4, label=label,
     )  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""The frontier of schedulers: fair-finish against all pairs, as published, capped, tuned."""
+"""The frontier: fair-finish against all scheduler pairs as published, capped, and tuned."""

@@ -1,4 +1,4 @@
-"""``fairbench reproduce frontier``: fair-finish against every other pair."""
+"""``fairbench reproduce frontier``: compare fair-finish with every other scheduler pair."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import NamedTuple
 import typer
 
 from fairbench.errors import RunFailed
-from fairbench.execute.context import run_context
-from fairbench.execute.executor import Executor
+from fairbench.execute.tasks import Executor, run_context
 from fairbench.report.progress import shown_progress
 from fairbench_studies.frontier.draw import plot
 from fairbench_studies.frontier.frozen import NAME, frozen
@@ -23,7 +22,7 @@ FRONTIER = NAME
 
 
 class FrontierSize(NamedTuple):
-    """The configurations to run, the number of seeds of each if given, and the preset."""
+    """The size of the study: cells to run, number of seeds (None: as frozen), preset."""
 
     quick: bool
     seeds: int | None
@@ -42,7 +41,8 @@ def reproduce_frontier(
 ) -> None:
     """Run the missing simulations, then draw, tabulate and judge the complete seeds.
 
-    Raises Interrupted when interrupted, RunFailed if points failed, after the rest is drawn.
+    Raises Interrupted after an interruption, and RunFailed if points failed, after the finished
+    runs are drawn.
     """
     settings = frozen(size.preset)
     plan = Plan(settings, quick=size.quick, seeds=size.seeds)

@@ -1,4 +1,4 @@
-"""Fair-finish against every other configuration: dominance by cell, and tests over all."""
+"""Fair-finish against every other configuration: dominance by cell, and tests over cells."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fairbench_studies.frontier.paired_tests import Estimate, estimate, holm, no
 
 Outcomes = Mapping[Cell, Mapping[Configuration, Outcome]]
 
-# Lower is better for these metrics, higher for the others of ``Measured``.
+# Lower is better for these fields of ``Measured``; higher is better for the other fields.
 LESS = ("to_90_s", "to_100_s", "p95_s")
 PRIMARY = (*LESS, "served")
-SECONDARY = ("share", "service_tok_s", "output_tok_s")
-LEAST = 1e-9  # replaces 0, which has no logarithm
+SECONDARY = ("share", "worst_minute", "service_tok_s", "output_tok_s")
+LEAST = 1e-9  # stands for 0, which has no logarithm
 
 
 class Relation(StrEnum):
@@ -34,13 +34,13 @@ class Mark(StrEnum):
 
     BETTER = "+"
     NOT_WORSE = "="
-    A_LITTLE_WORSE = "=!"  # worse, but by no more than the margin
+    A_LITTLE_WORSE = "=!"  # mark for "worse by at most the margin"
     WORSE = "!"
     OPEN = "?"
 
 
 class Compared(NamedTuple):
-    """Fair-finish against one rival: mean gain by measure, its mark, and wins by cell."""
+    """Fair-finish against one rival: mean gain and mark by measure, and wins by cell."""
 
     rival: Configuration
     estimates: Mapping[str, Estimate]
@@ -48,7 +48,7 @@ class Compared(NamedTuple):
     relations: Mapping[Cell, Relation]
 
     def count(self, relation: Relation) -> int:
-        """Return the number of cells with this relation."""
+        """Return the number of cells with the given relation."""
         return sum(one is relation for one in self.relations.values())
 
 
@@ -59,9 +59,9 @@ def gain(name: str, ours: float, rival: float) -> float:
 
 
 def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
-    """Return which scheduler dominates: at most ``margin`` worse, and better in one measure.
+    """Return which scheduler dominates: nowhere worse by more than ``margin``, and once better.
 
-    A scheduler is only better if it is ahead by more than the margin.
+    A scheduler counts as better in a measure if it is ahead by more than the margin.
     """
     gains = [gain(name, ours.mean(name), rival.mean(name)) for name in PRIMARY]
     worse = non_inferior_gain(margin)
@@ -122,7 +122,7 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""Rival -> the measures that are lower bounds: fair-finish's, and the rival's."""
+"""The measures of fair-finish, and of the rival, that are lower bounds, by rival."""
 
 
 def _marks(
@@ -130,8 +130,8 @@ def _marks(
 ) -> Mapping[Key, Mark]:
     """Test each question as its own family, with Holm's correction over rivals and measures.
 
-    A value that is only a lower bound, such as a censored latency, never counts in favour of its
-    scheduler.
+    A value that is only a lower bound, such as a censored latency, never counts in favour of the
+    scheduler with this value.
     """
     pairs = [
         (one, name in bounds[rival][0], name in bounds[rival][1])

@@ -1,4 +1,4 @@
-"""The frontier's configurations, cells and seeds, fixed in advance in a file for each setting.
+"""Configurations, cells and seeds of the frontier, which were fixed in advance in files.
 
 ``frozen.toml`` is for the defaults, ``frozen_dlpm_paper.toml`` for the preset ``dlpm-paper``.
 """
@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairbench.errors import UsageError
+from fairbench.files.formats import read_toml
 from fairbench.files.reader import MIB, opened
-from fairbench.files.toml_text import read_toml
 
 NAME = "frontier"
 FILES = {None: "frozen.toml", "dlpm-paper": "frozen_dlpm_paper.toml"}
@@ -37,10 +37,10 @@ class Configuration(NamedTuple):
 
 
 class Cell(BaseModel):
-    """A workload in a scenario, and the seeds of its load in order of running.
+    """A workload in a scenario, and the seeds of the load in the order of runs.
 
-    ``full`` is the default number of seeds, ``quick`` the number in the quick form. Settings were
-    tuned on development cells; no setting was tuned on the seeds of test cells.
+    ``full`` is the default number of seeds, and ``quick`` the number for ``--quick``. Settings were
+    tuned on development cells, and never on the seeds of test cells.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -83,7 +83,7 @@ class Frozen(BaseModel):
 
     @property
     def configurations(self) -> list[Configuration]:
-        """Return all scheduler pairs in every form, pair by pair."""
+        """Return all forms of all scheduler pairs, pair by pair."""
         return [Configuration(pair, form) for pair in self.pairs for form in FORMS]
 
     def settings(self, configuration: Configuration) -> Settings:
@@ -98,7 +98,10 @@ class Frozen(BaseModel):
 
 @lru_cache(maxsize=len(FILES))
 def frozen(preset: str | None = None) -> Frozen:
-    """Return the content of a preset's frozen file. Raises UsageError if there is none."""
+    """Return the content of a preset's frozen file.
+
+    Raises UsageError for a preset without a file.
+    """
     file = _file(preset)
     return Frozen.model_validate(read_toml(files(__package__) / file, file))
 

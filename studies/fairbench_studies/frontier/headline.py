@@ -1,4 +1,4 @@
-"""The first claim of the study: fair-finish compared with the published D2LPM and Preble."""
+"""The study's main claim: fair-finish compared with the published D2LPM and Preble."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RIVALS = tuple(Configuration(pair, PUBLISHED) for pair in ("d2lpm", "preble"))
 
 
 class Claimed(NamedTuple):
-    """A row of the claim: throughput within the margin of a rival's, and a lower P99.
+    """A row of the claim: throughput at most the margin below a rival's, and a lower P99.
 
     ``service``, ``output`` and ``makespan`` are factors by which fair-finish is better.
     ``p_service`` is the p-value of the hypothesis that fair-finish is worse by the margin, after

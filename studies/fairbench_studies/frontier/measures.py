@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from fairbench.config.resolve import read_spec
+from fairbench.engine.contract import CONTRACTS
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.metrics.censored_latency import (
     Percentile,
     Sample,
@@ -17,28 +21,32 @@ from fairbench.metrics.censored_latency import (
     pooled,
     samples,
 )
+from fairbench.metrics.fairness import fair_shares
+from fairbench.metrics.limit import least_work, most_service
 from fairbench.metrics.records import Window
 from fairbench.results.comparison import compared_summary
-from fairbench.results.run_facts import stored_facts
-from fairbench.results.run_tables import read_tables
-from fairbench.results.store import StoredRun
+from fairbench.results.run_facts import engine_prices, read_tables, stored_facts
+from fairbench.results.store import EXPERIMENT, StoredRun
 
-ENOUGH_FOR_P99 = 300  # number of latencies
+ENOUGH_FOR_P99 = 300  # number of latencies that a P99 needs
 Samples = Mapping[str, Sample]
 
 
 class Measured(NamedTuple):
-    """The measures of one drained run, with all programs under every scheduler.
+    """The measures of one run that ends when all programs have finished.
 
     - ``to_90_s`` and ``to_100_s`` are the times by which 90% and 100% of the programs of
-    warm-up and window had finished. If that never happened, the value is the run's end, a lower
-    bound.
-    - ``p95_s`` is the mean P95 of the well-behaved clients, NaN if it falls among refused requests.
-    - ``served`` is the lowest fraction, over well-behaved clients, of the service due in the
-    window that was received.
-    - ``share`` is the lowest fraction of a client's max-min share of the best total that any
-    configuration delivered.
+    warm-up and window had finished. If some of these programs
+    never finished, the value is the run's end, a lower bound.
+    - ``p95_s`` is the mean P95 of the well-behaved clients; NaN if a P95 falls among refused
+    requests.
+    - ``served`` is the lowest ratio, over well-behaved clients, of received to due service in the
+    window.
+    - ``share`` is the lowest ratio of a client's service to its max-min share of the best total of
+    any configuration.
     - Rates are in tokens/s of the client view; ``computed_tok_s`` excludes cached tokens.
+    - ``worst_minute`` is the lowest fraction of its fair share that a client received in a minute.
+    - ``limit`` is the fraction of the most service that any scheduler could give in the window.
     """
 
     to_90_s: float
@@ -49,27 +57,32 @@ class Measured(NamedTuple):
     service_tok_s: float
     output_tok_s: float
     computed_tok_s: float
+    worst_minute: float = 1.0
+    limit: float = nan
 
 
 def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
     """Return a run's measures, given the highest service of any run of its seed."""
     good = [row for row in summary["clients"] if not row["misbehaving"]]
     compared = compared_summary(summary, best_tok_s, ())
-    shares = compared["min_entitlement_best_ratio"]
+    least = compared["min_entitlement_best_ratio"]
+    worst, most = summary.get("min_share_60s"), summary.get("limit_service_tok_s")
     return Measured(
         to_90_s=summary["time_to_90pct_s"] or summary["duration"],
         to_100_s=summary["time_to_100pct_s"] or summary["duration"],
         p95_s=nan if summary["victim_p95_s"] is None else summary["victim_p95_s"],
         served=min(_part(row["service_rate_tok_s"], row["demand_tok_s"]) for row in good),
-        share=1.0 if shares is None else shares,
+        share=1.0 if least is None else least,
         service_tok_s=summary["service_rate_tok_s"],
         output_tok_s=summary["output_rate_tok_s"],
         computed_tok_s=summary["actual_service_tok_s"],
+        worst_minute=1.0 if worst is None else worst,
+        limit=summary["service_rate_tok_s"] / most if most else nan,
     )
 
 
 def bounds(summary: Mapping[str, Any]) -> frozenset[str]:
-    """Return the fields of ``Measured`` that are only lower bounds in a run."""
+    """Return the fields of ``Measured`` that are lower bounds in a run."""
     never = {f"to_{part}_s" for part in (90, 100) if summary[f"time_to_{part}pct_s"] is None}
     return frozenset(never | ({"p95_s"} if "victim_p95_s" in summary["censored"] else set()))
 
@@ -91,26 +104,52 @@ def victims(run: StoredRun) -> Samples:
     }
 
 
+FAIRNESS = tuple(number / 10 for number in range(11))
+"""The minimum fair shares at which the limit is drawn."""
+
+
+def limit_curve(run: StoredRun) -> tuple[float, ...]:
+    """Return the limit at each of ``FAIRNESS``, as fractions of the limit at no fairness.
+
+    The result is empty if the run's limit is unknown.
+    """
+    tables, stored = read_tables(run), run.summary
+    if not stored.get("limit_service_tok_s"):
+        return ()
+    window = Window(stored["window_start_s"], stored["window_end_s"])
+    spec, profile = read_spec(run.path / EXPERIMENT), load_profile(stored["timing_profile"])
+    prices = engine_prices(
+        CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, profile), profile
+    )
+    facts = replace(stored_facts(run, window), prices=prices)
+    got = fair_shares(tables.requests, tables.programs, tables.service, facts, window)
+    work = least_work(tables.requests, prices)
+    most = [most_service(tables, facts, got, work, share) for share in FAIRNESS]
+    return tuple(one / most[0] for one in most)
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """A configuration in a cell: its runs by seed, and the latencies of each.
+    """A configuration in a cell: runs by seed, with the latencies of each run.
 
-    ``bounds`` are the fields that are only lower bounds in one of the runs.
+    ``bounds`` are the fields that are lower bounds in some run. ``curve`` is the limit at each of
+    ``FAIRNESS``, or empty if the limit is unknown.
     """
 
     runs: Mapping[int, Measured]
     latencies: Sequence[Samples]
     bounds: frozenset[str]
+    curve: tuple[float, ...] = ()
 
     def mean(self, name: str) -> float:
-        """Return a field's mean over the seeds; for ``p95_s``, the percentile over all seeds."""
+        """Return a field's mean over the seeds; for ``p95_s``, the P95 over all seeds."""
         if name == "p95_s":
             return self.p95.value_s
         return fmean(getattr(run, name) for run in self.runs.values())
 
     @cached_property
     def p95(self) -> Percentile:
-        """Return the mean of the well-behaved clients' P95, each over all seeds."""
+        """Return the mean over well-behaved clients of a client's P95 over all seeds."""
         clients = self.latencies[0]
         return mean_percentile(
             [percentile(pooled([by[name] for by in self.latencies]), 95) for name in clients]
@@ -118,7 +157,7 @@ class Outcome:
 
     @cached_property
     def together(self) -> Sample:
-        """The latencies of all well-behaved clients and seeds."""
+        """The latencies of all well-behaved clients in all seeds."""
         return pooled([one for by in self.latencies for one in by.values()])
 
     @cached_property

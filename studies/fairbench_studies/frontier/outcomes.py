@@ -13,6 +13,7 @@ from fairbench_studies.frontier.measures import (
     Outcome,
     Samples,
     bounds,
+    limit_curve,
     measured,
     victims,
 )
@@ -25,7 +26,8 @@ def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
     for point, run in runs.items():
         key = point.cell, point.seed
         best[key] = max(best[key], run.summary["service_rate_tok_s"])
-    latencies: dict[str, Samples] = {}  # a run that several configurations share
+    # latencies by run, since several configurations may share a run
+    latencies: dict[str, Samples] = {}
     found: dict[Cell, dict[Configuration, list[tuple[int, Measured, StoredRun]]]] = {}
     for point in sorted(runs, key=lambda one: one.seed):
         run = runs[point]
@@ -39,13 +41,15 @@ def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
                 {seed: one for seed, one, _ in of},
                 [latencies[str(run.path)] for _, _, run in of],
                 frozenset().union(*(bounds(run.summary) for _, _, run in of)),
+                # all configurations of a cell have the same load, and hence one curve
+                () if number else limit_curve(of[0][2]),
             )
-            for configuration, of in here.items()
+            for number, (configuration, of) in enumerate(here.items())
         }
         for cell, here in found.items()
     }
 
 
 def of_part(found: Outcomes, part: str) -> Outcomes:
-    """Return the outcomes of the development cells or of the test cells."""
+    """Return the outcomes of the development cells or the test cells."""
     return {cell: here for cell, here in found.items() if cell.part == part}

@@ -1,8 +1,8 @@
 """Tests of fair-finish against a rival: paired by seed, stratified, and corrected.
 
-A gain is the logarithm of a ratio, above 0 where fair-finish is better. A seed draws the load, so
-both sides of a pair had the same load. Cells are fixed and may have different gains. The test
-concerns the mean over cells, whose variance comes from the seeds within each cell.
+A gain is the logarithm of a ratio, positive where fair-finish is better. The seed determines the
+load, so both schedulers of a pair had the same load. Cells are fixed and may have different gains.
+The tests concern the mean over cells, whose variance comes from the seeds within the cells.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from fairbench.results.intervals import quantile, two_sided_p
 
 Gains = Mapping[Hashable, Sequence[float]]
-"""Configuration -> values, one per seed."""
+"""The gains of each cell, by seed."""
 
 
 class Estimate(NamedTuple):
@@ -31,7 +31,7 @@ class Estimate(NamedTuple):
         return exp(self.gain)
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the factor's confidence interval; 0 to infinity for single seeds."""
+        """Return the factor's confidence interval; (0, infinity) for single seeds."""
         if not self.degrees:
             return 0.0, inf
         reach = quantile(1 - level / 2, self.degrees) * self.error
@@ -55,8 +55,8 @@ class Estimate(NamedTuple):
 def estimate(gains: Gains) -> Estimate:
     """Return the mean over cells of the mean over their seeds.
 
-    Cells with a single seed count in the mean but add nothing to the error, which then comes from
-    the other cells. The degrees of freedom are Satterthwaite's, rounded down. The result is NaN,
+    Cells with a single seed count in the mean and not in the standard error, which comes from the
+    other cells. The degrees of freedom are Satterthwaite's, rounded down. The result is NaN,
     without significance, if a gain is not finite.
     """
     mean = fmean(fmean(of_cell) for of_cell in gains.values())
@@ -74,7 +74,7 @@ def estimate(gains: Gains) -> Estimate:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values, in the given order."""
+    """Return Holm's adjusted p-values, in the order of ``p_values``."""
     adjusted, largest = [0.0] * len(p_values), 0.0
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     for rank, index in enumerate(order):

@@ -6,8 +6,8 @@
 The script writes results/frontier-robustness.csv, with a row per configuration, and two tables of
 geometric means over the configurations. results/tables/frontier-robustness.csv holds the factor by
 which fair-finish is better than each rival at each value of an axis.
-results/tables/frontier-levers.csv holds the factor by which the whole is better than itself without
-a part. Incomplete stores give incomplete rows.
+results/tables/frontier-levers.csv holds the factor by which fair-finish is better than fair-finish
+without one of its parts. Incomplete stores give incomplete rows.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from typing import Any
 from fairbench.config import identity
 from fairbench.config.spec import ExperimentSpec
 from fairbench.config.sweep import points, read_sweep
-from fairbench.results.store import StoredRun
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.store import StoredRun, SweepStore
 from fairbench_studies.frontier.compare import Outcomes, gain
 from fairbench_studies.frontier.frozen import PUBLISHED, Cell, Configuration, frozen
 from fairbench_studies.frontier.measures import Outcome
@@ -36,7 +35,8 @@ AXES = SWEEP.with_suffix(".csv")
 LEVERS = SWEEP.with_name("frontier-levers.csv")
 DEFAULT, CAPPED = "default", "capped as it is"
 RIVALS = ("d2lpm", "preble-dlpm", "preble")
-EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")  # configurations of every lever
+# configurations in which every part is left out once
+EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")
 SHOWN = {"to_90_s": "90%", "p95_s": "P95", "service_tok_s": "service"}
 KEPT = ("to_90_s", "to_100_s", "p95_s", "served", "service_tok_s", "output_tok_s")
 
@@ -64,13 +64,13 @@ def _point(spec: ExperimentSpec) -> Point:
 
 
 def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
-    """Return the first over the second as geometric means, measure by measure."""
+    """Return the geometric mean, by measure, of the first outcome over the second outcome."""
     means = [exp(fmean(gain(m, one.mean(m), other.mean(m)) for one, other in pairs)) for m in SHOWN]
     return " / ".join(f"{mean:.2f}" for mean in means)
 
 
 def axis_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Return a row for each tag under which a rival ran."""
+    """Return a row per tag with runs of a rival."""
     for tag, cells in tagged.items():
         pairs = {rival: _pairs(cells, Configuration(rival, PUBLISHED)) for rival in RIVALS}
         if any(pairs.values()):
@@ -86,7 +86,7 @@ def _pairs(cells: Outcomes, rival: Configuration) -> list[tuple[Outcome, Outcome
 
 
 def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Return a row for each part: published and capped, each against the default."""
+    """Return a row per part of fair-finish: published and capped forms against the default."""
     for tag, cells in tagged.items():
         form, _, lever = tag.partition(" ")
         if form not in ("published", "capped") or tag == CAPPED:
@@ -95,7 +95,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
         pairs = [
             (whole[cell][ours()], without)
             for cell, here in cells.items()
-            for without in here.values()  # one name, and names without the half
+            for without in here.values()  # the names of fair-finish without the part
             if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
         ]
         if not pairs:
@@ -105,7 +105,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
 
 
 def run_rows(tagged: Tagged) -> Iterable[dict[str, Any]]:
-    """Return a row for each tag and configuration."""
+    """Return a row per tag and configuration."""
     for tag, cells in tagged.items():
         for cell, here in cells.items():
             for configuration, outcome in here.items():

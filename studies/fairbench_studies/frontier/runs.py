@@ -26,7 +26,7 @@ class Point(NamedTuple):
 class Plan:
     """The runs of some cells and configurations, each over its seeds.
 
-    ``seeds`` replaces the form's number of seeds in each cell that has any.
+    ``seeds``, if given, replaces the number of seeds of each cell.
     """
 
     def __init__(self, frozen: Frozen, *, quick: bool = False, seeds: int | None = None) -> None:
@@ -55,7 +55,7 @@ class Plan:
 
     @cached_property
     def identities(self) -> Mapping[str, list[Point]]:
-        """The points by the identity of their specs; forms of a pair may share one."""
+        """The points by the identity of their specs; forms of a pair may have equal specs."""
         found: dict[str, list[Point]] = {}
         for point, spec in self._points:
             found.setdefault(identity(spec), []).append(point)
@@ -83,9 +83,10 @@ class Plan:
         }
 
     def left(self, folder: Path) -> Filling:
-        """Return the runs missing in the folder's store; create a missing store.
+        """Return the runs that the folder's store lacks; create a missing store.
 
-        Test cells come first, then seed after seed, so that an interrupted run has usable results.
+        Test cells come first, and seeds are completed one by one, so that an interrupted study has
+        usable results.
         """
         specs = {identity(spec): spec for _, spec in self._points}
         lacking = filling(self.sweep(folder.name), folder, list(specs.values()))
@@ -98,7 +99,7 @@ class Plan:
         return replace(lacking, jobs=jobs)
 
     def finished(self, stored: Mapping[str, StoredRun]) -> Mapping[Point, StoredRun]:
-        """Return the stored runs by point, for seeds that all configurations have finished."""
+        """Return the stored runs by point, for seeds that are finished in all configurations."""
         runs = {
             point: stored[key]
             for key, sharing in self.identities.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -24,12 +25,13 @@ from fairbench_studies.frontier.outcomes import of_part
 from fairbench_studies.kit.rows import write_rows
 
 WIDTH = 100
-COLUMNS = {  # field of Measured -> its name in the table of ratios
+COLUMNS = {  # field of Measured -> name in the table of ratios
     "to_90_s": "90%",
     "to_100_s": "100%",
     "p95_s": "P95",
     "served": "served",
     "share": "share",
+    "worst_minute": "minute",
     "service_tok_s": "service",
     "output_tok_s": "output",
 }
@@ -37,7 +39,7 @@ PARTS = {"test": "Test configurations", "development": "Development configuratio
 
 
 def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
-    """Return a table of the factors by which fair-finish is better, with dominance counts."""
+    """Return a table of factors by which fair-finish is better, with counts of dominance."""
     head = ["against", *COLUMNS.values(), "configurations"]
     rows = [
         [
@@ -56,8 +58,8 @@ def explanation(frozen: Frozen, cells: int) -> list[str]:
         f"Numbers are factors by which {frozen.ours} as published beats the rival: means over "
         f"{cells} configurations.",
         "Columns: time to 90% and 100% completion, P95 of the well-behaved clients, the served "
-        "part of the worst-off client's due service, minimum fair share of the best total, "
-        "service, and output tok/s.",
+        "part of the worst-off client's due service, minimum fair share of the best total, the "
+        "lowest part of a fair share in a minute, service, and output tok/s.",
         f"Marks: + significantly better, = significantly at most {frozen.margin:.0%} worse, ! "
         "significantly worse, =! both, ? inconclusive (paired by seed, stratified by "
         "configuration, Holm over the table).",
@@ -109,7 +111,8 @@ def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
 
 def cell_rows(here: Mapping[Configuration, Outcome]) -> list[str]:
     """Return a table of a cell's measures by configuration."""
-    head = ["", "90%, s", "100%, s", "P95, s", "P99, s", "served", "share", "service", "output"]
+    head = ["", "90%, s", "100%, s", "P95, s", "P99, s", "served", "share", "minute", "service"]
+    head += ["output", "of limit"]
     return _aligned([head, *(_cell_row(name, one) for name, one in here.items())])
 
 
@@ -123,8 +126,9 @@ def _cell_row(configuration: Configuration, one: Outcome) -> list[str]:
         ),
         f"{'>' if p95.censored else ''}{_seconds(p95.value_s)}",
         "-" if p99 is None else f"{'>' if p99.censored else ''}{_seconds(p99.value_s)}",
-        *(f"{one.mean(name):.0%}" for name in ("served", "share")),
+        *(f"{one.mean(name):.0%}" for name in ("served", "share", "worst_minute")),
         *(f"{one.mean(name):,.0f}" for name in ("service_tok_s", "output_tok_s")),
+        "-" if isnan(one.mean("limit")) else f"{one.mean('limit'):.0%}",
     ]
 
 
@@ -175,7 +179,7 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
 
 
 def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
-    """Return how often fair-finish dominates each rival, both as published, in a sentence."""
+    """Return a sentence on how often fair-finish dominates each rival, both as published."""
     here = of_part(found, "test")
     ours = Configuration(frozen.ours, PUBLISHED)
     compared = compare(here, ours, margin=frozen.margin, level=frozen.level)
@@ -189,7 +193,7 @@ def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
 
 
 def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
-    """Yield the comparison of fair-finish in a form with the rivals in the same form."""
+    """Yield the comparisons of fair-finish in a form with rivals in the same form."""
     alike = {
         cell: {one: outcome for one, outcome in here.items() if one.form == form}
         for cell, here in found.items()
@@ -253,7 +257,7 @@ def rows(found: Outcomes) -> list[dict[str, Any]]:
 
 
 def write(found: Outcomes, frozen: Frozen, basis: str, folder: Path) -> list[Path]:
-    """Write the tables as ``.md`` and ``.csv``. Raises UsageError if they cannot be written."""
+    """Write the tables as ``.md`` and ``.csv``. Raises UsageError for an unwritable file."""
     text, table = folder / f"{frozen.name}.md", folder / f"{frozen.name}.csv"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,13 @@
-"""The trials that chose the frontier's tuned configurations, and the rule.
+"""The trials behind the frontier's tuned configurations, and the rule that chose among trials.
 
     fairbench sweep results/tables/frontier-tuning.toml
     python studies frontier-tuning results/runs/frontier-tuning [PRESET]
 
 The script writes results/frontier-tuning.csv, with a row per trial: geometric means over the
 development configurations of the time to 90% completion and of the P95 of the well-behaved clients.
-Among a pair's trials within the margin of its best time, the one with the lowest P95 is chosen;
-frozen.toml contains it. With a preset such as dlpm-paper, the files' names end in its name.
+Of a pair's trials whose time is within the margin of the pair's best time, the trial with the
+lowest P95 is chosen; frozen.toml contains the chosen trials. With a preset such as dlpm-paper, the
+files' names end in the preset's name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 from fairbench.config import identity
 from fairbench.config.sweep import points, read_sweep
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.store import SweepStore
 from fairbench_studies.frontier.frozen import frozen
 from fairbench_studies.kit.rows import ROOT, write_rows
 
@@ -26,7 +27,7 @@ NAME = "frontier-tuning"
 
 
 class Trial(NamedTuple):
-    """Settings of a pair for all cells; 0 keeps the workload's or the rule's value."""
+    """Settings of a pair for all cells; 0 keeps the value of the workload or of the rule."""
 
     pair: str
     max_running_requests: int
@@ -34,14 +35,14 @@ class Trial(NamedTuple):
 
 
 class Means(NamedTuple):
-    """Means over the cells, in seconds."""
+    """Geometric means over the cells, in seconds."""
 
     to_90_s: float
     p95_s: float
 
 
 def trials(folder: Path, name: str) -> dict[Trial, Means]:
-    """Return the trials of a sweep's grids, each for every value of the running limit."""
+    """Return the trials of a sweep's grids, one per value of the running limit."""
     sweep = read_sweep(str(ROOT / f"results/tables/{name}.toml"))
     stored = SweepStore(Path(folder)).finished()
     found: dict[Trial, list[Any]] = defaultdict(list)

@@ -1,9 +1,10 @@
-"""The page of a paper's claims, with their parts at each setting side by side."""
+"""The page of a paper's claims: parts of claims, with outcomes at each setting side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
@@ -13,6 +14,7 @@ from fairbench_studies.kit.rows import write_rows
 
 NOT_RUN = "not run"
 HERE = "here"  # the title of a single setting
+UNDER = "holds under"
 RULE = (
     "A part is one statement of a claim. A direction *holds* or is *reversed* if the 95% interval "
     "of the difference, paired by seed, lies on one side of zero, or of the factor or margin that "
@@ -26,7 +28,10 @@ RULE = (
 
 
 class Page(NamedTuple):
-    """A title, the rule of judging a part, and remarks: the first follows the counts."""
+    """The texts of a page: title, rule for judging parts, and remarks.
+
+    The first remark stands behind the counts of parts.
+    """
 
     title: str
     rule: str = RULE
@@ -34,14 +39,14 @@ class Page(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The source of runs: a title, and the data of each figure."""
+    """A setting at which claims are judged: a title, and the data of each figure."""
 
     title: str
     sources: Mapping[str, Any]
 
 
 class Judged(NamedTuple):
-    """A claim, and its parts by the title of each setting that has its runs."""
+    """A claim, with its judged parts by title of the setting."""
 
     claim: Claim
     parts: Mapping[str, Sequence[Part]]
@@ -50,13 +55,18 @@ class Judged(NamedTuple):
 def page_text(
     page: Page, judged: Sequence[Judged], titles: Sequence[str], runs: Sequence[str]
 ) -> str:
-    """Return the page: results in a few sentences, a row per claim, a table of its parts.
+    """Return the page: a summary in sentences, a row per claim, and a table of each claim's parts.
 
     Args:
         titles: The settings, in the order of their columns.
-        runs: A line about the runs of each source.
+        runs: A line of text about the runs of each setting.
     """
-    said = (_counted(judged, titles), _changed(judged, titles), *page.remarks[:1])
+    said = (
+        _counted(judged, titles),
+        _changed(judged, titles),
+        _steady(judged, titles),
+        *page.remarks[:1],
+    )
     lines = [
         f"# {page.title}",
         "",
@@ -79,7 +89,7 @@ def page_text(
 
 
 def _counted(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return how many parts have each outcome at each setting, as a sentence."""
+    """Return a sentence that counts the parts by outcome and setting."""
     said = []
     for title in titles:
         counts = total([part for one in judged for part in one.parts.get(title, ())])
@@ -91,7 +101,7 @@ def _counted(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence on how many parts hold at only one of two settings."""
+    """Return a sentence that counts the parts that hold at exactly one of two settings."""
     if len(titles) != 2:
         return ""
     pairs = [
@@ -105,6 +115,31 @@ def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
     return (
         f"Of the {len(pairs)} parts that are judged at both, {first} hold {titles[0]} only and "
         f"{second} {titles[1]} only."
+    )
+
+
+def steady(parts: Iterable[Part]) -> tuple[int, int]:
+    """Return how many parts hold under every reading, and how many of the parts that hold have one.
+
+    Parts that no reading was tried for are left out.
+    """
+    tried = [part for part in parts if part.under and part.outcome is Outcome.HOLDS]
+    every = [part for part in tried if set(part.under.values()) == {Outcome.HOLDS}]
+    return len(every), len(tried)
+
+
+def _steady(judged: Sequence[Judged], titles: Sequence[str]) -> str:
+    """Return a sentence that counts the parts that hold under every reading."""
+    said = []
+    for title in titles:
+        every, tried = steady(part for one in judged for part in one.parts.get(title, ()))
+        if tried:
+            said.append(f"{every} of {tried} {title}")
+    if not said:
+        return ""
+    return (
+        "Of the parts that hold and were also judged under another reading of the paper, "
+        f"{' and '.join(said)} hold under every reading."
     )
 
 
@@ -123,25 +158,49 @@ def _row(one: Judged, titles: Sequence[str]) -> str:
 
 
 def _details(one: Judged, titles: Sequence[str]) -> list[str]:
-    """Return the parts of a claim as a table, a column per setting, with reasons."""
+    """Return a table of a claim's parts, with a column per setting, and reasons for failures."""
     shown = [title for title in titles if title in one.parts]
     texts = dict.fromkeys(part.text for title in shown for part in one.parts[title])
     by_text = {title: {part.text: part for part in one.parts[title]} for title in shown}
+    under = {text: _under(text, by_text) for text in texts}
+    columns = [*shown, UNDER] if any(under.values()) else shown
     lines = [
         f"### {one.claim.number}. {one.claim.text}",
         "",
-        f"| part | {' | '.join(shown)} |",
-        f"|---|{'---|' * len(shown)}",
-        *(
-            f"| {text} | {' | '.join(_cell(by_text[title].get(text)) for title in shown)} |"
-            for text in texts
-        ),
+        f"| part | {' | '.join(columns)} |",
+        f"|---|{'---|' * len(columns)}",
     ]
+    for text in texts:
+        cells = [_cell(by_text[title].get(text)) for title in shown]
+        cells += [under[text] or "-"] if len(columns) > len(shown) else []
+        lines.append(f"| {text} | {' | '.join(cells)} |")
     if one.claim.cause and any(
         part.outcome is not Outcome.HOLDS for title in shown for part in one.parts[title]
     ):
         lines += ["", f"Reason for each part that does not hold: {one.claim.cause}."]
     return lines
+
+
+def _under(text: str, by_text: Mapping[str, Mapping[str, Part]]) -> str:
+    """Return the readings under which a part holds, by setting if there are several."""
+    said = {title: readings(parts[text].under) for title, parts in by_text.items() if text in parts}
+    several = len(by_text) > 1
+    return "; ".join(
+        f"{title.removeprefix('at ')}: {words}" if several else words
+        for title, words in said.items()
+        if words
+    )
+
+
+def readings(under: Mapping[str, Outcome]) -> str:
+    """Return ``all (a, b)``, ``a; not b``, or ``none (a, b)`` for outcomes by reading."""
+    holds = [name for name, made in under.items() if made is Outcome.HOLDS]
+    fails = [name for name in under if name not in holds]
+    if not under:
+        return ""
+    if holds and fails:
+        return f"{', '.join(holds)}; not {', '.join(fails)}"
+    return f"{'all' if holds else 'none'} ({', '.join(under)})"
 
 
 def _cell(part: Part | None) -> str:
@@ -152,22 +211,28 @@ def _cell(part: Part | None) -> str:
     return f"{said} ({', '.join(differ)})" if differ else said
 
 
-def write_page(judged: Sequence[Judged], text: str, folder: Path, stem: str) -> list[Path]:
+def write_page(
+    judged: Sequence[Judged],
+    text: str,
+    folder: Path,
+    stem: str,
+    bases: Mapping[tuple[str, str], str] = MappingProxyType({}),
+) -> list[Path]:
     """Write the text as ``STEM.md`` and the parts as ``STEM.csv``; return the files.
 
-    Raises UsageError if they cannot be written.
+    ``bases`` describes the runs by setting and figure. Raises UsageError for an unwritable file.
     """
     markdown, table = folder / f"{stem}.md", folder / f"{stem}.csv"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         markdown.write_text(text, encoding="utf-8")
-        write_rows(table, list(_rows(judged)))
+        write_rows(table, list(_rows(judged, bases)))
     except OSError as error:
         raise UsageError(f"claims_dir {folder}: cannot be written: {error.strerror}") from None
     return [markdown, table]
 
 
-def _rows(judged: Sequence[Judged]) -> list[dict[str, Any]]:
+def _rows(judged: Sequence[Judged], bases: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
     return [
         {
             "number": one.claim.number,
@@ -179,10 +244,17 @@ def _rows(judged: Sequence[Judged]) -> list[dict[str, Any]]:
             "part": part.text,
             "outcome": str(part.outcome),
             "ours": part.ours,
-            "beside": "; ".join(f"{name}: {made}" for name, made in part.beside.items()),
+            "interval": part.interval,
+            "beside": _named(part.beside),
             "elsewhere": part.elsewhere,
+            "under": _named(part.under),
+            "basis": bases.get((title, one.claim.figure), ""),
         }
         for one in judged
         for title, parts in one.parts.items()
         for part in parts
     ]
+
+
+def _named(outcomes: Mapping[str, Outcome]) -> str:
+    return "; ".join(f"{name}: {made}" for name, made in outcomes.items())

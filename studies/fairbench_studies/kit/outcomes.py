@@ -1,9 +1,8 @@
-"""Outcomes of a claim's parts, and the comparison of two sides by seed that decides them.
+"""Outcomes of a claim's parts, and comparisons of two schedulers, paired by seed.
 
-A claim holds if the 95% interval of the difference, paired by seed, lies wholly on the claim's side
-of the value at which its sign flips. The claim is reversed if the interval lies on the other side,
-and otherwise inconclusive. With a single seed, which gives no interval, the difference alone
-decides.
+A claim holds if the whole 95% interval of the difference, paired by seed, lies on the claim's side
+of the value at which the claim's sign flips. The claim is reversed if the interval lies on the
+other side, and inconclusive otherwise. With a single seed, the difference decides without interval.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from enum import StrEnum
 from math import exp, isfinite, log
 from typing import NamedTuple
 
-from fairbench.results.paired import bound_of_difference, difference
-from fairbench.results.values import Value
+from fairbench.results.intervals import bound_of_difference, difference
+from fairbench.results.summary import Value
 
 
 class Outcome(StrEnum):
-    """The outcome of a claim in one configuration or in all; ``OFF`` is only for numbers."""
+    """The outcome of a claim in one or all configurations; only numbers can be ``OFF``."""
 
     HOLDS = "holds"
     REVERSED = "reversed"
@@ -45,7 +44,7 @@ class Seen(NamedTuple):
 def compared(
     less: Sequence[Value], more: Sequence[Value], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Compare two sides whose values have the order of their seeds, by ratio or by difference.
+    """Compare two sides, whose values are in the order of seeds, by ratio or by difference.
 
     ``flip`` is the ratio or difference of ``more`` to ``less`` at which the sign of the claim
     changes. Ratios are averaged as logarithms.
@@ -70,7 +69,7 @@ def compared(
 def exceeds(
     less: Iterable[float], more: Iterable[float], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Compare plain numbers as ``compared`` does; NaN and infinite numbers are unknown."""
+    """Compare plain numbers like ``compared``; NaN and infinite numbers count as unknown."""
     first, second = (
         [Value(one if isfinite(one) else None) for one in side] for side in (less, more)
     )
@@ -78,7 +77,7 @@ def exceeds(
 
 
 def joined(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the joint outcome of several conditions: the worst of them."""
+    """Return the joint outcome of several conditions: the worst outcome."""
     worst_first = (Outcome.UNCONTENDED, Outcome.REVERSED, Outcome.INCONCLUSIVE, Outcome.HOLDS)
     return min(outcomes, key=worst_first.index)
 

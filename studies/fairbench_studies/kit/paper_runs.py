@@ -1,4 +1,4 @@
-"""``fairbench reproduce`` for a paper with its own experiments: its runs, figures and claims."""
+"""``fairbench reproduce`` for papers with their own experiments: runs, figures and claims."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import typer
 
 from fairbench.config.spec import ExperimentSpec, identity
-from fairbench.execute.context import RunContext, run_context
-from fairbench.execute.executor import Executor
 from fairbench.execute.repeats import simulate_all
+from fairbench.execute.tasks import Executor, RunContext, run_context
 from fairbench.report.progress import shown_progress
 from fairbench.results.store import StoredRun, runs_in
 from fairbench_studies.kit.claims_page import HERE, Judged, Page, page_text, write_page
@@ -31,10 +30,10 @@ class Experiment(Protocol):
 class Paper:
     """A paper, and the functions that turn its runs into figures and claims.
 
-    ``experiments`` returns the experiments that can be run here. ``read`` returns the results of
-    the first seeds in a folder. ``plot`` draws such results and returns the files, and ``basis``
-    returns their hardware and seeds. The judges of ``claims`` take the results, and raise KeyError
-    if a run is missing.
+    ``experiments`` returns the experiments for which all data files exist. ``read`` returns the
+    results of the first seeds in a folder. ``plot`` draws results and returns the files. ``basis``
+    returns the hardware and seeds of results. The judges of ``claims`` take results, and raise
+    KeyError if a run is missing.
     """
 
     name: str
@@ -102,7 +101,10 @@ def reproduce_paper(
 def fill(
     experiments: Iterable[Experiment], folder: Path, context: RunContext, *, seeds: int
 ) -> None:
-    """Simulate the missing runs of the first seeds in parallel. Raises the error of a run."""
+    """Simulate the missing runs of the first seeds in parallel.
+
+    Raises the error of a failed run.
+    """
     done = stored(folder)
     specs = {identity(spec): spec for one in experiments for spec in map(one.spec, range(seeds))}
     missing = [spec for key, spec in specs.items() if key not in done]

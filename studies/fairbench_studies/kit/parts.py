@@ -9,24 +9,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from fairbench_studies.kit.outcomes import Outcome, exceeds, joined
+from fairbench.results.intervals import difference
+from fairbench.results.summary import Value
+from fairbench_studies.kit.outcomes import Outcome, Seen, exceeds, joined
 
 COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
-"""The outcomes of parts that were tested, the best first."""
+"""The outcomes of tested parts, from best to worst."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """A single statement of a claim, with its outcome.
 
-    ``ours`` describes fairbench's numbers. ``beside`` holds the outcome by measures other than the
-    paper's, which are reported but not counted. ``elsewhere`` names the configurations in which the
-    statement does not hold.
+    ``ours`` describes fairbench's numbers. ``beside`` holds outcomes by measures that the paper
+    does not use, which are reported and not counted. ``elsewhere`` names the configurations in
+    which the statement does not hold. ``under`` holds the outcome under each reading of something
+    that the paper leaves open. ``interval`` is the 95% interval of the number that decides, if a
+    single number decides.
     """
 
     text: str
@@ -34,14 +38,16 @@ class Part:
     ours: str
     beside: Mapping[str, Outcome] = field(default_factory=dict)
     elsewhere: str = ""
+    under: Mapping[str, Outcome] = field(default_factory=dict)
+    interval: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A claim of the paper at ``source``; ``paper`` is its number or wording.
 
-    ``judge`` takes the data of the figure ``figure`` and returns the claim's parts. ``cause`` is
-    the reason why parts do not hold, if some do not.
+    ``judge`` takes the data of the figure ``figure`` and returns the claim's parts. ``cause``
+    explains why some parts do not hold.
     """
 
     number: int
@@ -54,13 +60,13 @@ class Claim:
 
 
 def number(text: str, value: float, low: float, high: float, shown: str) -> Part:
-    """Return a part that is a number, which holds from ``low`` to ``high``."""
+    """Return a part that holds if ``value`` is between ``low`` and ``high``."""
     outcome = Outcome.HOLDS if low <= value <= high else Outcome.OFF
     return Part(text, outcome if value == value else Outcome.INCONCLUSIVE, shown)
 
 
 def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
-    """Return a part that holds if every seed shows it, and is reversed if none does."""
+    """Return a part that holds if every seed shows the statement, and is reversed if none does."""
     there = sum(found)
     outcome = Outcome.INCONCLUSIVE
     if there in (0, len(found)):
@@ -70,9 +76,23 @@ def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
 
 
 def mean_within(text: str, found: Iterable[float], low: float, high: float, form: str) -> Part:
-    """Return a part that is a mean over the seeds, shown in a form such as ``{:.1f} s``."""
-    mean = fmean(found)
-    return number(text, mean, low, high, form.format(mean))
+    """Return a part that holds if the mean over seeds is between ``low`` and ``high``.
+
+    ``form`` shows the mean, such as ``{:.1f} s``.
+    """
+    values = list(found)
+    mean = fmean(values)
+    one = number(text, mean, low, high, form.format(mean))
+    return replace(one, interval=_interval(values, form))
+
+
+def _interval(values: Sequence[float], form: str) -> str:
+    """Return the 95% interval of a mean over seeds in the form of the mean; "" for one seed."""
+    if len(set(values)) < 2:
+        return ""
+    zero = [Value(0.0)] * len(values)
+    found = difference(zero, [Value(one) for one in values])
+    return f"{form.format(found.low)} to {form.format(found.high)}"
 
 
 def rising(
@@ -83,14 +103,24 @@ def rising(
     *,
     is_ratio: bool = True,
 ) -> Part:
-    """Return a part that says that each side exceeds the side before it (``exceeds``).
+    """Return a part that holds if each side exceeds the previous side (see ``exceeds``).
 
-    The part holds if every step does, and is reversed if a step is. ``form`` shows the means over
-    the seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
+    The part holds if every step holds, and is reversed if some step is reversed. ``form`` shows the
+    means over the seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
     """
-    steps = (exceeds(less, more, flip, is_ratio=is_ratio) for less, more in pairwise(sides))
+    pairs = [([*less], [*more]) for less, more in pairwise([[*side] for side in sides])]
+    steps = [exceeds(less, more, flip, is_ratio=is_ratio) for less, more in pairs]
     outcome = joined(step.outcome for step in steps)
-    return Part(text, outcome, form.format(*map(fmean, sides)))
+    shown = interval_of(steps[0], is_ratio=is_ratio) if len(steps) == 1 else ""
+    return Part(text, outcome, form.format(*map(fmean, sides)), interval=shown)
+
+
+def interval_of(seen: Seen, *, is_ratio: bool = True) -> str:
+    """Return the interval of a comparison, such as ``1.05x to 1.22x`` or ``+0.01 to +0.05``."""
+    if seen.low is None or seen.high is None or seen.low == seen.high:
+        return ""
+    form = "{:.2f}x" if is_ratio else "{:+.3g}"
+    return f"{form.format(seen.low)} to {form.format(seen.high)}"
 
 
 def score(parts: Sequence[Part]) -> str:
@@ -105,5 +135,5 @@ def score(parts: Sequence[Part]) -> str:
 
 
 def total(parts: Sequence[Part]) -> Mapping[Outcome, int]:
-    """Return how many parts have each outcome."""
+    """Return the number of parts by outcome."""
     return Counter(part.outcome for part in parts)

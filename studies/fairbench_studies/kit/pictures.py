@@ -1,4 +1,4 @@
-"""Writes a figure of a study and its numbers."""
+"""Writing a figure of a study, with the figure's numbers as CSV."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_figure(
 ) -> list[Path]:
     """Write ``STEM.FORMAT`` for each format, and ``STEM.csv`` for rows; return the files.
 
-    Raises UsageError if one cannot be written.
+    Raises UsageError for an unwritable file.
     """
     pictures = save_in(figure, output, stem, formats)
     if rows is None:

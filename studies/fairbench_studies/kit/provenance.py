@@ -1,14 +1,13 @@
-"""Provenance: simulated or measured, hardware and seeds, as figures state it."""
+"""Provenance lines of figures: simulated or measured, hardware, and seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from fairbench.results.comparison import SchedulerResults
-from fairbench.results.header import basis
+from fairbench.results.comparison import SchedulerResults, seed_text
 from fairbench.results.intervals import METHOD
-from fairbench.results.pair_comparison import seed_text
+from fairbench.results.summary import basis
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:

@@ -1,4 +1,4 @@
-"""Reading and writing CSV rows, and the folder of the repository."""
+"""Reading and writing CSV rows; the path of the repository."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = Mapping[str, str]
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file by column names."""
+    """Return the rows of a CSV file as dictionaries by column name."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -26,7 +26,7 @@ def read_cells(path: Path) -> list[list[str]]:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows of equal keys as CSV; numbers with 6 significant digits, empty where undefined."""
+    """Write rows with equal keys as CSV; numbers have 6 digits, and undefined values are empty."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(rows[0])

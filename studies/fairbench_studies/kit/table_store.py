@@ -1,4 +1,4 @@
-"""The stored numbers of tables: results/tables/*.csv, from runs and sweeps."""
+"""The CSV files of tables (results/tables/*.csv), collected from runs and sweeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairbench_studies.kit.rows import TABLES, Row, read_rows, write_rows
 
-# The order in a table, and the fields kept of a run: first its identity, then the numbers.
+# Orders of rows, and the columns of a run: first the run's identity, then its numbers.
 WORKLOADS = ("tot", "judge", "long-qa", "chat")
 SCHEDULERS = ("fcfs", "lpm", "vtc", "preble", "dlpm", "d2lpm", "preble-dlpm", "fair-finish")
 IDENTITY = ("workload", "scenario", "scheduler", "dp", "seed")
@@ -34,7 +34,7 @@ SWEEP_NUMBERS = ("sharing_incentive_p95", "service_rate_tok_s", "jain_index_actu
 
 
 def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
-    """Return a row of a table of runs; ``of`` distinguishes runs of one scheduler."""
+    """Return a run's row of a table; ``of`` distinguishes several runs of one scheduler."""
     censored = summary["censored"]
     assert isinstance(censored, list)
     return {
@@ -57,7 +57,7 @@ def collect(runs: Iterable[str]) -> list[dict[str, str]]:
 
 
 def collect_sweep(folder: Path) -> list[dict[str, str]]:
-    """Return rows of a stored sweep: means over seeds of figure 7's columns."""
+    """Return the rows of a stored sweep: means over seeds of the columns of figure 7."""
     cells = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["cells"]
     rows = []
     for cell in cells:

@@ -40,20 +40,20 @@ def bounded(row: Row, name: str) -> str:
         return "-"
     value, at_least = float(row[name]), name in row["at_least"].split()
     digits = 0 if value >= 100 else 1
-    if at_least:  # rounded down, so that the statement stays true
+    if at_least:  # rounded down, so that the lower bound stays true
         value = floor(value * 10**digits) / 10**digits
     return f"{'> ' if at_least else ''}{value:,.{digits}f}"
 
 
 def tail_of(rows: Iterable[Row]) -> str:
-    """Return the percentile for the table: P99 if each row has enough latencies, else P95."""
+    """Return the percentile of a table: 99 if each row has enough latencies, else 95."""
     known = ({"victim_n": int(n), "victim_p95_s": ""} if n else {} for n in map(_number_of, rows))
     tail = shown_tail(known)
     return f"victim_p{tail}_s"
 
 
 def _number_of(row: Row) -> str | None:
-    """Return the number of latencies of a row; None for older runs."""
+    """Return the number of latencies of a row, or None for older runs."""
     return row.get("victim_n")
 
 
@@ -73,7 +73,7 @@ def percent(row: Row, name: str) -> str:
 
 
 def min_share(row: Row) -> str:
-    """Return the minimum fair share of own total, if a client was short of service."""
+    """Return the minimum fair share of own total; a dash if all clients got their demand."""
     return (
         percent(row, "min_entitlement_ratio") if row["min_entitlement_ratio"] else "not contended"
     )
@@ -87,7 +87,7 @@ def index(row: Row, name: str) -> str:
 def filled(page: str, render: Callable[[str], str | None]) -> str:
     """Return a page with the table of each marked block rendered again by its name.
 
-    A block for which ``render`` returns None stays as it is.
+    Blocks for which ``render`` returns None are unchanged.
     """
 
     def block(found: re.Match[str]) -> str:
@@ -98,5 +98,5 @@ def filled(page: str, render: Callable[[str], str | None]) -> str:
 
 
 def write_tables(page: Path, tables: Mapping[str, str]) -> None:
-    """Put tables into the marked blocks of a page that have their names."""
+    """Put tables into the marked blocks of a page, by block name."""
     page.write_text(filled(page.read_text(encoding="utf-8"), tables.get), encoding="utf-8")

@@ -1,28 +1,36 @@
-"""Tallies: the number of contended configurations in which a claim holds, by one measure."""
+"""Tallies: in how many contended configurations a claim holds, judged by one measure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import floor
 from typing import Any
 
 from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.parts import Part
 
-MOST = 0.8  # fraction of the decided configurations, or of the runs of a measurement
+MOST = 0.8  # a claim must hold in at least this fraction of decided configurations or measured runs
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A measure's outcome in each configuration that has its schedulers."""
+    """The outcomes of one measure in all configurations with runs of the compared schedulers.
+
+    ``overall`` is the joint outcome, if the outcomes in the configurations are no longer known.
+    """
 
     name: str
     seen: Mapping[Any, Seen]
+    overall: Outcome | None = None
 
     def where(self, outcome: Outcome) -> list[Any]:
-        """Return the configurations with this outcome."""
+        """Return the configurations with the given outcome."""
         return [place for place, seen in self.seen.items() if seen.outcome is outcome]
+
+    def within(self, keep: Callable[[Any], bool]) -> Tally:
+        """Return the tally of the configurations for which ``keep`` is true."""
+        return replace(self, seen={place: one for place, one in self.seen.items() if keep(place)})
 
     @property
     def holds(self) -> int:
@@ -47,10 +55,12 @@ class Tally:
     def outcome(self) -> Outcome:
         """Return the joint outcome of the configurations.
 
-        The claim holds (is reversed) if it does in at least four fifths of the decided
-        configurations, and if at least half of the contended configurations are decided. An
-        inconclusive configuration counts for neither side.
+        The claim holds (is reversed) if it holds (is reversed) in at least four fifths of the
+        decided configurations, and at least half of the contended configurations are decided.
+        Inconclusive configurations are not decided.
         """
+        if self.overall is not None:
+            return self.overall
         if not self.counted:
             return Outcome.UNCONTENDED
         reversed_ = len(self.where(Outcome.REVERSED))
@@ -99,10 +109,20 @@ def _ratio(seen: Seen) -> str:
     return f"{seen.bound}{value:.2f}x"
 
 
+def decided(there: int, of: int) -> Outcome:
+    """Return the outcome of a statement that ``there`` of ``of`` configurations show."""
+    if not of:
+        return Outcome.UNCONTENDED
+    if there >= MOST * of:
+        return Outcome.HOLDS
+    return Outcome.REVERSED if of - there >= MOST * of else Outcome.INCONCLUSIVE
+
+
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
-    """Return the part of a claim from several measures, the paper's first."""
+    """Return a claim's part from tallies of several measures; the paper's measure comes first."""
     first, *beside = tallies
-    counted = first.score.removeprefix(f"{Outcome.HOLDS} ")  # the outcome already states this
+    # the part's outcome already says "holds"
+    counted = first.score.removeprefix(f"{Outcome.HOLDS} ")
     said = counted if not ours else f"{counted}, {ours}"
     others = {one.name: one.outcome() for one in beside}
     return Part(text, first.outcome(), said, others, first.elsewhere)

@@ -1,7 +1,7 @@
-"""A run whose requests' latencies alone are known.
+"""A run of which only the requests' latencies are known.
 
-Measured runs of others have no service log and no admission times. Simulated replays are reduced to
-the same columns, so that both sides of a comparison go through the same functions.
+Runs that other projects measured have no service log and no admission times. Simulated replays are
+reduced to the same columns, so that both are evaluated by the same functions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _INSTANT_S = 1e-6  # the shortest time over which a request's service is spread
 class Trace:
     """The requests of one run, one entry each, in any order.
 
-    ``req_time_s`` is the arrival; both latencies count from there and are NaN if refused.
+    ``req_time_s`` is the arrival. Both latencies count from the arrival, and are NaN for refused
+    requests.
     """
 
     client: Ints
@@ -35,7 +36,7 @@ class Trace:
 
     @property
     def finished(self) -> Flags:
-        """The mask of served requests; the others were refused."""
+        """The mask of served requests; all other requests were refused."""
         return ~np.isnan(self.request_latency_s)
 
     @property
@@ -54,19 +55,19 @@ class Trace:
         return float(np.nanmax(self.req_time_s + self.request_latency_s) - self.req_time_s.min())
 
     def service_tokens(self, weights: ServiceWeights) -> Floats:
-        """Return the weighted tokens of each request (client view), 0 if refused."""
+        """Return each request's weighted tokens (client view); 0 for refused requests."""
         cost = weights.extend * self.prompt_tokens + weights.output * self.output_tokens
         return np.where(self.finished, cost, 0.0)
 
 
 def throughput_tok_s(trace: Trace) -> float:
-    """Return the input and output tokens served per second of the run's own duration; 0 if none."""
+    """Return input and output tokens served per second of the run's duration."""
     tokens = (trace.prompt_tokens + trace.output_tokens)[trace.finished].sum()
     return float(tokens / trace.duration_s) if tokens else 0.0
 
 
 def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
-    """Return a percentile of these clients' served requests' time to first token, or NaN."""
+    """Return a percentile of the time to first token of the clients' served requests, or NaN."""
     chosen = np.isin(trace.client, clients) & trace.finished
     if not chosen.any():
         return float("nan")

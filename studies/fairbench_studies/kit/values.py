@@ -1,4 +1,4 @@
-"""The measured numbers of each configuration of a comparison, for figures and claims."""
+"""Metrics of the cells of a comparison, for figures and claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Estimate(NamedTuple):
     """The mean of a metric over seeds with its interval; ``at_least`` marks a bound.
 
-    For a single seed, which gives no interval, both ends equal the value.
+    For a single seed, both ends of the interval equal the value.
     """
 
     mean: float
@@ -74,6 +74,12 @@ def in_units(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[d
     return [row | {k: row[k] / unit for k in keys if row[k] is not None} for row in rows]
 
 
+def label_on(scheduler: str, replicas: Iterable[int]) -> str:
+    """Return a scheduler's label; on a single replica nothing is routed, so no router is named."""
+    label = scheduler_style(scheduler).label
+    return label.removeprefix("RR + ") if set(replicas) == {1} else label
+
+
 def plot_rows(
     axes: Axes, rows: Sequence[dict[str, Any]], x: str, metric: str, scheduler: str
 ) -> None:
@@ -91,4 +97,5 @@ def plot_rows(
     for row in mine:
         filled = "white" if row[f"{metric}_at_least"] else style.colour
         axes.plot(row[x], row[metric], style.marker, color=style.colour, markerfacecolor=filled)
-    axes.plot([], [], style.marker, color=style.colour, linestyle=style.line, label=style.label)
+    label = label_on(scheduler, [row["dp"] for row in rows])
+    axes.plot([], [], style.marker, color=style.colour, linestyle=style.line, label=label)

@@ -1,4 +1,4 @@
-"""The picture of the leaderboard: a numbered mark for each row, and a list of the numbers."""
+"""The picture of the leaderboard: a numbered mark per row, and a list of numbers and names."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ PLAIN = (
     *("round-robin+justitia", "round-robin+autellix"),
 )
 WIDTH_IN, HEIGHT_IN = 8.5, 8.4
-COLUMNS, LIST_IN, LINE_IN = 3, 2.75, 0.15  # width of the list below the plot
+# list below the plot: columns, width of a column and height of a line in inches
+COLUMNS, LIST_IN, LINE_IN = 3, 2.75, 0.15
 POINTS = 72  # points in an inch
 DIGIT_POINTS = 5.6  # width of a digit at 8 points
 
 
 class View(NamedTuple):
-    """Axes: the ranges that they show, and their position in the figure, in inches."""
+    """The axes of a plot: ranges of x and y, and position and size in the figure, in inches."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -57,7 +58,7 @@ CLOSE = View((1.127, 1.148), (0.8, 0.856), 1.25, 6.05, 2.9, 1.95)  # a dense reg
 
 
 class Point(NamedTuple):
-    """A row: its service over the baseline's, and its minimum fair share of best total."""
+    """A row: service relative to the baseline, and minimum fair share of best total."""
 
     row: str
     service: float
@@ -100,7 +101,7 @@ def _size(view: View) -> tuple[float, float]:
 
 
 def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
-    """Draw the points of a view, each mark with its number in one view."""
+    """Draw the points of a view; a number is shown in only one view."""
     across, up = WIDTH_IN, HEIGHT_IN
     axes = figure.add_axes(
         (view.left / across, view.bottom / up, view.wide / across, view.high / up)
@@ -121,16 +122,16 @@ def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
 
 
 def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, int, bool]]:
-    """Yield positions of numbers in a view, so that none overlaps a mark or another number.
+    """Yield positions of numbers in a view, so that numbers overlap neither marks nor numbers.
 
-    Each position has x and y in points from the lower left corner, the number, and whether a line
-    joins the number and its mark. Numbers of the enlarged points are shown only there.
+    A position has x and y (in points, from the lower left corner), the number, and whether a line
+    joins the number to its mark. Points of the enlarged view have no numbers in the other view.
     """
     wide, high = POINTS * view.wide, POINTS * view.high
     spots = {
         number: (
             wide * (point.service - view.x[0]) / _size(view)[0],
-            high * (view.y[1] - point.share) / _size(view)[1],  # from the top, like boxes
+            high * (view.y[1] - point.share) / _size(view)[1],  # measured from the top, like boxes
         )
         for number, point in enumerate(points, 1)
         if view.shows(point)
@@ -147,7 +148,7 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
 
 
 def named(point: Point) -> str:
-    """Return the name of a row in the list, with the values of a row outside the axes."""
+    """Return a row's name for the list; a row outside the axes also has its values."""
     name = re.sub(r"^llm-d\+fcfs behind (.*) by (\w+)$", r"\1 before llm-d (\2)", point.row)
     return name if WHOLE.shows(point) else f"{name} (at {point.service:.2f}, {point.share:.0%})"
 

@@ -1,4 +1,4 @@
-"""The leaderboard: its runs in one file, a picture, and a table of ranks.
+"""The leaderboard: a file of runs, a picture, and a table of ranks.
 
     fairbench sweep results/tables/leaderboard.toml
     python studies leaderboard results/runs/leaderboard [MORE ...]
@@ -26,7 +26,7 @@ SHOWN = (
     *("fair-finish", "preble-dlpm", "d2lpm", "llm-d+fcfs behind dlpm by concurrency", "preble"),
     *("llm-d+fcfs", "dlpm", "vtc", "lpm", "fcfs"),
 )
-Values = dict[str, dict[str, float]]  # row -> configuration -> mean over seeds
+Values = dict[str, dict[str, float]]  # mean over seeds, by row and configuration
 
 
 def values(name: str) -> Values:
@@ -44,7 +44,7 @@ def values(name: str) -> Values:
 
 
 def points(shares: Values, services: Values) -> list[Point]:
-    """Return the point of each row, the fairest first, as the tables list them."""
+    """Return the points of the rows in the order of the tables: fairest first."""
     found = [
         Point(
             row,

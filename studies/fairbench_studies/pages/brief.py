@@ -1,4 +1,4 @@
-"""Tables of at most seven columns for the pages of the studies; appendices have every number."""
+"""Short tables for the pages of the studies; the appendices have all columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INPUTS = {
     "sglang_judge_articles": "articles, judge s1",
     "mtbench101": "MT-Bench-101, chat s1",
 }
-"""The name of each file of real text, with the configuration that reads it."""
+"""The names of the files of real text, with the configurations that read these files."""
 
 
 def brief_runs(rows: Iterable[Row]) -> str:
@@ -80,7 +80,7 @@ def _across(shown: Callable[[Row, str], str]) -> str:
 
 
 def sharing_brief() -> str:
-    """Return the gains and losses of clients by sharing, a row for each scheduler and rule."""
+    """Return the gains and losses of clients by sharing, with a row per scheduler and rule."""
     header, *body = read_cells(TABLES / "sharing.csv")
     kept = [at for at, name in enumerate(header) if name != "Jain"]
     titles = (

@@ -1,4 +1,4 @@
-"""Tables of the papers' claims and the results."""
+"""Tables of the papers' claims and of their outcomes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench_studies.kit.table_text import as_markdown, whole
 
 
 def claims() -> str:
-    """Return how many parts of the paper's claims have each outcome at each setting."""
+    """Return a table that counts the parts of the paper's claims by outcome and setting."""
     rows = read_rows(ROOT / "results" / "claims.csv")
     outcomes = ("holds", "reversed", "off", "inconclusive", "not contended", "not testable")
     settings = dict.fromkeys(row["setting"] for row in rows)
@@ -21,7 +21,7 @@ def claims() -> str:
 
 
 def pools() -> str:
-    """Return the service rate in long-qa by KV pool at the authors' settings."""
+    """Return the service rate in long-qa by KV pool at the rerun's settings."""
     rows = {
         (row["scenario"], row["pool_tokens"], row["scheduler"]): row
         for row in read_rows(ROOT / "plots" / "fig7-dlpm-paper.csv")

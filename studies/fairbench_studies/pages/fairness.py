@@ -1,4 +1,4 @@
-"""Draws the example of docs/concepts/fairness.md: ``python studies fairness``.
+"""Drawing the example of docs/concepts/fairness.md: ``python studies fairness``.
 
 The script writes plots/fairness.svg: demand, service in order of arrival, and fair share of three
 clients.
@@ -6,7 +6,7 @@ clients.
 
 from __future__ import annotations
 
-from fairbench.metrics.max_min import max_min
+from fairbench.metrics.fairness import max_min
 from fairbench_studies.kit.rows import ROOT
 
 TOTAL = 12_000.0

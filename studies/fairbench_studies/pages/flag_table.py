@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairbench.config.flags.experiment import COMPARE, PLAN
-from fairbench.config.flags.flag import PANELS, Flag
-from fairbench.config.flags.grid import SWEEP
-from fairbench.config.flags.run import RUN
+from fairbench.config.flag import PANELS, Flag
+from fairbench.config.flags import COMPARE, PLAN, RUN, SWEEP
 from fairbench.report.pages.markdown import escaped, table
 
 HEADINGS = ("flag", "meaning", "commands", "key in a file", "unit", "default")

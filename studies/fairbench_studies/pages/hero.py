@@ -1,4 +1,4 @@
-"""Draws the README's chart from results/tables/cells.csv: ``python studies hero``.
+"""Drawing the README's chart from results/tables/cells.csv: ``python studies hero``.
 
 The chart shows the P95 of the well-behaved clients against throughput, with one mark per scheduler,
 in two workloads.
@@ -19,7 +19,7 @@ CELLS = (
     ("tot", "s1", "trees of thought, one client sends more", "P95 of the well-behaved, s"),
     ("long-qa", "s2", "long documents, one client's are longer", "P95 to the first token, s"),
 )
-# Offset of a label from its mark, in points; other labels are to the right of their marks.
+# Offsets of labels from marks, in points; labels without an offset are right of their marks.
 OFFSETS = {
     ("tot", "vtc"): (-4, -11),
     ("tot", "dlpm"): (6, 5),

@@ -9,13 +9,13 @@ from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Metric
 from fairbench.report.pages.markdown import escaped, table
 
-HEADINGS = ("key", "of", "unit", "better", "without a value", "needs")
+HEADINGS = ("key", "meaning", "of", "unit", "better", "null if")
 
 
 def metric_table() -> str:
     """Return a row per metric; neighbours that differ only in the key share a row."""
     rows = groupby(CATALOGUE.values(), _facts)
-    lines = table(HEADINGS, ([_keys(group), *map(escaped, facts)] for facts, group in rows), str)
+    lines = table(HEADINGS, ([_keys(group), *facts] for facts, group in rows), str)
     return "\n".join(lines) + "\n"
 
 
@@ -25,10 +25,14 @@ def _keys(metrics: Iterator[Metric]) -> str:
 
 def _facts(metric: Metric) -> tuple[str, ...]:
     """Return the facts of a metric for its row."""
+    missing = [f"the server reports no {needs.value}" for needs in metric.needs]
+    if metric.undefined and not metric.of_comparison:
+        missing.insert(0, metric.undefined)
+    meaning = metric.meaning or escaped(metric.heading)
     return (
+        f"{meaning} ({metric.page})" if metric.page else meaning,
         metric.of.value,
         metric.unit,
         metric.better.value,
-        "" if metric.of_comparison else metric.undefined,
-        ", ".join(sorted(needs.value for needs in metric.needs)),
+        escaped("; ".join([*missing[:1], *sorted(missing[1:])])),
     )

@@ -1,4 +1,4 @@
-"""The README's table of the DLPM paper at its authors' settings."""
+"""The README's table of the DLPM paper at the rerun's settings."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from fairbench_studies.kit.table_text import (
 
 
 def headline() -> str:
-    """Return the README's second table: three schedulers in two configurations."""
+    """Return the README's second table: four schedulers in two configurations."""
     chosen = {("tot", "s1"), ("long-qa", "s2")}
-    schedulers = {"vtc", "d2lpm", "fair-finish"}
+    schedulers = {"fcfs", "vtc", "d2lpm", "fair-finish"}
     rows = [
         row
         for row in read("cells")
@@ -35,7 +35,7 @@ def headline() -> str:
                 "" if place == before else " ".join(f"`{word}`" for word in place),
                 f"`{row['scheduler']}`",
                 whole(row, "service_rate_tok_s"),
-                index(row, "jain_index_actual"),
+                f"{index(row, 'jain_index')} ({index(row, 'jain_index_maxmin')})",
                 min_share(row),
                 bounded(row, tail),
             )
@@ -46,8 +46,8 @@ def headline() -> str:
         "workload",
         "scheduler",
         "service, tok/s",
-        "Jain, computed service",
-        "minimum fair share",
+        "Jain's index (max-min)",
+        "minimum fair share of own total",
         last,
     )
     return as_markdown(header, body)
@@ -102,7 +102,7 @@ def gaps() -> str:
 
 
 def incentive(row: Row) -> str:
-    """Return the sharing incentive to three digits, with ``> `` before a lower bound."""
+    """Return the sharing incentive with three digits; a lower bound begins with ``> ``."""
     value, name = float(row["sharing_incentive_p95"]), "sharing_incentive_p95"
     at_least, digits = name in row["at_least"].split(), 2 if value < 10 else 1
     if at_least:

@@ -1,4 +1,4 @@
-"""The interface of schedulers as tables for the documents, from signatures and docstrings."""
+"""The interface of schedulers as tables for the documents, made from the code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from fairbench.core import Request, Segment
 from fairbench.report.pages.markdown import table
-from fairbench.schedulers.base import LocalScheduler, Router, RunningView, Scan, WaitingView
+from fairbench.schedulers.base import LocalScheduler, Parts, Router, RunningView, Scan, WaitingView
 from fairbench.schedulers.views import ClientLoad, FleetView, Running, WorkerLoad
 
 # classes whose fields are listed
@@ -18,23 +18,32 @@ VALUES: tuple[type, ...] = (Request, Segment, Running, ClientLoad, WorkerLoad)
 ALIASES = {"Prompt": "tuple[Segment, ...]"}
 FINAL = re.compile(r"Final\[(.*)\]")
 PARTS = (
-    ("WaitingView", WaitingView, "the waiting queue, as `select` sees it"),
-    ("Scan", Scan, "an iterator over waiting requests, such as `view.match_order()`"),
-    ("RunningView", RunningView, "the running batch, `view.running`"),
-    ("LocalScheduler", LocalScheduler, "the hooks of a local scheduler; only `select` is required"),
-    ("Router", Router, "the hooks of a router; only `route` is required"),
-    ("FleetView", FleetView, "the workers, as a router sees them in `setup.fleet`"),
+    ("WaitingView", WaitingView, "`select` gets the waiting queue as this view"),
+    (
+        "Scan",
+        Scan,
+        "methods such as `view.match_order()` return this iterator over waiting requests",
+    ),
+    ("RunningView", RunningView, "`view.running` is the running batch"),
+    (
+        "LocalScheduler",
+        LocalScheduler,
+        "a local scheduler has these hooks; only `select` is required",
+    ),
+    ("Parts", Parts, "a local scheduler may have these further hooks"),
+    ("Router", Router, "a router has these hooks; only `route` is required"),
+    ("FleetView", FleetView, "`setup.fleet` shows the workers to a router"),
 )
 
 
 def scheduler_interface() -> str:
-    """Return a section with the fields of each class of values, and one with methods per view."""
+    """Return a section per class of values with the class's fields, and a section on the views."""
     sections = [*map(_values, VALUES), *(_section(*part) for part in PARTS)]
     return "\n".join(sections)
 
 
 def _values(described: type) -> str:
-    """Return the fields of a class with their types, then the explanations of its docstring."""
+    """Return the fields of a class with their types, followed by the docstring's explanations."""
     names = ", ".join(f"`{name}: {kind}`" for name, kind in _fields(described))
     head, _, explained = _text(described).replace("``", "`").partition("\n\n")
     told = explained if is_dataclass(described) else f"{head}\n\n{explained}".strip()

@@ -1,7 +1,7 @@
-"""Draws sentences for a reading test: ``python studies sentences [SEED]``.
+"""Drawing sentences for a reading test: ``python studies sentences [SEED]``.
 
-Prints 15 sentences of the documents, 10 docstrings, 10 messages and 5 help texts. A reader who has
-not seen the rules judges each: is it natural, and is it clear the first time?
+The script prints 15 sentences of the documents, 10 docstrings, 10 messages and 5 help texts. A
+reader who has not seen the rules judges whether each sentence is natural, and clear at first sight.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairbench_studies.kit.rows import ROOT
 CODE = ("bench", "studies")
 COUNTS = {"document": 15, "docstring": 10, "message": 10, "help": 5}
 ERRORS = re.compile(r"(Usage|Data|Value)Error|RunFailed")
-SHORTEST, LONGEST = 30, 400  # characters of a sentence
+SHORTEST, LONGEST = 30, 400  # limits on the characters of a drawn sentence
 
 
 def main(seed: str = "0") -> None:
@@ -69,7 +69,7 @@ def docstring(node: ast.AST) -> Iterator[str]:
 
 
 def message(node: ast.AST, known: Mapping[str, str]) -> Iterator[str]:
-    """Yield the text of an error that a user sees, with ``<name>`` instead of values."""
+    """Yield the message of an error, with ``<name>`` in place of values."""
     if isinstance(node, ast.Call) and node.args and ERRORS.search(ast.unparse(node.func)):
         yield from _usable([_text(node.args[0], known)])
 
@@ -81,7 +81,7 @@ def help_text(node: ast.AST) -> Iterator[str]:
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:
-    """Return the texts and numbers that a module gives a name."""
+    """Return a module's named constants that are texts or numbers, by name."""
     return {
         str(node.targets[0].id): str(node.value.value)
         for node in tree.body
@@ -99,7 +99,7 @@ def _usable(texts: list[str]) -> Iterator[str]:
 
 
 def _text(node: ast.AST, known: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the text of a literal, with ``<name>`` for each value; "" for other expressions."""
+    """Return the text of a literal, with ``<name>`` in place of values; else ""."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
@@ -111,7 +111,7 @@ def _text(node: ast.AST, known: Mapping[str, str] = MappingProxyType({})) -> str
 
 
 def _name(node: ast.AST) -> str:
-    """Return the name of the value that an expression shows."""
+    """Return the name of the value of an expression."""
     skipped: set[ast.AST] = set()
     for one in ast.walk(node):
         if isinstance(one, ast.Call):

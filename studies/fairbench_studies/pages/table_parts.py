@@ -1,11 +1,11 @@
-"""The rows and columns of large stored tables that a page shows; results/ has the others."""
+"""The rows and columns of large tables that pages show; results/ has the whole tables."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-# The name of a table, a regular expression for the beginning of its rows, and its columns.
+# Name of a table, regular expression for the beginnings of shown rows, and shown columns.
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "traces": (
         r"(mooncake|arena|reasoning-clients) \| (fcfs|vtc|d2lpm) \||agents \| (fcfs|preble) \|",
@@ -67,11 +67,11 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         r"[^|]+\| 16 \| (1 \||8 \| (independent|sticky|exchange) \|)",
         (
             *("workload", "routers", "form", "hit rate", "service, tok/s"),
-            *("min. fair share of own", "victim P99, s"),
+            *("min. fair share of own", "well-behaved P99, s"),
         ),
     ),
     "frontier-robustness": (
-        r"default|replicas (1|16)|load 2|A10G|A100, Llama 3.1 70B|pool of 1/4|nobody",
+        r"default|replicas (1|16)|load 2|A10G|A100, Llama 3.1 70B|pool of 1/4|no heavy",
         (),
     ),
     "frontier-levers": (r"published", ()),
@@ -82,6 +82,7 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         r"|peak memory(, chat| with 996)",
         (),
     ),
+    "sharing-brief": (r"(?!d2lpm \| split|dlpm \| (split|owner))", ()),
     "sglang-cells": (
         r"(chat|judge|tot)-\w+-(d2lpm|vtc)",
         (
@@ -100,7 +101,7 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 def part(name: str, table: str) -> str:
-    """Return the part of a rendered table that pages show; the whole table if it has no part."""
+    """Return the part of a rendered table that pages show; without an entry, the whole table."""
     if name not in PARTS:
         return table
     rows, columns = PARTS[name]

@@ -1,8 +1,8 @@
-"""The tables of README.md and docs/, made from results/tables/*.csv.
+"""The tables of README.md and docs/, from results/tables/*.csv.
 
-    python studies tables                                   writes every marked block anew
-    python studies tables collect NAME [LABEL::]RUN_DIR ... results/tables/NAME.csv of stored runs
-    python studies tables collect-sweep NAME SWEEP_DIR      the same of a stored sweep, as fig7
+    python studies tables                                   rewrites every marked block
+    python studies tables collect NAME [LABEL::]RUN_DIR ... writes results/tables/NAME.csv
+    python studies tables collect-sweep NAME SWEEP_DIR      writes the same of a sweep
 
 A block lies between ``<!-- table: NAME -->`` and ``<!-- end -->``. The scripts of the attacks
 and of the leaderboard write the blocks of their own pages.
@@ -14,13 +14,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fairbench.config.preset import read_preset
-from fairbench.files.toml_text import toml_value
 from fairbench_studies.kit.rows import ROOT, TABLES, read_cells
 from fairbench_studies.kit.table_store import collect, collect_sweep, read, write
 from fairbench_studies.kit.table_text import as_markdown, filled
 from fairbench_studies.pages.brief import brief_runs, real_latency, real_service, sharing_brief
 from fairbench_studies.pages.claims import claims, pools
+from fairbench_studies.pages.metric_table import metric_table
 from fairbench_studies.pages.paper import paper
 from fairbench_studies.pages.runs import (
     default_loads,
@@ -34,12 +33,13 @@ from fairbench_studies.pages.table_parts import part
 from fairbench_studies.pages.validation import measured, serving, serving_h100
 
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-OF_SCRIPTS = ("attacks/", "memory-attacks/", "leaderboard/")
+OF_SCRIPTS = ("attacks/", "memory-attacks/", "leaderboard/", "limit/", "session-gates/")
 
 MADE: dict[str, Callable[[], str]] = {
     "default-loads": lambda: default_loads("default-loads"),
     "default-loads-a10g": lambda: default_loads("default-loads-a10g"),
     "headline": headline,
+    "metrics": metric_table,
     "paper": paper,
     "quantum": quantum,
     "gaps": gaps,
@@ -57,35 +57,24 @@ MADE: dict[str, Callable[[], str]] = {
 
 
 def render(name: str) -> str:
-    """Return the table of a name: a function above, a CSV, or a part such as ``cells/W-S``."""
+    """Return the table with a name: of a function above, of a CSV, or of a part (``cells/W-S``)."""
     kind, _, which = name.partition("/")
     if kind == "cells":
         rows = [row for row in read("cells") if f"{row['workload']}-{row['scenario']}" == which]
         return brief_runs(rows)
-    if kind == "presets":
-        return preset_table(which)
     if name in MADE:
         return part(name, MADE[name]())
     header, *body = read_cells(TABLES / f"{name}.csv")
     return part(name, as_markdown(header, body))
 
 
-def preset_table(name: str) -> str:
-    """Return a table of the facts of a bundled preset, each with its source."""
-    facts = read_preset(name).facts
-    return as_markdown(
-        ("setting", "value", "source"),
-        ((f"`{one.key}`", f"`{toml_value(one.value)}`", one.source) for one in facts),
-    )
-
-
 def rendered(text: str) -> str:
-    """Return a document with its marked blocks rendered again."""
+    """Return a document with newly rendered blocks."""
     return filled(text, lambda name: None if name.startswith(OF_SCRIPTS) else render(name))
 
 
 def main(*arguments: str) -> None:
-    """Render all tables, or first collect the rows that the arguments name."""
+    """Render all tables; ``collect`` and ``collect-sweep`` first write a CSV file."""
     match arguments:
         case []:
             for document in DOCUMENTS:

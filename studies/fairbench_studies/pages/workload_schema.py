@@ -1,7 +1,7 @@
 """The JSON Schema of a workload file, with which editors complete keys and mark errors.
 
-The schema has the parameters of every program kind. Conditions that no schema can express are
-checked when a file is loaded, for example that clients exist and that parameters fit each other.
+The schema has the parameters of every kind of program. Conditions that a schema cannot express,
+such as parameters that must fit each other, are checked when a workload file is loaded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def workload_schema() -> Schema:
     for table in (schema, definitions["Other"]):
         table["properties"]["program"] = {"enum": sorted(KINDS)}
     for table, least in ((schema, ["name"]), (definitions["Other"], ["client"])):
-        # A workload that inherits from another need not repeat its keys.
+        # A workload that inherits from another workload need not repeat the other workload's keys.
         whole = table.pop("required")
         table["if"] = {"required": ["workload"]}
         table["then"], table["else"] = {"required": least}, {"required": whole}
@@ -50,7 +50,7 @@ def _params(kind: str) -> Schema:
 
 
 def _some(kind: str) -> str:
-    """Return the name of the definition in which a kind's parameters are all optional."""
+    """Return the name of the definition in which all parameters of a kind are optional."""
     return f"{kind}, changed"
 
 
@@ -72,7 +72,7 @@ def _params_of_all(kind: str) -> Schema:
 
 
 def _plain(schema: Any) -> Any:
-    """Return the schema without parts that TOML cannot use: null, and titles that repeat a key."""
+    """Return the schema without null, which TOML lacks, and without titles that repeat a key."""
     if isinstance(schema, list):
         return [_plain(one) for one in schema if one != {"type": "null"}]
     if not isinstance(schema, Mapping):

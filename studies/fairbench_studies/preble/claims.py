@@ -26,7 +26,7 @@ from fairbench_studies.preble.experiments import (
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Results
 
-NEAR = 1.02  # latencies within this ratio count as equal
+NEAR = 1.02  # latencies whose ratio is at most this count as equal
 METRICS = {"mean": "mean_s", "P99": "p99_s"}
 PAPER_GAINS = {"mean": (1.5, 14.5), "P99": (2, 10)}
 PROGRAMMING, PAPER_PROGRAMMING = "programming", {"mean": (1.56, 1.8), "P99": (3, 4)}
@@ -88,7 +88,7 @@ def judge_end_to_end(results: Results) -> list[Part]:
 
 
 def _range(name: str, found: Floats, low: float, high: float) -> Part:
-    """Return the part that the gains at all rates are in the paper's range."""
+    """Return the part that holds if the gains at all rates are in the paper's range."""
     gains = found.mean(axis=1)
     least, most = float(gains.min()), float(gains.max())
     worst = least if least < low else most
@@ -97,7 +97,7 @@ def _range(name: str, found: Floats, low: float, high: float) -> Part:
 
 
 def judge_ablation(results: Results) -> list[Part]:
-    """Judge claim 31: each mechanism helps; rebalancing mostly and groups only the P99."""
+    """Judge claim 31: each mechanism helps; rebalancing mostly, and groups only, the P99."""
     rate = RATES["tool-use"][-1]
     steps = {step: Key("fig5", "tool-use", step, rate) for step in ABLATION}
     both = [results.each(steps.values(), metric) for metric in METRICS.values()]
@@ -119,7 +119,7 @@ def judge_ablation(results: Results) -> list[Part]:
 
 
 def judge_baselines(results: Results) -> list[Part]:
-    """Judge claim 32: MemServe is slower on average; the oracle is not faster."""
+    """Judge claim 32: MemServe is slower than Preble on average; the oracle is not faster."""
     compared = {MEMSERVE: ("tool-use", "video-qa"), ORACLE: tuple(RATES)}
     keys = {
         (system, workload): Key("baselines", workload, system, RATES[workload][1])
@@ -164,7 +164,7 @@ def judge_window(results: Results) -> list[Part]:
 
 
 def judge_speed(results: Results) -> list[Part]:
-    """Judge claim 34: decisions per second; informative, because the computer differs."""
+    """Report decisions per second (claim 34), without a verdict, because the computers differ."""
     tools, videos = (results.speeds[name] for name in ("tool-use", "video-qa"))
     form = f"{{:,.0f}}/s ({GPUS} GPUs, Python, one thread)"
     return [

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from fairbench.figures.style import client_style, panels, paper_style
+from fairbench.figures.style import caption, client_style, log_y, panels, paper_style
 from fairbench_studies.kit.pictures import write_figure
 from fairbench_studies.preble.experiments import Key
 from fairbench_studies.preble.store import Latency, Results
@@ -17,9 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANEL_IN, HEIGHT_IN = 2.6, 4.4
-LETTERS = 100  # letters of a line below the figure
+FLAT = 12  # ratio of the largest to the smallest value above which an axis is logarithmic
+METRICS = {"mean_s": "mean latency, s", "p99_s": "P99 latency, s"}
 
-# Figure -> its title and its axis label ("" for the ablation's steps).
+# Title and axis label of each figure ("" for the steps of the ablation).
 FIGURES = {
     "fig3": ("Preble Fig. 3: latency over the rate", "programs/s of a client and GPU"),
     "fig4": ("Preble Fig. 4: tool use and videos mixed, in bursts", "tool programs/s"),
@@ -29,7 +29,7 @@ FIGURES = {
 
 
 def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
-    """Draw each figure with its numbers as CSV; return the files. Raises UsageError."""
+    """Draw each figure, write its numbers as CSV, and return the files. Raises UsageError."""
     files: list[Path] = []
     for name in FIGURES:
         files += _plot_one(name, results, output, formats)
@@ -39,34 +39,46 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 def _plot_one(name: str, results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
     shown = {key: one for key, one in results.latencies.items() if key.figure == name}
     with paper_style():
-        figure = _figure(name, shown)
-        figure.suptitle(FIGURES[name][0], fontsize=10)
-        figure.supxlabel(fill(results.basis, LETTERS), fontsize=6)
+        figure = _figure(name, shown, results.origin())
         return write_figure(figure, output, f"preble-{name}", formats, rows(shown))
 
 
 def rows(shown: Mapping[Key, Latency]) -> list[dict[str, Any]]:
-    """Return a row per key."""
+    """Return a row per key, with latencies of the key's runs."""
     return [key._asdict() | one._asdict() for key, one in shown.items()]
 
 
-def _figure(name: str, shown: Mapping[Key, Latency]) -> Figure:
-    """Draw the mean above the P99, with a column per workload."""
+def _figure(name: str, shown: Mapping[Key, Latency], origin: str) -> Figure:
+    """Draw the mean above the P99 with a column per workload; bars stand side by side."""
+    if not FIGURES[name][1]:
+        figure, grid = panels(1, 2, 2.6 * PANEL_IN, 2.4, sharey=True)
+        for panel, (metric, label) in zip(grid[0], METRICS.items(), strict=True):
+            _bars(panel, shown, metric)
+            panel.set_xlabel(label)
+        caption(figure, FIGURES[name][0], origin, grid[0][0])
+        return figure
     workloads = list(dict.fromkeys(key.workload for key in shown))
     figure, axes = panels(2, len(workloads), max(2, len(workloads)) * PANEL_IN, HEIGHT_IN)
     for column, workload in enumerate(workloads):
         mine = {key: one for key, one in shown.items() if key.workload == workload}
-        for line, metric in enumerate(("mean_s", "p99_s")):
+        for line, metric in enumerate(METRICS):
             panel = axes[line][column]
-            (_curves if FIGURES[name][1] else _bars)(panel, mine, metric)
-            panel.set_ylim(bottom=0)
+            _curves(panel, mine, metric)
+            _scale(panel, [getattr(one, metric) for one in mine.values()])
         axes[0][column].set_title(workload, fontsize=9)
-        axes[1][column].set_xlabel(FIGURES[name][1])
-    axes[0][0].set_ylabel("mean latency, s")
-    axes[1][0].set_ylabel("P99 latency, s")
-    if FIGURES[name][1]:
-        axes[0][0].legend(fontsize=7)
+        axes[1][column].set_xlabel(FIGURES[name][1], fontsize=8)
+    for line, label in enumerate(METRICS.values()):
+        axes[line][0].set_ylabel(label)
+    caption(figure, FIGURES[name][0], origin, axes[0][0])
     return figure
+
+
+def _scale(panel: Axes, values: Sequence[float]) -> None:
+    """Make the y axis logarithmic if a line would be flat at zero, else let it begin at zero."""
+    if max(values) > FLAT * min(values):
+        log_y(panel)
+    else:
+        panel.set_ylim(0, 1.06 * max(values))
 
 
 def _curves(panel: Axes, shown: Mapping[Key, Latency], metric: str) -> None:
@@ -79,9 +91,12 @@ def _curves(panel: Axes, shown: Mapping[Key, Latency], metric: str) -> None:
         panel.plot(
             x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=system
         )
+        ticks = sorted({key.value for key in shown})
+        panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
 
 
 def _bars(panel: Axes, shown: Mapping[Key, Latency], metric: str) -> None:
-    names = [fill(key.system, 14) for key in shown]
-    panel.bar(names, [getattr(one, metric) for one in shown.values()], color=client_style(0).colour)
-    panel.tick_params(axis="x", labelsize=5)
+    names = [key.system for key in shown][::-1]
+    values = [getattr(one, metric) for one in shown.values()][::-1]
+    panel.barh(names, values, color=client_style(0).colour)
+    panel.tick_params(labelsize=7)

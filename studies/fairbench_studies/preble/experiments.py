@@ -14,7 +14,7 @@ CLIENTS = 4
 WARMUP_S, DURATION_S, DRAIN_S = 30.0, 300.0, 9000.0
 
 ROUND_ROBIN, PREBLE, ORACLE, MEMSERVE = "round-robin", "preble", "oracle", "memserve"
-# The values of --router, --local and --set.
+# The values of --router, --local and --set, by system.
 SYSTEMS: Mapping[str, tuple[str, str]] = {
     ROUND_ROBIN: ("round-robin", "lpm"),
     PREBLE: ("preble-e2", "preble-groups"),
@@ -22,9 +22,9 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
     MEMSERVE: ("memserve", "lpm"),
 }
 
-# Programs/s of each of the four clients per GPU: 0.4, 0.8 and 1.2 times the workload's own load, at
-# which one of the four clients floods. Without a flood, agents do not fill the GPUs even at the
-# highest rate.
+# Programs/s of each of the four clients per GPU: 0.4, 0.8 and 1.2 times the workload's rate. At the
+# workload's rate, one of four clients floods; here no client floods, so agents do not fill the GPUs
+# even at the highest rate.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (1.8, 3.6, 5.4),
     "agent": (0.03, 0.06, 0.09),
@@ -38,8 +38,7 @@ OFF = {
     "preble-e2.autoscale_factor": inf,
     "preble-e2.imbalance_ratio": inf,
 }
-# [Preble] Fig. 5 in its order: one mechanism more at each step. The names state the added
-# mechanism.
+# The steps of [Preble] Fig. 5 in order. Each step adds the mechanism that is its name.
 ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ROUND_ROBIN: ("round-robin", "lpm", {}),
     "E2 alone": ("preble-e2", "lpm", OFF),
@@ -50,11 +49,12 @@ ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 WINDOWS_S = (60.0, 180.0, 360.0)
 SCALES = (2, 4, 8)
 GPUS = 4
-BURSTS = 0.25  # for the mix: CV 2, like the gaps of Azure's trace, whose file is not shipped
+# gaps with a coefficient of variation of 2, like Azure's trace, which is not included
+BURSTS = 0.25
 
 
 class Key(NamedTuple):
-    """The key of a run: figure, workload, system, and the value that varies."""
+    """The key of a run: figure, workload, system, and the value of the varied parameter."""
 
     figure: str
     workload: str
@@ -94,7 +94,7 @@ class Experiment:
 
 
 def experiments() -> dict[Key, Experiment]:
-    """Return all experiments. Two keys may share a run."""
+    """Return all experiments by key. Two keys may share a run."""
     return dict([*_fig3(), *_fig4(), *_fig5(), *_baselines(), *_windows(), *_scales()])
 
 

@@ -1,4 +1,4 @@
-"""The longest cached prefix regardless of load: MemServe's policy as in [Preble] §E."""
+"""MemServe's policy according to [Preble] §E: the longest cached prefix, whatever the load."""
 
 from __future__ import annotations
 
@@ -6,29 +6,39 @@ from dataclasses import dataclass
 
 from fairbench.core import Request
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.params import NotNegativeInt
 from fairbench.schedulers.routing.bases import PrefixRouter
 
 
 class MemServe(PrefixRouter):
-    """Longest matched prefix first; ties and no match go to the least loaded worker.
+    """The worker with the longest matched prefix; ties and no match go to the least loaded worker.
 
-    [Preble] only says "longest-prefix-match regardless of the existing load". Load is the number of
-    requests in flight, and ties rotate.
+    [Preble] says only "longest-prefix-match regardless of the existing load". Here, load is the
+    number of requests in flight, and workers with equal load take turns.
     """
 
     name = "memserve"
 
     @dataclass(frozen=True)
     class Params:
-        """None."""
+        """A shorter match than ``min_match_tokens`` is no match.
+
+        As printed, a single shared token of a system prompt decides, so all requests that share
+        the token go to one worker.
+        """
+
+        min_match_tokens: NotNegativeInt = 0
 
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)
+        self._least = params.min_match_tokens
         self._tree = LocationTree(LocationNode)
 
     def route(self, request: Request, now_s: float) -> int:
         found = self._tree.find(request.prompt)
-        _, holders = self._tree.holders(found.node)
+        matched, holders = self._tree.holders(found.node)
+        if matched < self._least:
+            holders = 0
         everyone = self._fleet.everyone
         worker = self._fleet.least_loaded(holders & everyone or everyone)
         self._tree.add(found, request.prompt, worker)

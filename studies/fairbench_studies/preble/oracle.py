@@ -1,4 +1,4 @@
-"""The oracle partition: each prefix group, or each client, has its own GPU ([Preble] §H)."""
+"""The oracle partition: a prefix group, or a client, always uses the same GPU ([Preble] §H)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.schedulers.prefix_tree import truncate
 
 
 class Oracle(Router):
-    """Prompts of the same prefix group go to one GPU, and stay there.
+    """A router that sends all prompts of a prefix group to the same GPU.
 
     [Preble] §H reads all requests of a workload offline, chooses the layer of its key portions
     manually and splits it evenly. The authors' code sends each new group to the next GPU in turn,
@@ -27,8 +27,8 @@ class Oracle(Router):
     class Params:
         """Parameters: ``by`` groups prompts by their first ``layer_tokens``, or by client.
 
-        With 0 the layer begins where the prompts seen so far first differ, such as after a system
-        prompt. At most the latest ``groups`` groups are remembered.
+        With ``layer_tokens`` 0, groups differ at the first position where earlier prompts differ,
+        such as after a system prompt. The latest ``groups`` groups are remembered.
         """
 
         by: Literal["prefix", "client"] = "prefix"
@@ -38,9 +38,9 @@ class Oracle(Router):
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self._workers = list(range(workers))
-        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()  # group -> worker
+        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()  # worker by group
         self._last = -1
-        # the common prefix of all prompts so far; None before the first
+        # common prefix of all earlier prompts; None before the first prompt
         self._shared: Prompt | None = None
 
     def route(self, request: Request, now_s: float) -> int:
@@ -61,8 +61,8 @@ class Oracle(Router):
         layer = prompt_tokens(shared) + 1
         if shared != self._shared:
             self._shared = shared
-            # Groups that were separated too far down are merged, at the position of the first
-            # group.
+            # Groups that differ only behind the new common prefix are merged, and keep the
+            # position of the first group.
             groups, self._placed = self._placed, OrderedDict()
             for group, worker in groups.items():
                 assert not isinstance(group, str)

@@ -1,4 +1,4 @@
-"""The E2 router's decisions per second on this computer ([Preble] §4.4)."""
+"""Measurement of the E2 router's decisions per second on this computer ([Preble] §4.4)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Listed:
         return Segment(name, output_tokens)
 
     async def sleep(self, seconds: float) -> None:
-        """Do nothing: no time passes."""
+        """Return immediately, because no time passes."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         return [await branch for branch in branches]

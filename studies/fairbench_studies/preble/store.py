@@ -12,16 +12,16 @@ import numpy as np
 
 from fairbench.config.spec import identity
 from fairbench.metrics.records import FINISHED, Floats, Requests
-from fairbench.results.header import basis
-from fairbench.results.run_tables import read_tables
+from fairbench.results.run_facts import read_tables
 from fairbench.results.store import StoredRun
+from fairbench.results.summary import basis
 from fairbench_studies.kit.paper_runs import listed_seeds, stored
 from fairbench_studies.preble.experiments import WARMUP_S, Key, experiments
 from fairbench_studies.preble.speed import measure
 
 
 class Latency(NamedTuple):
-    """Seconds from a request's arrival to its end after the warm-up, and the hit rate."""
+    """Latencies (seconds from arrival to end) of requests after the warm-up, and the hit rate."""
 
     mean_s: float
     p99_s: float
@@ -29,7 +29,7 @@ class Latency(NamedTuple):
 
 
 class Results(NamedTuple):
-    """The latencies of each seed by key, the speeds of decisions by workload, and the hardware."""
+    """Results of the runs: latencies of each seed by key, decisions per second, and hardware."""
 
     runs: Mapping[Key, Sequence[Latency]]
     speeds: Mapping[str, Sequence[float]]
@@ -44,7 +44,7 @@ class Results(NamedTuple):
         }
 
     def each(self, keys: Iterable[Key], metric: str) -> dict[Key, Floats]:
-        """Return a metric of each key, by the seeds that all of these keys have."""
+        """Return a metric of each key, for the seeds that all keys have."""
         runs = {key: self.runs[key] for key in keys}
         seeds = min(map(len, runs.values()))
         return {
@@ -64,7 +64,7 @@ class Results(NamedTuple):
 
 
 def read(folder: Path, seeds: int) -> Results:
-    """Read the results of the first seeds; a key ends before its first missing run."""
+    """Read the results of the first seeds; for a key, seeds end before the first missing run."""
     there = stored(folder)
     found: dict[Key, list[Latency]] = {}
     seen: dict[str, Latency] = {}
@@ -85,7 +85,7 @@ def _latency(run: StoredRun) -> Latency:
 
 
 def latencies_of(requests: Requests) -> tuple[float, float]:
-    """Return mean and P99 in seconds; infinite if a request was not finished."""
+    """Return mean and P99 of latencies in seconds; both are infinite if a request is unfinished."""
     counted = requests.arrival_s >= WARMUP_S
     taken_s = (requests.finish_s - requests.arrival_s)[counted]
     taken_s[requests.status[counted] != FINISHED] = np.inf

@@ -1,1 +1,1 @@
-"""Several routers in front of the same workers."""
+"""Studies of several routers in front of the same workers."""

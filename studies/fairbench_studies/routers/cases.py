@@ -1,4 +1,4 @@
-"""The cases that both studies of routers share: forms of routers, and their settings."""
+"""The cases of both studies of routers: forms of sharing, and their settings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ SKEWS = (1.0, 3.0, 10.0)
 INTERVALS_S = (0.01, 0.1, 1.0, 10.0)
 
 Case = tuple[tuple[str, Any], ...]
-"""Settings of the routers; none is one router."""
+"""Settings of the routers; no settings mean a single router."""
 
 
 def case(**settings: Any) -> Case:
-    """Return a case with these settings."""
+    """Return a case with the given settings."""
     return tuple(settings.items())
 
 
@@ -23,7 +23,7 @@ def exchange(skew: float, every_s: float, **settings: float) -> Case:
 
 
 def usual() -> Iterator[Case]:
-    """Yield one router, then every form over the skews, and the exchange over the intervals."""
+    """Yield one router, each form of sharing for all skews, and the exchange for all intervals."""
     yield case()
     for skew in SKEWS:
         yield case(form="independent", skew=skew)
@@ -34,7 +34,7 @@ def usual() -> Iterator[Case]:
 
 
 def name_of(case: Case) -> str:
-    """Return the name of a case: its form, and settings other than the skew."""
+    """Return the name of a case: form of sharing, and settings other than the skew."""
     rest = {key: value for key, value in case if key not in ("form", "skew")}
     form = dict(case).get("form", "one router")
     return " ".join([form, *(f"{key}={value:g}" for key, value in rest.items())])

@@ -2,8 +2,8 @@
 
     python studies routers-d2lpm
 
-The script simulates for about four minutes of CPU. The script writes
-results/tables/router-scaling.csv, results/tables/routers-d2lpm.csv and plots/routers-d2lpm.svg,
+The script takes about four minutes of CPU. The script writes results/tables/router-scaling.csv,
+ results/tables/routers-d2lpm.csv and plots/routers-d2lpm.svg,
 which docs/studies/routers.md shows.
 """
 
@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbench.config.resolve import resolve
+from fairbench.core import OUTPUT_PRICE
 from fairbench.metrics.tables import RunResult
 from fairbench_studies.kit.rows import ROOT, TABLES, write_rows
 from fairbench_studies.routers.cases import Case, case, exchange, is_heard, name_of, usual
-from fairbench_studies.routers.runs import OUTPUT_WEIGHT, Panel, draw, results, simulated
+from fairbench_studies.routers.runs import Panel, draw, results, simulated
 
 FIGURE = ROOT / "plots/routers-d2lpm.svg"
-QUANTUM = 40_000  # the default of d2lpm
+QUANTUM = 40_000  # the default quantum of d2lpm
 
 # Numbers of routers and of workers, and the form of sharing.
 SCALE = {"duration_s": 20.0, "scenario": "s1", "scheduler": "d2lpm"}
@@ -32,7 +33,7 @@ DIVIDED = "independent, 1/N quantum each"
 GATHERED = "exchange, each client at one"
 FORMS = ("independent", DIVIDED, "sticky", "exchange", GATHERED)
 
-# Drift: one worker's charges of a client against another's.
+# Drift: the difference between the charges of a client at two workers.
 REPLICAS = 4
 DRIFT: Mapping[str, Any] = {
     "workload": "tot", "scenario": "s1", "scheduler": "d2lpm", "dp": REPLICAS, "duration_s": 60.0,
@@ -41,10 +42,10 @@ SEEDS = range(5)
 
 
 class Drift(NamedTuple):
-    """The results of well-behaved clients and of charges at workers.
+    """The results of a case: shares of well-behaved clients, and charges at workers.
 
-    ``shares`` is by seed. The other values are means over seeds, except that the drift and
-    unreceived charges are maxima and the bound is the minimum.
+    ``shares`` has a value per seed. The drift and unreceived charges are maxima over seeds, the
+    bound is the minimum, and all other values are means.
     """
 
     shares: tuple[float, ...]
@@ -60,7 +61,7 @@ class Drift(NamedTuple):
 
 
 def scaling() -> Iterator[list[str]]:
-    """Yield a row for each fleet, number of routers, and form."""
+    """Yield a row per number of workers, number of routers, and form of sharing."""
     for workload, dp, numbers in FLEETS:
         for number, form in [(1, ""), *((n, form) for n in numbers for form in FORMS)]:
             flags = SCALE | {"workload": workload, "dp": dp, "routers": number}
@@ -124,11 +125,11 @@ def _drift(one: Case, seed: int) -> Drift:
 
 
 def charges(result: RunResult) -> tuple[float, float]:
-    """Return the largest difference of a client's charges between workers, and its bound."""
+    """Return the largest difference of a client's charges between workers, and the bound."""
     table = result.requests
     column = {key: np.asarray(table[key]) for key in ("worker", "arrival_s", "finish_s")}
     inputs = np.asarray(table["input_tokens"])
-    outputs = OUTPUT_WEIGHT * np.asarray(table["output_tokens"])
+    outputs = OUTPUT_PRICE * np.asarray(table["output_tokens"])
     names = np.asarray(table["client"])
     apart = most = 0.0
     for client in np.unique(names):
@@ -177,7 +178,7 @@ def points(changes: NDArray[Any]) -> str:
 
 
 def picture(found: Mapping[Case, Drift]) -> None:
-    """Draw the change of the share and the drift of charges over the interval."""
+    """Draw the change of the share, and the drift of charges, over the exchange interval."""
     alone = found[case()]
     shares = Panel(
         "change of the behaved clients' share, points",
@@ -206,5 +207,5 @@ def main() -> None:
     write("routers-d2lpm", [*head, "apart, tokens", "bound", "unheard"], rows_of(found))
     picture(found)
     head = ["workload", "workers", "routers", "form", "hit rate", "service, tok/s"]
-    head += ["Jain (computed)", "min. fair share of own", "victim P99, s"]
+    head += ["Jain (computed)", "min. fair share of own", "well-behaved P99, s"]
     write("router-scaling", head, scaling())

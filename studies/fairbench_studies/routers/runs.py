@@ -1,4 +1,4 @@
-"""The simulation of cases, and the picture of their results over the interval of the exchange."""
+"""Simulation of cases, and pictures of the results over the exchange interval."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from fairbench.config import ExperimentSpec
 from fairbench.figures.style import caption, client_style, log_y, panels, paper_style, save
-from fairbench.sim.routers.ingresses import RouterIngresses
+from fairbench.sim.ingress import RouterIngresses
 from fairbench.sim.run import Simulation
 from fairbench_studies.routers.cases import INTERVALS_S, SKEWS, Case, case, exchange, name_of
 
-OUTPUT_WEIGHT = 2
 WIDTH_IN, HEIGHT_IN = 8.0, 3.8
 
 R = TypeVar("R")
@@ -39,9 +38,9 @@ def results(cases: Iterable[Case], simulate: Callable[[Case], R]) -> dict[Case, 
 
 
 class Panel(NamedTuple):
-    """A quantity of a case's results; ``spread`` is its deviation.
+    """A panel of a picture: a quantity of a case's results, and the quantity's ``spread``.
 
-    Dashed lines show ``bound``, or, without one, the quantity of independent routers.
+    Dashed lines show ``bound``, or, without a bound, the quantity of independent routers.
     """
 
     label: str
@@ -52,7 +51,7 @@ class Panel(NamedTuple):
 
 
 def draw(path: Path, about: tuple[str, str], found: Mapping[Case, Any], *shown: Panel) -> None:
-    """Draw quantities over the interval of the exchange; ``about`` is title and provenance."""
+    """Draw quantities over the exchange interval; ``about`` has title and provenance."""
     with paper_style():
         figure, (row,) = panels(1, len(shown), WIDTH_IN, HEIGHT_IN)
         for axes, (label, value, spread, bound, log) in zip(row, shown, strict=True):

@@ -17,21 +17,23 @@ from numpy.typing import NDArray
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import read_experiment, resolve
+from fairbench.core import OUTPUT_PRICE
 from fairbench.metrics.tables import RunResult
-from fairbench.schedulers.gateway.bands import Gateway
-from fairbench.sim.routers.ingresses import RouterIngresses
+from fairbench.schedulers.gateway.queue import Gateway
+from fairbench.sim.ingress import RouterIngresses
 from fairbench_studies.kit.rows import ROOT, write_rows
 from fairbench_studies.routers.cases import Case, case, exchange, is_heard, name_of, usual
-from fairbench_studies.routers.runs import OUTPUT_WEIGHT, Panel, draw, results, simulated
+from fairbench_studies.routers.runs import Panel, draw, results, simulated
 
 CASE = ROOT / "examples/two-routers.toml"
 TABLE = ROOT / "results/tables/routers.csv"
 FIGURE = ROOT / "plots/routers.svg"
-SETTLED_S, END_S = 30.0, 120.0  # both wait, and every router knows it
+# start and end (s) of the period in which both clients wait and all charges are known
+SETTLED_S, END_S = 30.0, 120.0
 
 
 class Outcome(NamedTuple):
-    """The results of the two clients, as charges over weights; None without a bound."""
+    """The results of a case with two clients: shares, and charges over weights with their bound."""
 
     share: float
     service_tok_s: float
@@ -75,14 +77,14 @@ def outcome(case: Case) -> Outcome:
     rates = [row["service_rate_tok_s"] for row in result.summary["clients"]]
     gap, most = gaps(spec, result)
     settings = dict(case)
-    # peers are forgotten at times, and nothing is proved for that case
+    # routers forget peers at times, and no bound is proved for this case
     forgets = "lost" in settings and "forget_s" not in settings
     bound = 2 * (most + unheard + ahead) if is_heard(case) and not forgets else None
     return Outcome(rates[0] / sum(rates), sum(rates), gap, bound, unheard, ahead)
 
 
 def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
-    """Return the drift of the clients' charges over weights, and U of the theorem.
+    """Return the drift of the clients' charges over weights, and the theorem's U.
 
     A prompt is charged when its request is sent, outputs when the request has ended.
     """
@@ -96,7 +98,7 @@ def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
     for sign, plan in zip((1, -1), spec.client_plans(), strict=True):
         mine = (names == plan.client) & ~np.isnan(column["routed_s"])
         sent, over = column["routed_s"][mine], column["finish_s"][mine]
-        paid = OUTPUT_WEIGHT * outputs[mine] / plan.weight
+        paid = OUTPUT_PRICE * outputs[mine] / plan.weight
         done = ~np.isnan(over)
         times += [sent, over[done]]
         steps += [sign * inputs[mine] / plan.weight, sign * paid[done]]

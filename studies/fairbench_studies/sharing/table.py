@@ -1,10 +1,10 @@
-"""Charging rules for a shared prefix: their effect on shares and on the incentive.
+"""The effect of charging rules for a shared prefix on shares and incentives.
 
     fairbench sweep results/tables/sharing.toml
     python studies sharing results/runs/sharing
 
-Writes results/tables/sharing.csv. In s1 all clients describe their tools with the same words; in s2
-the last client has its own words, and shares nothing.
+The script writes results/tables/sharing.csv. In s1, the prompts of all clients begin with the same
+description of tools; in s2, the last client has a different description and shares no prefix.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def rates(summary: Summary) -> list[float]:
 
 
 def row(scheduler: str, rule: str, shared: Seeds, alone: Seeds) -> dict[str, str]:
-    """Return a row: all clients share, the last one does not, and the value of sharing."""
+    """Return a row: rates if all clients share, if the last client does not, and the difference."""
     last = [rates(summary)[-1] for summary in shared]
     own = [rates(summary)[-1] for summary in alone]
     others = [mean(rates(a)[:-1]) / mean(rates(s)[:-1]) for s, a in zip(shared, alone, strict=True)]

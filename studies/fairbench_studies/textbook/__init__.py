@@ -1,1 +1,1 @@
-"""A textbook's section on SLO-aware scheduling: its listing, and its output."""
+"""A textbook's section on SLO-aware scheduling: the listing and the listing's output."""

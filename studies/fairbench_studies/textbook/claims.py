@@ -87,7 +87,7 @@ CLAIM = Claim(
 
 
 def judge_textbook() -> list[Judged]:
-    """Judge the claim. This takes about a second."""
+    """Judge claim 35, which takes about a second."""
     return [Judged(CLAIM, {HERE: judge_listing(played())})]
 
 
@@ -97,5 +97,5 @@ def textbook_markdown(judged: Sequence[Judged]) -> str:
 
 
 def write_textbook(judged: Sequence[Judged], folder: Path) -> list[Path]:
-    """Write ``textbook-claims.md`` and ``.csv``. Raises UsageError if they cannot be written."""
+    """Write ``textbook-claims.md`` and ``.csv``. Raises UsageError for an unwritable file."""
     return write_page(judged, textbook_markdown(judged), folder, "textbook-claims")

@@ -14,22 +14,22 @@ from fairbench.schedulers.base import LocalScheduler, Preempt, Running, Selectio
 from fairbench.schedulers.local.kept_order import least_first
 
 BLOCK_TOKENS = 16
-SPARED = 100  # a request with at most this number of remaining tokens is not preempted
+SPARED = 100  # requests with at most this many remaining tokens are not preempted
 
 
 class TextbookEDF(LocalScheduler):
-    """A textbook's EDF: by deadline, then by length; starving requests preempt the longest.
+    """A textbook's EDF: order by deadline, then by length; starving requests preempt long ones.
 
-    The source is Code 24.6.1 of a textbook on distributed LLM serving. Its flaws are kept; the
-    listing's own numbers show each of them:
+    The source is Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the listing are
+    kept, because the listing's printed numbers show each flaw:
 
     - A request counts as starving if its deadline is fewer steps away than the tokens in prompt
-      *and* answer, as if a prompt token took a step. That includes requests that are already late
-      and cannot be helped.
+      *and* answer, as if a prompt token took a step. Requests that are already late count
+      as starving, too.
     - Room is made for the first starving request in the queue, not for the most urgent.
     - In the next pass the room goes to the first request by deadline, often the one just preempted.
-    - Nothing checks whether running requests outgrow the memory. The printed loop exceeds its own
-      budget; an engine here retracts in that case.
+    - The listing does not check whether running requests outgrow the memory. The printed loop
+      exceeds its memory; fairbench's engines retract requests in this case.
 
     Steps last ``step_s``; a request without a deadline is due ``default_s`` after its arrival.
     Preempted requests keep their tokens here and are recomputed; in the listing their tokens are
@@ -38,7 +38,7 @@ class TextbookEDF(LocalScheduler):
 
     name = "edf-textbook"
     preempts = True
-    work_conserving = False  # the next pass uses the freed blocks
+    work_conserving = False  # freed blocks stay unused until the next pass
 
     @dataclass(frozen=True)
     class Params:
@@ -89,7 +89,7 @@ def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> 
 
 
 def blocks(tokens: int) -> int:
-    """Return the number of blocks that hold these tokens."""
+    """Return the number of blocks that hold ``tokens`` tokens."""
     return -(-tokens // BLOCK_TOKENS)
 
 

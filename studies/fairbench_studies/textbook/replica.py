@@ -48,7 +48,7 @@ class InOrder(LocalScheduler):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The numbers that the listing prints, and others that it ignores."""
+    """The numbers that the listing prints, and numbers that the listing does not print."""
 
     finished: int
     on_time: int
@@ -61,7 +61,7 @@ class Outcome:
 
 
 class _Batch(NothingRunning):
-    """A RunningView of the running requests and their produced tokens."""
+    """A ``RunningView`` of the running requests, with their produced tokens."""
 
     def __init__(self, produced: dict[Request, int]) -> None:
         self._produced = produced

@@ -1,4 +1,4 @@
-"""A table of public traces under every named scheduler, with one line per scheduler.
+"""A table of public traces under every scheduler, with a row per scheduler.
 
     fairbench sweep examples/traces/every-scheduler.toml
     python studies traces-every results/runs/every-scheduler
@@ -39,7 +39,7 @@ def name(summary: Summary) -> str:
 
 
 def table(summaries: Iterable[Summary], order: Iterable[str]) -> list[dict[str, str]]:
-    """Return a row for each summary, in this order."""
+    """Return a row per scheduler in ``order``, with a column per trace."""
     cells: dict[str, dict[str, str]] = defaultdict(dict)
     for summary in summaries:
         cells[name(summary)][str(summary["workload"])] = cell(summary)

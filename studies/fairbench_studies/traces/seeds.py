@@ -1,4 +1,4 @@
-r"""Traces whose requests a seed draws, under a few schedulers: mean and range.
+r"""Traces with random requests under a few schedulers: mean and range over seeds.
 
     fairbench sweep examples/traces/sweep.toml --name seeds --num-runs 3 \\
         --workloads examples/traces/reasoning-clients.toml,examples/traces/small-model-clients.toml

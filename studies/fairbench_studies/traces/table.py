@@ -1,10 +1,10 @@
-"""Public traces under a few schedulers that an operator would compare.
+"""A table of public traces under the schedulers that an operator would compare.
 
     fairbench sweep examples/traces/sweep.toml
     python studies traces results/runs/traces
 
-Writes results/tables/traces.csv. The project does not contain the traces; the workload files name
-them.
+The script writes results/tables/traces.csv. The project does not contain the traces; the workload
+files name the traces.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCHEDULERS = ("fcfs", "lpm", "vtc", "dlpm", "d2lpm", "preble")
 
 
 def row(summary: Summary) -> dict[str, str]:
-    """Return one row."""
+    """Return a table row for a run's summary."""
     shares = [one["entitlement_ratio"] for one in summary["clients"]]
     judged = [share for share in shares if share is not None]
     below = sum(share < 0.5 for share in judged)

@@ -1,1 +1,1 @@
-"""Comparisons of the simulator with others' measured runs, and the fits of its profiles."""
+"""Comparisons of the simulator with measured runs, and fits of timing profiles."""

@@ -1,4 +1,4 @@
-"""``fairbench validate FILE``: runs that others measured, replayed and compared."""
+"""``fairbench validate FILE``: replay measured runs, and compare the results."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from fairbench.cli.output import print_json
 from fairbench.errors import UsageError
+from fairbench_studies.validation.overview.command import overview
 from fairbench_studies.validation.programs.command import validate_programs
 from fairbench_studies.validation.records import Kind, kind_of
 from fairbench_studies.validation.report import Report
@@ -30,19 +31,13 @@ def validate(
     as_json: bool,
 ) -> None:
     """Print the comparison of a file's runs; exit with 1 if a run could not be replayed."""
-    report = _compare(file, crosschecks, output_dir, profile, pool)
-    if as_json:
-        print_json(report.as_dict())
-    else:
-        typer.echo(report.as_text(), nl=False)
-    if report.not_replayed:
-        raise typer.Exit(1)
+    _print(_compare(file, crosschecks, output_dir, profile, pool), as_json=as_json)
 
 
 def validate_all(
     files: Sequence[Path], output_dir: Path | None, profile: str | None, *, as_json: bool
 ) -> None:
-    """Compare the runs of several files: one table or JSON object, files by their names."""
+    """Compare the runs of several files, as one table or one JSON object by file name."""
     if any(file.is_dir() for file in files):
         raise UsageError("several FILEs: the directory of a run must be the only argument")
     reports: dict[str, Report] = {}
@@ -57,6 +52,22 @@ def validate_all(
         raise typer.Exit(1)
 
 
+def print_overview(
+    paths: Sequence[Path], output_dir: Path | None, profile: str | None, *, as_json: bool
+) -> None:
+    """Print one table of all runs; exit with 1 if a run could not be replayed."""
+    _print(overview(paths, output_dir, profile), as_json=as_json)
+
+
+def _print(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        typer.echo(report.as_text(), nl=False)
+    if report.not_replayed:
+        raise typer.Exit(1)
+
+
 def _compare(
     file: Path,
     crosschecks: Path | None,
@@ -64,7 +75,7 @@ def _compare(
     profile: str | None,
     pool: int | None,
 ) -> Report:
-    """Replay and compare the runs of a file, of whichever kind."""
+    """Replay and compare the runs of a file of any kind."""
     kind = kind_of(file)
     if kind is Kind.SLORA:
         return validate_replay(file, crosschecks, output_dir, profile, pool)
@@ -78,10 +89,14 @@ def _compare(
 
 
 def predict(file: Path, profile: str | None, out: Path) -> None:
-    """Write predictions for a file's runs. Raises UsageError unless SGLang or vLLM ran them."""
+    """Write predictions for a file's runs; exit with 1 if a run could not be replayed.
+
+    Raises UsageError unless SGLang or vLLM ran the runs.
+    """
     if kind_of(file) is not Kind.SERVING:
         raise UsageError(f"--predict {out}: {file} holds no runs of SGLang or vLLM")
-    predict_serving(file, profile, out)
+    if predict_serving(file, profile, out):
+        raise typer.Exit(1)
 
 
 def print_fit(file: Path, *, as_json: bool) -> None:

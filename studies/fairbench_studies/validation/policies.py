@@ -1,4 +1,4 @@
-"""The scheduler pairs that replay the DLPM authors' server, by the server's names."""
+"""The scheduler pairs that replay the DLPM authors' server, by the server's policy names."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fairbench.errors import DataError, unknown_name
 
 
 class Replayed(NamedTuple):
-    """A pair of router and local scheduler, and the parameter that ``--Q`` sets, if any."""
+    """A pair of router and local scheduler, with the parameter that ``--Q`` sets, if any."""
 
     router: str
     local: str
     quantum: str | None = None
 
 
-# --schedule-policy of the server -> local scheduler. With one replica, the router has no choice.
+# Local scheduler by --schedule-policy of the server. With one replica, routers have no choice.
 POLICIES = {
     "fcfs": Replayed("round-robin", "fcfs"),
     "lpm": Replayed("round-robin", "lpm"),
@@ -24,7 +24,7 @@ POLICIES = {
     "lpm_mdrr": Replayed("round-robin", "dlpm", "dlpm.quantum"),
     "preble": Replayed("preble-e2-code", "preble-groups-code"),
 }
-# --schedule-policy without a value: the default of SGLang in 2024.
+# The policy without --schedule-policy: the default of SGLang in 2024.
 POLICIES["default"] = POLICIES["lpm"]
 
 
@@ -32,7 +32,7 @@ def scheduler_of(policy: str, quantum: int) -> tuple[Replayed, dict[str, Any]]:
     """Return the scheduler that replays a policy, and its settings.
 
     Raises:
-        DataError: the policy is not known here.
+        DataError: the policy has no counterpart among fairbench's schedulers.
     """
     if policy not in POLICIES:
         raise DataError(str(unknown_name("schedule policy", policy, POLICIES)))

@@ -1,4 +1,4 @@
-"""Files of measured runs: the records of a file, and the kind of runs that it holds."""
+"""Files of measured runs: the records of a file, and the kind of runs in the file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, printable
-from fairbench.files.json_text import Place, json_file, json_lines
+from fairbench.files.formats import FilePlace, json_file, json_lines
 
 
 class Kind(Enum):
-    """A kind of measured runs, with the fields by which its records are known."""
+    """A kind of measured runs, with the fields that identify the kind's records."""
 
     SERVING = ("run_id", "columns")
     PROGRAMS = ("program_latencies_s",)
@@ -28,7 +28,7 @@ def kind_of(path: Path) -> Kind:
     records = [place.value for place in records_of(path)]
     if not records:
         raise DataError(f"{path}: holds no records")
-    for least in (None, 1):  # all fields of a kind, then its first one
+    for least in (None, 1):  # first all fields of a kind are required, then one field
         for record in records:
             for kind in Kind:
                 if isinstance(record, dict) and all(key in record for key in kind.value[:least]):
@@ -39,9 +39,9 @@ def kind_of(path: Path) -> Kind:
     )
 
 
-def records_of(path: Path) -> list[Place]:
-    """Return the records of a file: one per line, or of its single JSON value."""
-    places: list[Place] = []
+def records_of(path: Path) -> list[FilePlace]:
+    """Return the records of a file, which has a record per line or a single JSON value."""
+    places: list[FilePlace] = []
     try:
         places = list(json_lines(path, f"{path}"))
     except DataError:
@@ -51,10 +51,12 @@ def records_of(path: Path) -> list[Place]:
     return _listed(path) if len(places) == 1 and isinstance(places[0].value, list) else places
 
 
-def _listed(path: Path) -> list[Place]:
+def _listed(path: Path) -> list[FilePlace]:
     whole = json_file(path, f"{path}")
     records = whole if isinstance(whole, list) else [whole]
-    return [Place(f"{path}, record {number}", one) for number, one in enumerate(records, start=1)]
+    return [
+        FilePlace(f"{path}, record {number}", one) for number, one in enumerate(records, start=1)
+    ]
 
 
 def name_of(record: Any) -> str:

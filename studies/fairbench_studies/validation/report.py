@@ -1,4 +1,4 @@
-"""The result of a comparison: its text, and the runs that could not be replayed."""
+"""The result of a comparison: text, and runs that could not be replayed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from fairbench.errors import UsageError, printable
 from fairbench.report.numbers import UNDEFINED, number
 from fairbench.validate.live_run import Pair
 
-# The model does not resolve times to first token up to LONG_TTFT_S: no target, no error shown.
+# Times to first token up to LONG_TTFT_S have no target and no shown error, because the model does
+# not resolve such times.
 LONG_TTFT_S, UNRESOLVED = 0.1, "<"
 
 Given = TypeVar("Given")
@@ -27,7 +28,7 @@ class NotReplayed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The comparison of one file.
+    """The comparison of one file's runs.
 
     ``whole`` is the report as a JSON object, ``text`` as tables.
     """
@@ -37,7 +38,7 @@ class Report:
     not_replayed: list[NotReplayed] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the JSON object, with the runs that were not compared, if any."""
+        """Return the JSON object, including the runs that were not compared, if any."""
         if not self.not_replayed:
             return self.whole
         lines = [{"run": one.run, "reason": one.reason} for one in self.not_replayed]
@@ -66,14 +67,14 @@ def both(pair: Pair, form: Callable[[float | None], str] = number) -> str:
 
 
 def error(pair: Pair, least: float = 0.0) -> str:
-    """Return the error of the simulated number as text; none is shown up to ``least`` measured."""
+    """Return the error of the simulated value as text; "" for a measured value up to ``least``."""
     if pair.measured <= least:
         return UNRESOLVED
     return UNDEFINED if pair.error_pct is None else f"{pair.error_pct:+.0f}%"
 
 
 def unresolved_line() -> str:
-    """Return the legend of an unresolved time to first token."""
+    """Return the legend for times to first token that the model does not resolve."""
     return f"{UNRESOLVED} measured below {1000 * LONG_TTFT_S:g} ms, too short for a target"
 
 
@@ -86,8 +87,8 @@ def each(
 ) -> tuple[list[Made], list[NotReplayed]]:
     """Convert each item, and collect the items that cannot be converted.
 
-    Raises: UsageError: every item failed; the message is that of the first item, with its name if
-    it is one of the ``replayed`` runs, whose errors lack the name.
+    Raises UsageError if every item failed, with the first item's message. If the items are
+    ``replayed`` runs, the message begins with the run's name.
     """
     made: list[Made] = []
     failed: list[NotReplayed] = []
@@ -106,7 +107,7 @@ def each(
 def unique(
     runs: Iterable[Given], name: Callable[[Given], str]
 ) -> tuple[list[Given], list[NotReplayed]]:
-    """Return the first run of each name, and a reason for each later run of the name."""
+    """Return the first run of each name, and the error for each further run with the same name."""
     found: dict[str, Given] = {}
     later = [run for run in runs if found.setdefault(name(run), run) is not run]
     reason = "an earlier run has this name; rename one"

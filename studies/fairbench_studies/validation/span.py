@@ -1,4 +1,4 @@
-"""The limit on the length of a measured run, because simulated seconds take time."""
+"""The limit on the length of a measured run, because simulating long runs takes time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.metrics.records import Floats
 
-CLOCK_S = 1e-3  # tolerance for contradictions between two times of a request
-MAX_SPAN_S = 1e7  # limit on the time between requests: 116 days
+CLOCK_S = 1e-3  # tolerance (s) for contradictions between two times of a request
+MAX_SPAN_S = 1e7  # limit (s) on the time between the first and the last request: 116 days
 
 
 def check_span(times_s: Floats, field: str, where: str) -> None:
-    """Raise DataError, naming the field, for requests that are too far apart."""
+    """Raise DataError, which names the field, for requests that are too far apart."""
     span_s = float(np.ptp(times_s))
     if span_s > MAX_SPAN_S:
         raise DataError(

@@ -1,12 +1,13 @@
-"""Service in windows of a run, simulated and measured, computed in the same way.
+"""Service in windows of a run, computed in the same way for simulation and measurement.
 
-If nothing is refused, the trace determines the totals of a whole run, because late service counts
-too. The scheduler's decisions are visible only while work arrives, so service is counted up to the
-last arrival, and in slices of that time.
+Without refused requests, the trace determines the totals of a whole run, because late service
+counts, too. The scheduler's decisions are visible only while work arrives, so service is counted
+up to the last arrival, and in slices of this period.
 
-Only arrival, first token and end of a request are known. Its input and first output token count at
-the first token, the other output tokens evenly from there to the end. (VTC-artifact also spreads
-the input over the decode, although a server has read it by the first token.)
+Only arrival, first token and end of a request are known. The input and the first output token count
+at the first token, and the other output tokens are spread evenly from the first token to the end.
+(VTC-artifact also spreads the input over the decode, although a server has processed the input
+before the first token.)
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from fairbench.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 
 WEIGHTS = ServiceWeights()  # prices 1 and 2, as in VTC-artifact
-SLICE_S = 60.0  # approximate length of a slice, as in VTC-artifact
+SLICE_S = 60.0  # approximate length (s) of a slice, as in VTC-artifact
 RATE_TARGET_PCT = 5.0
-# Differences up to this do not count as a miss, however small the client is (% of the window's
-# service).
+# Smaller differences (% of the window's service) never count as a miss, however small the client.
 TINY_SHARE_PCT = 1.0
 # A full minibatch of the measured server (11 requests of 256 input and output tokens) is a sixth of
-# its work in a slice. The service of a slice may differ by that much, or by a third of it as a
-# percentage of all service.
+# the server's work in a slice. The service in a slice may differ by a sixth of the client's
+# service,
+# or by a third of a sixth of all service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
 # Change in Jain's index if the rates of two clients at 1 : 2 miss their targets in opposite
 # directions.
@@ -48,11 +49,11 @@ class Window:
     rates: dict[int, Pair]
     jain: Pair
     slice: bool = False
-    names: tuple[str, ...] = ()  # tolerances of the clients by number, if they have some
+    names: tuple[str, ...] = ()  # the clients' names in messages, by number, if any
 
     @property
     def target_pct(self) -> float:
-        """Return the tolerance of each client's rate (percent)."""
+        """Return the tolerance (percent) of each client's rate."""
         return SLICE_TARGET_PCT if self.slice else RATE_TARGET_PCT
 
     @property
@@ -69,13 +70,13 @@ class Window:
 
     @property
     def jain_within(self) -> bool:
-        """Return whether Jain's index meets its target, or is undefined on both sides."""
+        """Return whether Jain's index meets its target, or is undefined in both."""
         undefined = isnan(self.jain.simulated), isnan(self.jain.measured)
         off = abs(self.jain.simulated - self.jain.measured)
         return all(undefined) or off <= self.jain_tolerance
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the window as JSON types; times are those of the trace."""
+        """Return the window as JSON types; times are times of the trace."""
         return {
             "start_s": self.start_s,
             "end_s": self.end_s,
@@ -105,7 +106,7 @@ class TTFT:
 
 
 def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
-    """Return the window from first to last arrival, then its slices if there are several."""
+    """Return the window from first to last arrival, followed by slices if there are several."""
     spans = spans_of(measured)
     return tuple(
         _window(simulated, measured, weights, span, cut=number > 0)
@@ -114,7 +115,7 @@ def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple
 
 
 def spans_of(measured: Trace) -> list[tuple[float, float]]:
-    """Return the span from the first to the last arrival, in seconds, then its slices."""
+    """Return the span (seconds) from the first to the last arrival, followed by slices."""
     start_s, end_s = float(measured.req_time_s.min()), float(measured.req_time_s.max())
     return [(start_s, end_s), *_slices(start_s, end_s)]
 
@@ -122,7 +123,7 @@ def spans_of(measured: Trace) -> list[tuple[float, float]]:
 def service_between(
     trace: Trace, weights: ServiceWeights, start_s: float, end_s: float
 ) -> dict[int, float]:
-    """Return each client's service in a window; refused requests have none."""
+    """Return each client's service in a window; refused requests count as 0."""
     served = trace.finished
     first_s = (trace.req_time_s + trace.first_token_latency_s)[served]
     last_s = (trace.req_time_s + trace.request_latency_s)[served]
@@ -147,7 +148,7 @@ def _window(
 ) -> Window:
     start_s, end_s = span
     sides = [service_between(side, weights, start_s, end_s) for side in (simulated, measured)]
-    length_s = end_s - start_s or 1.0  # all requests at one instant: there is no service in it
+    length_s = end_s - start_s or 1.0  # a window of length 0 has no service
     pairs = {
         client: Pair(sides[0][client] / length_s, sides[1][client] / length_s)
         for client in measured.clients

@@ -1,1 +1,1 @@
-"""The VTC paper: its experiments, figures 3 to 14, and claims."""
+"""The VTC paper: experiments, figures 3 to 14, and claims."""

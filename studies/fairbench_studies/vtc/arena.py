@@ -18,7 +18,7 @@ MEASURED_VTC = 779
 
 
 def judge_limits(seeds: Seeds) -> list[Part]:
-    """Judge whether a rate limit costs throughput, and less the higher it is."""
+    """Judge whether a rate limit costs throughput, and a higher limit costs less."""
     vtc = by_seed(seeds, f"{ARENA} vtc", throughput_tok_s)
     limited = [by_seed(seeds, f"{ARENA} rpm {limit}", throughput_tok_s) for limit in RPM_LIMITS]
     refused = [
@@ -41,7 +41,7 @@ def judge_limits(seeds: Seeds) -> list[Part]:
 
 
 class Row(NamedTuple):
-    """The name of a run, with the measured mean and variance."""
+    """A run's name, with the measured mean and variance of the service difference."""
 
     run: str
     mean: float
@@ -60,7 +60,7 @@ TABLE = {
 
 
 def judge_arena(seeds: Seeds) -> list[Part]:
-    """Judge each step of the ranking by mean and by variance, and the means."""
+    """Judge each step of the ranking by mean and by variance, and the values of the means."""
     found = {
         name: [differences(one.traces[row.run]) for one in seeds] for name, row in TABLE.items()
     }

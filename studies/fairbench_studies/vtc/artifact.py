@@ -1,8 +1,8 @@
 """The measures of VTC-artifact: service in windows, differences, response times.
 
-Only arrival, first token and end of a request are known, so its whole service is spread evenly from
-the first token to the last (192c2e2, fair_bench/plot/visualize.py and plot_revision.py). Refused
-requests do not count. Service is input + 2 x output tokens, or any ``weights``.
+Only arrival, first token and end of a request are known, so the request's service is spread evenly
+from the first to the last token (192c2e2, fair_bench/plot/visualize.py and plot_revision.py).
+Refused requests do not count. Service is input + 2 x output tokens, or follows ``weights``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fairbench.metrics.records import Floats
 from fairbench_studies.kit.trace import Trace, throughput_tok_s
 
 WINDOW_S = 60.0
-# The values come from the revision's tables: windows around 19 points of the 570 s after a warm-up.
+# From the revision's tables: windows around 19 points in the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
-SHORTEST_S = 1e-5  # a request that ends sooner after its first token does not count
+SHORTEST_S = 1e-5  # minimum seconds from first to last token of a request that counts
 
 WEIGHTS = ServiceWeights()
 
@@ -50,14 +50,14 @@ def even_points(end_s: float, parts: int = PARTS) -> Floats:
 def service_rates(
     trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return service per second in windows around points, shape (clients, points)."""
+    """Return each client's service per second in windows around points, shape (clients, points)."""
     return _between(trace, points_s - window_s / 2, points_s + window_s / 2, weights) / window_s
 
 
 def accumulated(
     trace: Trace, times_s: Floats, start_s: float = 0.0, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return service from ``start_s`` until each time, shape (clients, times)."""
+    """Return each client's service from ``start_s`` to each time, shape (clients, times)."""
     return _between(trace, np.full(len(times_s), start_s), times_s, weights)
 
 
@@ -84,9 +84,10 @@ def windowed_difference(
 ) -> Floats:
     """Return the summed deficit of clients in the window around each point.
 
-    A client's deficit is its distance to the most served client. The deficit is capped by the
-    difference between the client's own service and its demand. A client with little demand is owed
-    no more, and a client served late is owed no less.
+    A client's deficit is the service of the most served client minus the client's own service,
+    capped by the absolute difference between the client's service and demand. A client with little
+    demand is therefore owed no more than its demand, and a client that is served late is owed no
+    less.
     """
     service = service_rates(trace, points_s, window_s, weights)
     demand = demand_rates(trace, points_s, window_s, weights)
@@ -119,7 +120,7 @@ def response_times(trace: Trace, points_s: Floats, window_s: float = WINDOW_S) -
 
 
 def _between(trace: Trace, starts_s: Floats, ends_s: Floats, weights: ServiceWeights) -> Floats:
-    """Return service in intervals, shape (clients, intervals)."""
+    """Return each client's service in intervals, shape (clients, intervals)."""
     served = trace.finished
     first_s = (trace.req_time_s + trace.first_token_latency_s)[served]
     last_s = (trace.req_time_s + trace.request_latency_s)[served]
@@ -136,6 +137,6 @@ def _between(trace: Trace, starts_s: Floats, ends_s: Floats, weights: ServiceWei
 
 
 def _by_client(trace: Trace, values: Floats) -> Floats:
-    """Return sums over the served requests of each client."""
+    """Return sums of ``values`` over each client's served requests."""
     owner = trace.client[trace.finished]
     return np.array([values[owner == client].sum(axis=0) for client in trace.clients])

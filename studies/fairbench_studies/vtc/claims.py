@@ -1,4 +1,4 @@
-"""Claims 18 to 29 of the VTC paper, judged by runs and by its code's records."""
+"""Claims 18 to 29 of the VTC paper, judged by simulated runs and by records of the paper's code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CLAIMS = (
     _claim(22, "the difference is bounded for Poisson arrivals of unlike lengths",
            f"{MEASURED}5,235 (FCFS 204,786); 1,281", "[VTC] Fig. 7, 8", judge_poisson,
            "client 1 asks for little more than its half and does not always wait, so a "
-           "difference from the beginning includes service that it did not ask for"),
+           "difference, above all from the beginning, includes service that it did not ask for"),
     _claim(23, "isolation: a client below its share does not feel another's rise",
            f"{MEASURED}P99 VTC 0.7 s, FCFS 48 s", "[VTC] Fig. 9", judge_isolation),
     _claim(24, "LCF serves client 0 above its share after an on-off phase",

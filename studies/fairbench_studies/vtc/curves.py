@@ -17,8 +17,8 @@ from fairbench_studies.vtc.artifact import (
 )
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 
-POINTS = 60  # points of a curve
-ARENA_RANKS = (12, 13, 25, 26)  # clients by their number of requests, as [VTC] §5.3 shows them
+POINTS = 60  # number of points of a curve
+ARENA_RANKS = (12, 13, 25, 26)  # ranks, by requests, of the clients in [VTC] §5.3
 
 
 class Curve(NamedTuple):
@@ -30,7 +30,7 @@ class Curve(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A picture of a figure."""
+    """A panel of a figure: title, axis label and curves."""
 
     title: str
     x: str
@@ -59,7 +59,7 @@ def service_panel(trace: Trace, title: str) -> Panel:
 
 
 def response_panel(trace: Trace, title: str, chosen: Sequence[int] | None = None) -> Panel:
-    """Return a panel with the response time of each client, or of the chosen ones, over time."""
+    """Return a panel with the response times of all clients, or of the ``chosen`` clients."""
     at = even_points(_end_s(trace), POINTS)
     rows = range(len(trace.clients)) if chosen is None else chosen
     return Panel(title, TIME, RESPONSE, _clients(trace, response_times(trace, at), at, rows))
@@ -80,7 +80,7 @@ def output_rate(trace: Trace) -> float:
 
 
 def busiest(trace: Trace) -> list[int]:
-    """Return the rows of two middle clients and of the two that send most."""
+    """Return the rows of two middle clients and of the two clients with the most requests."""
     counts = [int(np.count_nonzero(trace.client == client)) for client in trace.clients]
     order = sorted(range(len(counts)), key=counts.__getitem__)
     return [order[rank] for rank in ARENA_RANKS if rank < len(order)]
@@ -164,7 +164,7 @@ FIGURES: Mapping[int, tuple[str, Callable[[Traces], list[Panel]]]] = {
     13: ("throughput under rate limits", _throughput),
     14: ("memory pool and request length", _ablation),
 }
-"""The paper's number -> its subject and panels."""
+"""The subject and the panels of each figure, by the paper's number."""
 
 
 def panels_of(number: int, runs: Traces) -> list[Panel] | None:

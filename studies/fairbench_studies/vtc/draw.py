@@ -1,4 +1,4 @@
-"""Small pictures of the VTC paper's figures, and their numbers as CSV."""
+"""Small pictures of the VTC paper's figures, with their numbers as CSV."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_IN, HEIGHT_IN = 3.1, 2.9
-LETTERS = 90  # letters of a line below the figure
-HEADROOM = 1.25  # space above curves, for the legend
+LETTERS = 90  # maximum number of characters of a line below the figure
+HEADROOM = 1.25  # factor on the axis range, which leaves space above curves for the legend
 MARKS = 12  # number of marks on a curve
 
 
@@ -34,7 +34,7 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 
 
 class _Used(dict[str, Trace]):
-    """Traces that record which of them were read."""
+    """A mapping of traces that records which traces were read."""
 
     def __init__(self, traces: Mapping[str, Trace]) -> None:
         super().__init__(traces)

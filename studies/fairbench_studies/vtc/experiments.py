@@ -9,7 +9,7 @@ from typing import Any
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import DataError
-from fairbench.workloads.traces.read import find
+from fairbench.workloads.traces.read import find_trace_file
 
 ARENA = "vtc-arena"
 RPM_LIMITS = (5, 10, 15, 20, 30)
@@ -56,7 +56,7 @@ def _under(workload: str, *schedulers: str) -> dict[str, Experiment]:
     return {f"{workload} {local}": Experiment(workload, local) for local in schedulers}
 
 
-SHORT = "vtc-overload short"  # 360 s, the length of the measured runs with predictions
+SHORT = "vtc-overload short"  # a run of 360 s, like the measured runs with predictions
 EXPERIMENTS: Mapping[str, Experiment] = {
     **_under("vtc-overload", "vtc", "fcfs", "mdrr"),
     f"{SHORT} vtc": Experiment("vtc-overload", "vtc", duration_s=360.0),
@@ -88,9 +88,9 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def possible() -> dict[str, Experiment]:
-    """Return the experiments that can run here; some need the recorded trace."""
+    """Return the experiments whose data exist; some experiments need the recorded trace."""
     try:
-        find("vtc_arena_trace.jsonl.gz")
+        find_trace_file("vtc_arena_trace.jsonl.gz")
     except DataError:
         return {name: one for name, one in EXPERIMENTS.items() if one.workload != ARENA}
     return dict(EXPERIMENTS)

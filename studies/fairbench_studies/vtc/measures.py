@@ -12,10 +12,11 @@ from fairbench_studies.vtc.artifact import accumulated, accumulated_difference, 
 from fairbench_studies.vtc.store import Seeds
 
 
-def difference_of(trace: Trace) -> float:
-    """Return the largest accumulated difference at the points of the paper's figures."""
+def difference_of(trace: Trace, start_s: float = 0.0) -> float:
+    """Return the largest difference at the points of the paper's figures, counted from a time."""
     points = even_points(float(trace.req_time_s.max()))
-    return float(accumulated_difference(trace, points).max())
+    later = points[points > start_s]
+    return float(accumulated_difference(trace, later, start_s).max())
 
 
 def rates(trace: Trace, start_s: float, end_s: float) -> Floats:
@@ -31,7 +32,7 @@ def mean_ttft_s(trace: Trace, client: int) -> float:
 
 
 def by_seed(seeds: Seeds, run: str, measure: Callable[[Trace], float]) -> list[float]:
-    """Return a measure of a run in each seed."""
+    """Return a measure of a run for each seed."""
     return [measure(one.traces[run]) for one in seeds]
 
 

@@ -11,19 +11,19 @@ import numpy as np
 
 from fairbench.config.spec import identity
 from fairbench.metrics.records import FINISHED, Requests
-from fairbench.results.header import basis
-from fairbench.results.run_tables import read_tables
+from fairbench.results.run_facts import read_tables
 from fairbench.results.store import StoredRun
+from fairbench.results.summary import basis
 from fairbench_studies.kit.paper_runs import stored
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.vtc.experiments import possible
 
 
 class Results(NamedTuple):
-    """The runs of a seed by name, as traces, with facts about them.
+    """The runs of a seed by name, as traces, with facts about the runs.
 
-    ``gaps`` are the largest differences in service while both of two clients wait, NaN if no two
-    clients do.
+    ``gaps`` are the largest differences in service of two clients that both wait; NaN if no two
+    clients wait at the same time.
     """
 
     traces: Mapping[str, Trace]
@@ -31,7 +31,7 @@ class Results(NamedTuple):
     bases: Mapping[str, str]
 
     def basis(self, names: Iterable[str] | None = None) -> str:
-        """Return the hardware on which these runs, or all runs, were simulated."""
+        """Return the hardware on which the named runs, or all runs, were simulated."""
         chosen = self.bases if names is None else names
         return "; ".join(sorted({self.bases[name] for name in chosen}))
 

@@ -5,6 +5,7 @@ from itertools import count
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.build import build_gateway
+from fairbench.schedulers.gateway.rerouting import is_overruled, rerouting
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import WorkerLoad
 
@@ -25,7 +26,7 @@ class Desk:
 
     def __init__(
         self, policy, saturation="concurrency", *, workers=1, weights=(), matched=None, terms=None,
-        **settings,
+        pool_tokens=1000, **settings,
     ):  # fmt: skip
         self.now_s = 0.0
         self.at = {}  # request in flight -> worker
@@ -33,8 +34,8 @@ class Desk:
         self.queued = {}  # worker -> number of its waiting requests, as it reports it
         self._workers = workers
         self._numbers = count()
-        setup = Setup(weights=dict(weights), pool_tokens=1000, fleet=self)
-        router = Emptiest()
+        setup = Setup(weights=dict(weights), pool_tokens=pool_tokens, fleet=self)
+        router = rerouting(Emptiest()) if is_overruled(policy, None) else Emptiest()
         router.prepare(setup)
         given = dict(_setting(key, value) for key, value in settings.items())
         known = {} if matched is None else {"matched": matched}

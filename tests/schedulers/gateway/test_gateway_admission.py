@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.admission.reroute import Rerouting, rerouting
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
 from fairbench.schedulers.gateway.registry import AdmissionParams
+from fairbench.schedulers.gateway.rerouting import Rerouting, rerouting
+from fairbench.schedulers.routing.baselines import LeastLoaded, RoundRobin
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench.schedulers.routing.least_loaded import LeastLoaded
-from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import WorkerLoad
 from tests.schedulers.gateway.gateway_helpers import Emptiest
@@ -248,6 +247,18 @@ def test_gpu_time_is_charged_when_the_router_has_decided():
     assert before - inner.credit["a"][0] == pytest.approx((3 - 1) * PS_PER_S)
 
 
+def test_the_router_learns_of_a_first_token_at_the_worker_of_its_own_choice():
+    inner = Stubborn(RoundRobin.Params(), 2)
+    heard = []
+    inner.on_first_token = lambda request, worker, at_s: heard.append((request, worker, at_s))
+    router = rerouting(inner)
+    request = Request(0, "a", 0, 0, (Segment("p", 9),), 9, 9, 0.0)
+    router.choose = lambda request, worker, now_s: 1
+    assert router.route(request, 0.0) == 1
+    router.on_first_token(request, 1, 0.5)
+    assert heard == [(request, 0, 0.5)]
+
+
 def test_a_choice_without_effect_is_withdrawn():
     inner = FairFinish(FairFinish.Params(), 3)
     router = rerouting(inner)
@@ -260,7 +271,7 @@ def test_a_choice_without_effect_is_withdrawn():
     again = router.route(request, 0.0)
     router.on_finish(request, again, Segment("o", 9), 0.0)
     for worker in (0, 2):
-        assert inner._fleet.in_flight(worker) == 0
+        assert inner._fleet.unfinished_at(worker) == 0
         assert inner._backlogs[worker].work("a") == 0
 
 
@@ -270,9 +281,9 @@ def test_the_router_learns_of_its_own_choice():
     cluster.at[0] += [object()] * 6  # about the request of another client
     cluster.arrive(first=1.2)
     assert [len(one) for one in cluster.at] == [6, 1]
-    assert [counted._fleet.in_flight(one) for one in (0, 1)] == [1, 0]
+    assert [counted._fleet.unfinished_at(one) for one in (0, 1)] == [1, 0]
     cluster.answer(1)
-    assert [counted._fleet.in_flight(one) for one in (0, 1)] == [0, 0]
+    assert [counted._fleet.unfinished_at(one) for one in (0, 1)] == [0, 0]
 
 
 EVENTS = st.lists(

@@ -80,11 +80,11 @@ def test_a_request_that_leaves_gives_its_turn_to_the_first_of_its_client_or_drop
     line = ClientLine()
     asked = {name: request(name[0], number) for number, name in enumerate(("a1", "b1", "a2", "b2"))}
     for name, program in (("a1", 2), ("b1", 3), ("a2", 1), ("b2", 4)):
-        line.add(asked[name], 0, program)
-    assert line.go() is asked["a2"]  # in the turn of a1
-    assert line.leave(asked["a1"])  # with the turn of a2
-    assert [line.go(), line.go()] == [asked["b1"], asked["b2"]]
-    assert not line.leave(asked["b2"])
+        line.add_request(asked[name], 0, program)
+    assert line.take_first() is asked["a2"]  # in the turn of a1
+    assert line.drop_request(asked["a1"])  # with the turn of a2
+    assert [line.take_first(), line.take_first()] == [asked["b1"], asked["b2"]]
+    assert not line.drop_request(asked["b2"])
     assert not len(line)
 
 
@@ -120,16 +120,16 @@ def test_the_queue_equals_a_scan_of_all_requests(steps):
         if what == "add":
             client, priority, program = how
             one = request(client, number)
-            line.add(one, priority, program)
+            line.add_request(one, priority, program)
             plain.add(one, priority, program)
         elif what == "go" and plain.waiting:
             expected = plain.go()
-            assert line.first() is expected
-            assert line.go() is expected
+            assert line.first_request() is expected
+            assert line.take_first() is expected
         elif what == "leave" and plain.waiting:
             one = list(plain.waiting)[how[0] % len(plain.waiting)]
             plain.leave(one)
-            assert line.leave(one)
+            assert line.drop_request(one)
         assert len(line) == len(plain.waiting)
 
 
@@ -139,10 +139,10 @@ def test_programs_change_which_request_is_chosen_and_never_the_client(steps):
     for number, (what, *how) in enumerate(steps):
         if what == "add":
             client, priority, program = how
-            line.add(request(client, number, priority), priority, program)
-            by_arrival.add(request(client, number, priority), priority, number)
+            line.add_request(request(client, number, priority), priority, program)
+            by_arrival.add_request(request(client, number, priority), priority, number)
         elif what == "go" and len(line):
-            one, other = line.go(), by_arrival.go()
+            one, other = line.take_first(), by_arrival.take_first()
             assert (one.client, one.priority) == (other.client, other.priority)
             went.append(one)
     assert len(set(went)) == len(went)

@@ -33,13 +33,13 @@ def test_the_clients_idle_for_longest_are_forgotten_in_batches(few):
     clients = IdleClients()
     gone = []
     for number in range(MOST + 1):
-        clients.entered(f"c{number}")
-        clients.entered("busy")
-        gone += clients.over(f"c{number}")
+        clients.begin_request(f"c{number}")
+        clients.begin_request("busy")
+        gone += clients.end_request(f"c{number}")
     assert gone == [f"c{number}" for number in range(BATCH)]
     for _ in range(MOST):
-        assert clients.over("busy") == ()
-    assert clients.over("busy") == ()
+        assert clients.end_request("busy") == ()
+    assert clients.end_request("busy") == ()
 
 
 @pytest.mark.parametrize("policy", BOUNDED)

@@ -9,7 +9,7 @@ from fairbench.schedulers.gateway.orders import ORDERS
 from fairbench.schedulers.gateway.policies.round_robin import RoundRobinFlows
 from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.registry import GATEWAY_PARAMS, policies_by_name
-from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
+from fairbench.schedulers.gateway.saturation import AlwaysRoom
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.prefix_tree import Node, PrefixTree
 from fairbench.schedulers.registry import params_classes

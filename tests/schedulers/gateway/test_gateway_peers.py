@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.gateway.registry import policy_class, policy_names
-from fairbench.schedulers.peers.counters import shares_counters
-from fairbench.schedulers.peers.params import Terms
+from fairbench.schedulers.peers import Terms, shares_counters
 from tests.schedulers.gateway.gateway_helpers import Desk
 from tests.strategies import examples
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from fairbench.live.json_errors import Problem
-from fairbench.schedulers.peers.params import Terms
-from fairbench_serve.peers import ALL_EVERY_S, RELAYED_S, Known, Message, Peering
+from fairbench.schedulers.peers import Terms
+from fairbench_serve.peers import ALL_EVERY_S, RELAYED_S, Peering, PeerKnowledge, PeerMessage
 from tests.schedulers.gateway.gateway_helpers import Desk
 
 TERMS = Terms(ahead_tok_s=100.0, forget_s=1.0)
@@ -26,7 +26,7 @@ class Process:
             parts, fleet, "key", dispatcher, TERMS.forget_s, {"gateway": {0}}, name
         )
         self._clock = clock
-        self.of_others = defaultdict(Known)  # name -> totals that this router has confirmed
+        self.of_others = defaultdict(PeerKnowledge)  # name -> totals that this router has confirmed
 
     def _release(self):
         self.desk.now_s = self._clock.now_s
@@ -55,7 +55,7 @@ def tell(one, other, address=None):
     known = one.of_others[address or other.peering.origin]
     message = one.peering.message(known)
     known.answered(other.peering.take_in(message))
-    return msgspec.json.decode(message, type=Message)
+    return msgspec.json.decode(message, type=PeerMessage)
 
 
 def restarted():

@@ -60,6 +60,16 @@ def test_llm_d_vtc_starts_newcomers_at_the_lowest_waiting_client_and_forgets_the
     assert set(counters) == {"c"}
 
 
+def test_llm_d_vtc_starts_a_newcomer_at_the_lowest_of_several_waiting_clients():
+    desk = one_at_a_time("llm-d-vtc")
+    for client, tokens in (("a", 16), ("b", 616), ("a", 16), ("b", 16)):
+        desk.arrive(client, tokens)
+    desk.serve(2)  # a: 16 + 3 x 128, b: 616 + 3 x 128
+    desk.arrive("c", 16)
+    counters = desk.gateway.balances[0]
+    assert (counters["a"], counters["b"], counters["c"]) == (400, 1000, 400)
+
+
 def test_program_aware_balances_little_service_against_a_long_wait():
     desk = one_at_a_time("program-aware")
     desk.answer(output_tokens=0)
@@ -75,6 +85,22 @@ def test_program_aware_balances_little_service_against_a_long_wait():
     desk.arrive("b", 1)
     # a has the most service and the longest wait: 0.2 against 0.8.
     assert order_of(desk, 2) == "ba"
+
+
+def test_program_aware_compares_waits_of_less_than_a_second():
+    desk = one_at_a_time("program-aware")
+    for client, outputs in (("a", 495), ("b", 45)):  # 1,000 and 100 tokens
+        desk.arrive(client, 10)
+        desk.answer()
+        desk.answer(output_tokens=outputs)
+        desk.arrive("warm", 1)
+    desk.arrive("a", 1)
+    desk.arrive("b", 1)
+    desk.now_s = 0.8
+    desk.arrive("c", 1)
+    desk.now_s = 0.9
+    # scores: a 0.2, b 0.72 + 0.2, c 0.8
+    assert order_of(desk, 2) == "bc"
 
 
 def test_program_aware_charges_nothing_until_an_answer_ends():
@@ -107,6 +133,18 @@ def test_in_kthena_an_empty_window_goes_before_everything():
     assert policy.usage("a", 100.1) == 0
 
 
+def test_answers_leave_the_window_of_kthena_one_by_one():
+    desk = one_at_a_time("kthena", kthena__window_s=100)
+    policy = desk.gateway._bands[0].scheduler
+    for now_s, outputs in ((0.0, 45), (50.0, 10)):
+        desk.now_s = now_s
+        desk.arrive("a", 10)
+        desk.answer()
+        desk.answer(output_tokens=outputs)
+        desk.arrive("warm", 1)
+    assert [policy.usage("a", at_s) for at_s in (100.0, 100.1, 150.1)] == [130, 30, 0]
+
+
 def test_kthena_keeps_the_arrival_priority_unless_refreshed():
     for refreshed, expected in ((False, "aab"), (True, "aba")):
         desk = one_at_a_time("kthena", kthena__refreshed=refreshed)
@@ -120,6 +158,18 @@ def test_infergrid_counts_requests_at_arrival():
     for client in "aaabb":
         desk.arrive(client)
     assert order_of(desk, 5) == "ababa"
+
+
+def test_infergrid_forgets_answered_requests():
+    desk = one_at_a_time("infergrid-drr")
+    for client in "aaa":
+        desk.arrive(client)
+    desk.serve(3)
+    desk.arrive("c")
+    desk.serve(1)
+    for client in "bba":
+        desk.arrive(client)
+    assert order_of(desk, 3) == "bab"
 
 
 def test_drr_grants_a_quantum_a_turn():
@@ -259,13 +309,13 @@ CALLS = st.tuples(st.sampled_from(["a/x", "a/y", "b"]), st.integers(1, 90), st.i
 def test_charges_add_up_to_the_service(policy, tenants, calls):
     desk = one_at_a_time(policy, **{f"{policy}__tenants": tenants})
     scheduler, charged = desk.gateway._bands[0].scheduler, Counter()
-    charge = scheduler.charge
+    charge = scheduler.charge_node
 
     def noted(tenant, node, price, *, sent):
         charged[node] += price
         charge(tenant, node, price, sent=sent)
 
-    scheduler.charge = noted
+    scheduler.charge_node = noted
     served = Counter()
     for client, tokens, outputs in calls:
         desk.arrive(client, tokens)

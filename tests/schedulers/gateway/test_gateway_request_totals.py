@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.gateway.admission.estimate import RequestTotals
+from fairbench.schedulers.gateway.admission import RequestTotals
 
 dues = st.none() | st.sampled_from([0.5, 1.0, 1.0, 2.5, 9.0])
 requests = st.tuples(st.sampled_from("abc"), dues, dues, st.floats(0, 10))
@@ -31,11 +31,11 @@ def test_totals_equal_those_of_a_walk(made, draw, asked):
     asking = request(99, *asked[:3])
     for number, (client, first_s, end_s, prefill_s) in enumerate(made):
         one = request(number, client, first_s, end_s)
-        totals.add(one, prefill_s)
+        totals.add_request(one, prefill_s)
         here[one] = prefill_s
         if draw.random() < 0.4:
             gone = draw.choice(list(here))
-            totals.remove(gone)
+            totals.remove_request(gone)
             del here[gone]
         assert (len(totals), one in totals) == (len(here), one in here)
         assert totals.due_before(asking) == by_a_walk(asking, here)
@@ -43,7 +43,7 @@ def test_totals_equal_those_of_a_walk(made, draw, asked):
         names = [one.client for one in here]
         assert dict(totals.clients) == {name: names.count(name) for name in names}
     for one in list(here):
-        totals.remove(one)
+        totals.remove_request(one)
     assert (len(totals), totals.prefill_s, dict(totals.clients)) == (0, 0.0, {})
     with pytest.raises(KeyError):
-        totals.remove(asking)
+        totals.remove_request(asking)

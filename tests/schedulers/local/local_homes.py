@@ -12,14 +12,14 @@ from types import SimpleNamespace
 from typing import Protocol
 
 from fairbench.core import Request, Segment
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.sequence import Sequence
+from fairbench.engine.waiting_queue import WaitingQueue
 from fairbench.live.ledger import Ledger
 from fairbench.schedulers.base import LocalScheduler, WaitingView
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.load_cap import LoadCap
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.waiting import WaitingQueue
-from fairbench.sim.sequence import Sequence
 from fairbench_engines.home import Tracked
 from fairbench_engines.sglang import home as plugin_home
 from fairbench_engines.sglang.views import ArmedQueue
@@ -174,7 +174,7 @@ class FakeReq:
         self.request = request
 
 
-class PluginHome(plugin_home.Home):
+class PluginHome(plugin_home.SGLangHome):
     """The plugin's own host, except that the scheduler gets the requests of the other hosts."""
 
     def _track(self, req: FakeReq, now_s: float) -> Tracked:

@@ -102,7 +102,7 @@ class Server:
         for request in list(self.produced):
             self.produced[request] += 1
             self.scheduler.on_tokens(request.client, 1)
-            if self.scheduler.per_request_tokens:
+            if self.scheduler.on_request_tokens is not None:
                 self.scheduler.on_request_tokens(request, 1)
             if self.produced[request] >= request.max_new_tokens:
                 self.scheduler.on_output(request, self.produced.pop(request))

@@ -9,17 +9,17 @@ from itertools import chain
 from random import Random
 
 from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.logs import ServiceLog
+from fairbench.engine.sequence import NEVER, Sequence
+from fairbench.engine.sglang import SGLangReplica
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.engine_params import EngineLimits
+from fairbench.hardware.engines import ClusterParams
 from fairbench.schedulers.base import LocalScheduler, Router
-from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.front import eviction_reports
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.sequence import NEVER, Sequence
 from tests.schedulers.local.local_trace import Trace
 
 PROFILE = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
@@ -51,7 +51,7 @@ class Fleet:
         self.limits = replace(LIMITS, **limits)
         profile = load_profile(PROFILE)
         self.workers = [
-            Worker(
+            SGLangReplica(
                 WorkerParts(i, self.clock, make(), profile, self.log), self.limits, self._cache(i)
             )
             for i in range(workers)

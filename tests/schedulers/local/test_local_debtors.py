@@ -3,8 +3,8 @@
 import pytest
 
 from fairbench.config.resolve import resolve
+from fairbench.engine.waiting_queue import MatchScan, QueueScan
 from fairbench.schedulers.list_view import ListScan
-from fairbench.sim.engine.scans import MatchScan, QueueScan
 from fairbench.sim.run import simulate
 from tests.slow_params import slow
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairbench.core import Request, ServiceBound
 from fairbench.errors import UsageError
 from fairbench.schedulers.drive import Tried
-from fairbench.schedulers.load_cap import OutputLengths
+from fairbench.schedulers.lengths import OutputLengths
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.dlpm_hold import QUANTUM, HoldingDLPM
 from fairbench.schedulers.registry import build_local
@@ -212,7 +212,7 @@ def play(arrivals, quantum: int, floor: int, slots: int = 4) -> Watched:
         assert server.now_s < 10 * sent + len(arrivals)
         server.run(1)
     assert sorted(request.request_id for request in server.finished) == list(range(sent))
-    assert server.scheduler._batch.tokens(1) == 0
+    assert server.scheduler._batch.cost_tokens(1) == 0
     return server
 
 

@@ -7,9 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
+from fairbench.schedulers.lengths import MAX_CLIENTS, MeanAnswers
 from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.local.edf import EDF
-from fairbench.schedulers.local.slack import MAX_CLIENTS, Lengths
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import Running
 from tests.schedulers.local.local_server import Server
@@ -129,17 +129,21 @@ def test_without_costs_only_deadlines_decide():
 
 
 def test_lengths_are_forgotten_for_the_clients_seen_longest_ago():
-    lengths = Lengths()
+    lengths = MeanAnswers()
 
     def of(client):
         return Request(0, client, 0, 0, (), 1, 100, 0.0)
 
-    lengths.ended(of("known"), 3)
+    lengths.learn("known", 3)
     for number in range(MAX_CLIENTS - 1):
-        lengths.ended(of(f"client-{number}"), 5)
-    lengths.ended(of("known"), 3)
-    lengths.ended(of("new"), 5)
-    assert [lengths.expected(of(name), 0) for name in ("known", "new", "client-0")] == [3, 5, 100]
+        lengths.learn(f"client-{number}", 5)
+    lengths.learn("known", 3)
+    lengths.learn("new", 5)
+    assert [lengths.expected_total(of(name), 0) for name in ("known", "new", "client-0")] == [
+        3,
+        5,
+        100,
+    ]
 
 
 def test_requests_that_cannot_be_in_time_go_first_by_the_current_time():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairbench.schedulers.local.chunk_budget import LEAST_TOKENS, MOST_TOKENS
+from fairbench.schedulers.local.slack import LEAST_TOKENS, MOST_TOKENS
 from fairbench.schedulers.setup import Setup
 from fairbench_rivals.local.niyama import Niyama
 from tests.schedulers.local.test_local_edf_rescue import Costs, edf, home_with, request
@@ -30,11 +30,11 @@ def niyama(chunks):
 def test_a_step_is_as_long_as_the_tightest_pace_allows(ends, prompt_tokens, scheduler_of):
     running = [request(i, new=11, end=end) for i, end in enumerate(ends)]
     home = home_with(running, scheduler_of(chunks=True), tokens=1000)
-    assert home.scheduler.sizes_steps
+    assert home.scheduler.step_tokens is not None
     home.step()
     assert home.scheduler.step_tokens(home, home.now_s) == len(ends) + prompt_tokens
 
 
 def test_without_the_option_the_engine_decides():
-    assert not edf().sizes_steps
-    assert not niyama(chunks=False).sizes_steps
+    assert edf().step_tokens is None
+    assert niyama(chunks=False).step_tokens is None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Preempt, Running
 from fairbench.schedulers.local.edf import EDF
+from fairbench.schedulers.local.slack import Slack, Victims
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_server import Server
 from tests.strategies import examples
@@ -106,10 +107,31 @@ def test_the_victim_has_time_to_spare(ends, victims):
 def test_edf_swaps_if_that_is_quicker(swap_token_s, preempt, swaps):
     scheduler = edf(swap_token_s, preempt=preempt)
     one = Running(request(0), 1, 50, 9)
-    wishes = scheduler._victims.take(one)
+    wishes = scheduler._victims.free_memory(one)
     assert next(wishes) == Preempt(one.request, swaps)
     if swaps:  # the host has no room for it
         assert wishes.send(False) == Preempt(one.request, False)
+
+
+def test_the_pace_of_a_preempted_request_counts_from_its_first_token():
+    slack = Slack(30.0)
+    slack.prepare(Setup(costs=Costs()))
+    victims = Victims(
+        slack, swaps=False, always_swaps=False, rescue_s=2.0, aging_s=60.0, progress=0
+    )
+    begun, fresh = (
+        replace(request(number, tokens=100, new=11, first=9.0), token_every_s=2.0)
+        for number in range(2)
+    )
+    for one, produced in ((begun, 4), (fresh, 0)):
+        slack.track_request(one)
+        slack.note_admission(one, 100, 0.0)
+        slack.states[one].produced = produced
+        victims.note_retraction(one)
+        slack.note_admission(one, 100, 50.0)
+    assert slack.due_s(begun) == 2 + 10 * 2  # the first token came at 2 s
+    slack.states[fresh].produced = 1
+    assert slack.due_s(fresh) == 52 + 10 * 2  # the first token comes only now
 
 
 def test_an_aged_request_keeps_its_memory():

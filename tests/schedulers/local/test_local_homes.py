@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from inspect import ismethod
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairbench.core import Request
 from fairbench.schedulers.accounts.account import Account
-from fairbench.schedulers.charging.tokens import Charging
+from fairbench.schedulers.charging.engine import Charging
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lpm import LPM
@@ -136,7 +137,7 @@ def kept_by(part):
     return {
         name: kept_by(one) if isinstance(one, (Account, Charging)) else one
         for name, one in vars(part).items()
-        if name not in ("params", "setup")
+        if name not in ("params", "setup") and not ismethod(one)
     }
 
 

@@ -23,17 +23,17 @@ PROGRAMS = st.lists(
 
 def test_virtual_time_passes_at_the_rate_of_the_sharing_programs():
     shares = FluidShares()
-    assert (shares.add(100, 1), shares.add(50, 1)) == (100, 50)
-    shares.advance(4.0, 10.0)
+    assert (shares.add_program(100, 1), shares.add_program(50, 1)) == (100, 50)
+    shares.advance_to(4.0, 10.0)
     assert shares.virtual == 20  # 5 a second each
-    assert shares.add(15, 1) == 35
-    shares.advance(8.5, 10.0)
+    assert shares.add_program(15, 1) == 35
+    shares.advance_to(8.5, 10.0)
     assert shares.virtual == 35  # a third of 10 each, for 4.5 s
-    shares.advance(14.5, 10.0)
+    shares.advance_to(14.5, 10.0)
     assert shares.virtual == 80  # 3 s to 50 at 5 a second, then 3 s at 10
-    shares.advance(1000.0, 10.0)
+    shares.advance_to(1000.0, 10.0)
     assert shares.virtual == 100, "nobody is left, and virtual time stands still"
-    assert shares.add(7, 1) == 107
+    assert shares.add_program(7, 1) == 107
 
 
 def fluid_ends(programs, rate):
@@ -61,8 +61,8 @@ def fluid_ends(programs, rate):
 def test_virtual_finishes_are_in_the_order_in_which_fair_sharing_ends(programs):
     shares, finishes = FluidShares(), []
     for at, cost, weight in programs:
-        shares.advance(float(at), 3.0)
-        finishes.append(shares.add(cost, weight))
+        shares.advance_to(float(at), 3.0)
+        finishes.append(shares.add_program(cost, weight))
     ends = fluid_ends(programs, 3.0)
     order = sorted(range(len(programs)), key=finishes.__getitem__)
     for earlier, later in pairwise(order):
@@ -75,8 +75,8 @@ def test_in_turn_no_program_ends_later_than_when_shared_by_more_than_the_largest
     rate = 3.0
     shares, finishes = FluidShares(), []
     for at, cost, weight in programs:
-        shares.advance(float(at), rate)
-        finishes.append(shares.add(cost, weight))
+        shares.advance_to(float(at), rate)
+        finishes.append(shares.add_program(cost, weight))
     ends = fluid_ends(programs, rate)
     largest = max(cost for _, cost, _ in programs)
     now, left = 0.0, set(range(len(programs)))

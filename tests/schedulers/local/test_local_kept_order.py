@@ -18,9 +18,9 @@ def test_the_order_equals_sorting_by_key_and_entry(steps):
     for request, key in steps:
         naive.pop(request, None)
         if key is None:
-            kept.leave(request)
+            kept.drop_request(request)
         else:
-            kept.enter(request, key)
+            kept.put_request(request, key)
             naive[request] = key
         assert list(kept.within(CALLS)) == sorted(naive, key=naive.__getitem__)  # a stable sort
 
@@ -29,15 +29,15 @@ def test_entries_that_leave_are_skipped_and_newcomers_wait_for_the_next_pass():
     kept = KeptOrder()
     first, second, third, late, again = CALLS[:5]
     for key, request in enumerate([first, second, third]):
-        kept.enter(request, key)
+        kept.put_request(request, key)
     seen = []
     for request in kept.within(CALLS):
         seen.append(request)
         if request is first:
-            kept.leave(first)
-            kept.leave(second)
-            kept.enter(late, 1.5)
-            kept.enter(again, 9)
+            kept.drop_request(first)
+            kept.drop_request(second)
+            kept.put_request(late, 1.5)
+            kept.put_request(again, 9)
     assert seen == [first, third]
     assert list(kept.within(CALLS)) == [late, third, again]
     assert list(kept.within([third])) == [third]

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
-from fairbench.schedulers.local.lpm import LPM
-from fairbench.schedulers.local.lpm_client_cap import ClientCappedLPM
+from fairbench.schedulers.local.lpm import LPM, ClientCappedLPM
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_desk import Desk

@@ -114,8 +114,9 @@ def test_a_deadline_for_the_end_leaves_time_for_the_usual_outputs_of_the_client(
 def test_no_more_outputs_are_expected_than_allowed():
     scheduler = niyama()
     finished(scheduler, "a", 400)
-    pair = request(0, end=30, new=100), request(1, first=25.1, client="b")
-    assert order(scheduler, *pair) == [0, 1]
+    for first, expected in ((25.1, [0, 1]), (24.9, [1, 0])):  # 100 tokens take 5 s
+        pair = request(0, end=30, new=100), request(1, first=first, client="b")
+        assert order(scheduler, *pair) == expected
 
 
 def test_a_request_that_has_run_is_not_relegated():

@@ -170,3 +170,24 @@ def test_a_retracted_request_with_cached_outputs_is_in_the_highest_group(schedul
     whole = cached(at, call, 140)
     assert at.run_pass(at_most=1) == [whole]
     assert at.run_pass() == [lower]
+
+
+@pytest.mark.parametrize(
+    ("regroup", "first"), [("pass", "late"), ("arrival", "early"), (None, "early")]
+)
+def test_a_request_is_grouped_again_in_each_pass_only_if_asked(regroup, first):
+    at, call = desk(regroup=regroup), Calls()
+    blocker, early, late = (cached(at, call, tokens) for tokens in (90, 50, 10))
+    assert at.run_pass(at_most=1) == [blocker]
+    at.matched[late] = 80  # by now, the cache holds most of the prompt
+    assert at.run_pass(at_most=1) == [{"early": early, "late": late}[first]]
+    assert len(at.run_pass()) == 1
+
+
+def test_regrouping_never_offers_an_aborted_request():
+    at, call = desk(regroup="pass"), Calls()
+    one, two, three = (cached(at, call, 50) for _ in range(3))
+    assert at.run_pass(at_most=1) == [one]
+    at.view.leave(two)
+    at.scheduler.on_finish(two)
+    assert at.run_pass() == [three]

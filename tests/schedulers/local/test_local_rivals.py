@@ -5,11 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.local.programs import IDLE_PROGRAMS, Programs
+from fairbench.schedulers.local.programs import IDLE_PROGRAMS, ProgramStates
+from fairbench.schedulers.prefix_tree import Node
 from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.views import Waiting
 from fairbench_rivals.local.autellix import Autellix
 from fairbench_rivals.local.equinox import Equinox
 from fairbench_rivals.local.fairserve import FairServe
+from fairbench_rivals.local.hrrn import HRRN
 from tests.schedulers.local.local_server import Server, call
 
 
@@ -76,6 +79,44 @@ def test_equinox_weighs_the_two_counters():
         scheduler.resource.update(a=2.0, b=1.0)
         home.run_pass()
         assert home.admitted[0].client == expected
+
+
+# Highest response ratio next.
+
+
+ROOT = Node(None, (), 0)
+
+
+class Matched(list):
+    """A queue of (number, prompt tokens, cached tokens, tokens waited for, duplicate)."""
+
+    def matches(self):
+        return [
+            Waiting(call(number, "a", tokens), tokens, cached, duplicate, waited, number, ROOT)
+            for number, tokens, cached, waited, duplicate in self
+        ]
+
+
+@pytest.mark.parametrize(
+    ("queue", "order"),
+    [
+        # waits of 300 and 150 tokens over work of 100 and 25
+        ([(1, 100, 0, 300, False), (2, 100, 75, 150, False)], [2, 1]),
+        # equal ratios go by the text of their ids, as in SGLang
+        ([(9, 50, 0, 100, False), (10, 50, 0, 100, False)], [10, 9]),
+        ([(1, 50, 0, 900, True), (2, 50, 0, 0, False), (3, 50, 50, 0, False)], [3, 2, 1]),
+    ],
+)
+def test_hrrn_equals_a_hand_computed_order(queue, order):
+    scheduler = HRRN(HRRN.Params(queue_limit=3))
+    assert numbers(scheduler.sort_queue(Matched(queue))) == order
+
+
+def test_hrrn_leaves_a_queue_above_its_limit_as_it_is():
+    queue = Matched([(number, 50, 0, number, False) for number in range(4)])
+    assert HRRN(HRRN.Params(queue_limit=3)).sort_queue(queue) is None
+    assert numbers(HRRN(HRRN.Params(queue_limit=4)).sort_queue(queue)) == [3, 2, 1, 0]
+    assert numbers(HRRN(HRRN.Params(queue_limit=0)).sort_queue(queue)) == [3, 2, 1, 0]
 
 
 # FairServe.
@@ -285,22 +326,22 @@ def test_promotions_equal_a_check_of_every_call(calls, policy):
 
 
 def test_programs_are_forgotten_when_they_end():
-    programs = Programs(list)
+    programs = ProgramStates(list)
     first, second, last = (call(n, "a", program=1, left=2 - n) for n in range(3))
-    state, new = programs.enter(first)
+    state, new = programs.begin_call(first)
     assert new
-    assert not programs.leave(first), "two calls are to come"
-    assert programs.enter(second) == (state, False)
-    assert programs.enter(last) == (state, False)
-    assert not programs.leave(last), "the previous call is in flight"
-    assert programs.leave(second)
+    assert not programs.end_call(first), "two calls are to come"
+    assert programs.begin_call(second) == (state, False)
+    assert programs.begin_call(last) == (state, False)
+    assert not programs.end_call(last), "the previous call is in flight"
+    assert programs.end_call(second)
     assert len(programs) == 0
     for number in range(IDLE_PROGRAMS + 5):  # programs whose end is unknown
         unknown = call(number, "a", program=number + 1, left=None)
-        programs.enter(unknown)
-        programs.leave(unknown)
+        programs.begin_call(unknown)
+        programs.end_call(unknown)
     assert len(programs) == IDLE_PROGRAMS
     single = call(0, "a", program=0, left=None)
-    programs.enter(single)
-    programs.leave(single)
+    programs.begin_call(single)
+    programs.end_call(single)
     assert len(programs) == IDLE_PROGRAMS, "one without a program is over with its call"

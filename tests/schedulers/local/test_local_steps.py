@@ -10,11 +10,11 @@ from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.schedulers.local.dlpm_edf import DLPMThenEDF
+from fairbench.schedulers.local.dlpm_edf import DLPMThenEDF, EDFThenDLPM
 from fairbench.schedulers.local.dlpm_hold import HoldingDLPM
-from fairbench.schedulers.local.edf_dlpm import EDFThenDLPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench_studies.dlpm.upstream import UpstreamDLPM
+from fairbench_studies.validation.slora.forms import ArtifactForm, in_form
 from tests.schedulers.local.local_server import Server, call
 
 CLIENTS = ("a", "b", "c")
@@ -39,7 +39,7 @@ def made(kind, **params):
 @pytest.mark.parametrize(
     ("kind", "params"),
     [
-        *((VTC, {}), (VTC, {"form": "artifact"}), (VTC, {"tenants": "tree"})),
+        *((VTC, {}), (in_form(ArtifactForm, VTC), {}), (VTC, {"tenants": "tree"})),
         *((VTC, {"output_weight": 3}), (DLPM, {}), (DLPM, {"tenants": "tree"})),
     ],
 )
@@ -74,7 +74,9 @@ class DoubledDLPM(DLPM):
 @pytest.mark.parametrize(("kind", "usual"), [(DoubledVTC, VTC), (DoubledDLPM, DLPM)])
 def test_schedulers_that_override_token_counts_get_each_client(kind, usual):
     scheduler, twice = made(kind), made(usual)
-    scheduler.on_steps(5, {"a": 2, "b": 3})
+    assert scheduler.on_steps is None  # so that a host calls ``on_tokens`` for each client
+    for client, count in {"a": 2, "b": 3}.items():
+        scheduler.on_tokens(client, 5 * count)
     twice.on_steps(10, {"a": 2, "b": 3})
     assert scheduler.balances() == twice.balances()
     assert scheduler.balances() != made(usual).balances()
@@ -149,7 +151,7 @@ class SettlingVTC(VTC):
     """A user's scheduler that books the tokens of the waiting clients itself."""
 
     def select(self, view, now_s):
-        self.account.settle(view.clients())
+        self.account.book_decoded(view.clients())
         yield from super().select(view, now_s)
 
 

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 from fairbench.core import NoBound, Request
-from fairbench.errors import UsageError
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.dlpm_hold import HoldingDLPM
-from fairbench.schedulers.local.lcf import LCF
-from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.local.vtc import LCF, VTC
 from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from fairbench.schedulers.setup import Setup
 from fairbench.tenants import ROOT, children_of, lineage, parent_of, tenants_of, with_tenants
@@ -332,13 +330,6 @@ def test_all_clients_are_served_and_no_slot_is_idle(policy):
     assert {one: engine.trace.service_of(one) for one in DEEP} == {
         one: sent[one] * (60 + 2 * 20) for one in DEEP
     }
-
-
-def test_the_forms_of_the_artifact_have_no_tenants():
-    with pytest.raises(
-        UsageError, match=r"vtc\.tenants: cannot be combined with form = 'artifact'"
-    ):
-        make(VTC, form="artifact", tenants="tree")
 
 
 @pytest.mark.parametrize(("kind", "params"), [(VTC, {}), (DLPM, {"quantum": 10})])

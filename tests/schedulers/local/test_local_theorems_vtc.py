@@ -54,6 +54,7 @@ class DoubleCharge(VTC):
         self._running[request.client] += 1
 
     def on_finish(self, request: Request) -> None:
+        super().on_finish(request)
         for client, count in self._running.items():
             self.on_tokens(client, count)
         self._running[request.client] -= 1

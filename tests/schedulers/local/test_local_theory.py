@@ -19,8 +19,8 @@ from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
+from fairbench.schedulers.routing.fleet import members
 from fairbench.schedulers.setup import Setup
-from fairbench.schedulers.worker_sets import members
 from tests.schedulers.local.local_requests import Calls
 from tests.schedulers.local.local_simulated import LIMITS, PROFILE, Fleet
 from tests.schedulers.local.local_toy import ToyEngine
@@ -322,6 +322,7 @@ class Watched(VTC):
 
     def __init__(self):
         super().__init__(VTC.Params(charge="gpu-time"))
+        self.on_prompt_time, self.on_gpu_time = self._charge_prompt_time, self._charge_gpu_time
         self.prepare(Setup(costs=COSTS))
         self.told = {"f": 0, "g": 0}
         self.chosen_at = dict(self.told)
@@ -337,12 +338,12 @@ class Watched(VTC):
         self.told[client] += gpu_ps
         self.most_since = max(self.most_since, self.told[client] - self.chosen_at[client])
 
-    def on_prompt_time(self, request, gpu_ps, complete):
-        super().on_prompt_time(request, gpu_ps, complete)
+    def _charge_prompt_time(self, request, gpu_ps, complete):
+        self.charging.prompt_time(request, gpu_ps, complete)
         self._spent(request.client, gpu_ps)
 
-    def on_gpu_time(self, client, gpu_ps):
-        super().on_gpu_time(client, gpu_ps)
+    def _charge_gpu_time(self, client, gpu_ps):
+        self.charging.gpu_time(client, gpu_ps)
         self._spent(client, gpu_ps)
 
 

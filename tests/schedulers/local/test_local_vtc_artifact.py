@@ -1,18 +1,24 @@
-"""Test by hand how ``vtc.form=artifact`` differs from the paper ([VTC-artifact])."""
+"""Test by hand how VTC in the artifact's code differs from the paper ([VTC-artifact])."""
 
 from __future__ import annotations
 
 import pytest
 
 from fairbench.core import NoBound, ServiceBound
-from fairbench.schedulers.local.lcf import LCF
-from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.local.vtc import LCF, VTC
+from fairbench_studies.validation.slora.forms import ArtifactForm, EarlyArtifactForm, in_form
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls
 
+FORMS = {
+    "paper": VTC,
+    "artifact": in_form(ArtifactForm, VTC),
+    "artifact-2023": in_form(EarlyArtifactForm, VTC),
+}
+
 
 def desk(form: str = "artifact", **params) -> Desk:
-    return Desk(VTC(VTC.Params(form=form, charge="input", **params)))
+    return Desk(FORMS[form](VTC.Params(charge="input", **params)))
 
 
 def test_the_first_token_of_each_request_is_free():
@@ -77,7 +83,7 @@ def test_no_lift_without_waiting_clients(form, lifted_to):
 
 @pytest.mark.parametrize(("scheduler", "lifted_to"), [(VTC, 100), (LCF, 0)])
 def test_the_lift_to_waiting_clients_is_kept_by_vtc_but_not_by_lcf(scheduler, lifted_to):
-    at, call = Desk(scheduler(scheduler.Params(form="artifact"))), Calls()
+    at, call = Desk(in_form(ArtifactForm, scheduler)(scheduler.Params())), Calls()
     at.arrive(call("a", tail=100), call("a", tail=1))
     at.run_pass(at_most=1)
     at.arrive(call("b"))
@@ -86,4 +92,4 @@ def test_the_lift_to_waiting_clients_is_kept_by_vtc_but_not_by_lcf(scheduler, li
 
 def test_the_artifact_form_claims_no_bound():
     assert VTC(VTC.Params()).service_bound() == ServiceBound("actual", 0, "VTC Theorem 4.4")
-    assert isinstance(VTC(VTC.Params(form="artifact")).service_bound(), NoBound)
+    assert isinstance(FORMS["artifact"](VTC.Params()).service_bound(), NoBound)

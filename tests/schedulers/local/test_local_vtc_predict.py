@@ -6,12 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.local.vtc_predict import PredictiveVTC
+from fairbench_studies.validation.slora.forms import ArtifactForm, EarlyArtifactForm, in_form
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls
 
+FORMS = {
+    "paper": PredictiveVTC,
+    "artifact": in_form(ArtifactForm, PredictiveVTC),
+    "artifact-2023": in_form(EarlyArtifactForm, PredictiveVTC),
+}
 
-def desk(**params) -> Desk:
-    return Desk(PredictiveVTC(PredictiveVTC.Params(**params)))
+
+def desk(form="paper", **params) -> Desk:
+    return Desk(FORMS[form](PredictiveVTC.Params(**params)))
 
 
 def produce(at: Desk, request, *runs: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.costs import profiled_cost_ms
+from fairbench.schedulers.charging.predicted import profiled_cost_ms
 from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls

@@ -62,11 +62,11 @@ def test_active_tokens_are_those_of_requests_in_flight(sent, data):
     tree, flights = ActiveTree(), []
     for made, worker in sent:
         end = tree.insert(made, worker)
-        tree.start(end, worker)
+        tree.start_request(end, worker)
         flights.append((made, worker, end))
         if flights and data.draw(st.booleans()):
             _, worker, end = flights.pop(data.draw(st.integers(0, len(flights) - 1)))
-            tree.stop(end, worker)
+            tree.stop_request(end, worker)
     left = [(made, worker) for made, worker, _ in flights]
     for worker in range(3):
         in_use = held(left, worker)

@@ -32,6 +32,20 @@ def test_memserve_without_a_match_takes_the_least_loaded():
     assert send(router, ("p9", 10), number=9) == 1
 
 
+@pytest.mark.parametrize(
+    ("least", "expected"), [(0, [0, 0, 0]), (2, [0, 1, 2]), (100, [0, 1, 2]), (1, [0, 0, 0])]
+)
+def test_one_shared_token_decides_only_without_a_least_match(least, expected):
+    router = MemServe(MemServe.Params(min_match_tokens=least), 3)
+    asked = [send(router, ("system", 1), (f"p{n}", 50), number=n) for n in range(3)]
+    assert asked == expected
+
+
+def test_a_match_of_the_least_length_counts():
+    router = MemServe(MemServe.Params(min_match_tokens=100), 2)
+    assert [send(router, ("doc", 100), (f"q{n}", 5), number=n) for n in range(2)] == [0, 0]
+
+
 def test_memserve_forgets_evictions_and_departed_workers():
     router = memserve(2)
     assert send(router, ("doc", 100), number=0) == 0

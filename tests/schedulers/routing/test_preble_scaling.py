@@ -4,13 +4,11 @@ from math import inf
 
 import pytest
 
+from fairbench.schedulers.routing.fleet import as_bits
+from fairbench.schedulers.routing.preble_costs import key_portion
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
-from fairbench.schedulers.routing.preble_load import TimeModel
-from fairbench.schedulers.routing.preble_scaling import key_portion
-from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleTree
-from fairbench.schedulers.routing.preble_waits import Waits
-from fairbench.schedulers.routing.preble_windows import Windows
-from fairbench.schedulers.worker_sets import as_bits
+from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleTree, WaitWindow
+from fairbench.schedulers.routing.preble_windows import TimeModel, Windows
 from tests.schedulers.routing.router_helpers import answer, prompt, request
 
 DOC, TINY_S = ("doc", 1000), 0.00896  # a prefill takes 55.8 ms, or less for fewer than 64 tokens
@@ -143,7 +141,7 @@ def test_a_split_keeps_pin_and_waits_in_both_parts():
     tree = PrebleTree()
     node = tree.insert(prompt(("a", 10)), 0)
     tree.pin(node, 1)
-    node.waits[0] = Waits(100.0)
+    node.waits[0] = WaitWindow(100.0)
     node.waits[0].add(1.0, 5.0)
     upper = tree.find(prompt(("a", 6))).node
     upper.waits[0].add(60.0, 7.0)
@@ -180,7 +178,7 @@ def windows(*loads):
     """Give GPUs the given milliseconds of prefill and requests of 10 ms of decoding."""
     made, end = Windows(100.0, TIMES, 10.0), PrebleTree().root
     for worker, (prefill_ms, requests) in enumerate(loads):
-        made.join(worker)
+        made.add_gpu(worker)
         for number in range(requests):
             made.assign(worker, 0.0, 0 if number else prefill_ms * 1000, end)
     return made

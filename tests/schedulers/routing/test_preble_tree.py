@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.prefix_tree import path
-from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_tree import PrebleTree
+from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel
 from tests.schedulers.routing.router_helpers import NaiveLocations, prefixes, prompt, prompts
 
 WORKERS = 2
@@ -120,8 +120,8 @@ def test_load_is_prefill_plus_average_outputs():
     window.assign(0.0, 20_000, end)
     window.assign(10.0, 30_000, end)
     assert window.load_us == 50_000 + 2 * 562_500
-    window.finish(20.0, 10)
-    window.finish(30.0, 30)
+    window.add_finished(20.0, 10)
+    window.add_finished(30.0, 30)
     assert window.load_us == 50_000 + 2 * 250_000
 
 
@@ -129,13 +129,13 @@ def test_the_window_forgets_exactly_at_its_end():
     window, tree = GpuWindow(180.0, TIMES, 45.0), PrebleTree()
     ends = [tree.insert(prompt((key, 3)), 0) for key in "ab"]
     window.assign(0.0, 20_000, ends[0])
-    window.finish(5.0, 100)
+    window.add_finished(5.0, 100)
     window.assign(10.0, 30_000, ends[1])
-    window.finish(20.0, 40)
+    window.add_finished(20.0, 40)
     assert window.expire(179.9) == []
     assert window.expire(180.0) == [ends[0]]
     assert window.load_us == 30_000 + 70 * 12_500
     assert window.expire(185.0) == []
     assert window.load_us == 30_000 + 40 * 12_500
     assert window.expire(500.0) == [ends[1]]
-    assert (window.requests, window.load_us) == (0, 0)
+    assert (window.assigned_requests, window.load_us) == (0, 0)

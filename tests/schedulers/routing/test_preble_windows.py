@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.routing import loads
-from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
+from fairbench.schedulers.routing import preble_windows
+from fairbench.schedulers.routing.fleet import as_bits, members
 from fairbench.schedulers.routing.preble_tree import PrebleTree
-from fairbench.schedulers.routing.preble_windows import Windows
-from fairbench.schedulers.worker_sets import as_bits, members
+from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel, Windows
 
 WINDOW_S = 20.0
 TIMES = TimeModel(1.0, 0.0, 0, 0.0, 0.0, 1.0)
@@ -51,31 +50,31 @@ def mostly_decoding(each, ratio):
 def test_all_windows_together_equal_single_windows(events, chosen, ratio, few):
     windows, each, now_s = Windows(WINDOW_S, TIMES, 2.0), {}, 0.0
     for worker in range(WORKERS):
-        windows.join(worker)
+        windows.add_gpu(worker)
         each[worker] = window()
     for wait_s, (name, worker, amount) in events:
         now_s += wait_s
         dropped = {(w, 0) for w, one in each.items() for _ in one.expire(now_s)}
         assert {(w, 0) for w, _ in windows.expire(now_s)} == dropped
         if name == "leave" and worker in each and len(each) > 1:
-            windows.leave(worker)
+            windows.drop_gpu(worker)
             del each[worker]
         elif name == "join" and worker not in each:
-            windows.join(worker)
+            windows.add_gpu(worker)
             each[worker] = window()
         elif name == "assign" and worker in each:
             windows.assign(worker, now_s, 1000 * amount, ROOT)
             each[worker].assign(now_s, 1000 * amount, ROOT)
         elif name == "finish" and worker in each:
-            windows.finish(worker, now_s, amount)
-            each[worker].finish(now_s, amount)
+            windows.add_finished(worker, now_s, amount)
+            each[worker].add_finished(now_s, amount)
     of_each = {worker: one.load_us for worker, one in each.items()}
     assert {worker: windows.loads[worker] for worker in each} == of_each
     assert windows.loads.lightest_us == min(of_each.values())
     assert windows.loads.heaviest_us == max(of_each.values())
     assert set(members(windows.decode_heavy(ratio))) == mostly_decoding(each, ratio)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loads, "FEW", few)
+        patch.setattr(preble_windows, "FEW", few)
         some = chosen & each.keys()
         ascending = [
             (us, w) for us, bits in windows.loads.ascending(as_bits(some)) for w in members(bits)

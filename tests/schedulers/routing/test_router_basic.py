@@ -4,10 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.routing.client_round_robin import ClientRoundRobin
+from fairbench.schedulers.routing.baselines import ClientRoundRobin, LeastLoaded, RoundRobin
 from fairbench.schedulers.routing.fleet import Fleet
-from fairbench.schedulers.routing.least_loaded import LeastLoaded
-from fairbench.schedulers.routing.round_robin import RoundRobin
 from tests.schedulers.routing.router_helpers import answer, request
 
 
@@ -80,16 +78,16 @@ def test_requests_of_a_departed_worker_are_forgotten():
     first, second = (request(n, "a", ("p", 1)) for n in range(2))
     fleet.dispatch(first, 1)
     fleet.dispatch(second, 1)
-    fleet.leave(1)
-    assert not fleet.finish(first, 1)
+    fleet.remove_worker(1)
+    assert not fleet.end_request(first, 1)
     fleet.dispatch(first, 0)  # again, elsewhere
-    fleet.join(1)
-    assert not fleet.finish(first, 1), "finished in the worker's first life"
-    assert not fleet.finish(second, 1)
-    assert (fleet.in_flight(0), fleet.in_flight(1)) == (1, 0)
-    assert fleet.finish(first, 0)
-    assert not fleet.finish(first, 0), "finished twice"
-    assert (fleet.in_flight(0), fleet.in_flight(1)) == (0, 0)
+    fleet.add_worker(1)
+    assert not fleet.end_request(first, 1), "finished in the worker's first life"
+    assert not fleet.end_request(second, 1)
+    assert (fleet.unfinished_at(0), fleet.unfinished_at(1)) == (1, 0)
+    assert fleet.end_request(first, 0)
+    assert not fleet.end_request(first, 0), "finished twice"
+    assert (fleet.unfinished_at(0), fleet.unfinished_at(1)) == (0, 0)
 
 
 def test_a_finish_at_a_departed_worker_is_harmless():
@@ -109,6 +107,6 @@ def test_a_finish_at_a_departed_worker_is_harmless():
 def test_a_restart_without_a_leave_event_empties_the_queue():
     fleet = Fleet(2)
     fleet.dispatch(request(0, "a", ("p", 1)), 0)
-    fleet.join(0)
+    fleet.add_worker(0)
     assert fleet.workers == [0, 1]
-    assert fleet.in_flight(0) == 0
+    assert fleet.unfinished_at(0) == 0

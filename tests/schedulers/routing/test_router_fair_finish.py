@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from fairbench.core import Request, prompt_tokens
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.schedulers.load_cap import PRIOR_OUTPUT_TOKENS, OutputLengths
-from fairbench.schedulers.request_work import RequestWork
-from fairbench.schedulers.routing.backlogs import Backlog
+from fairbench.schedulers.lengths import PRIOR_OUTPUT_TOKENS, OutputLengths
 from fairbench.schedulers.routing.fair_finish import FairFinish
+from fairbench.schedulers.routing.finishes import RequestWork, WorkerBacklog
+from fairbench.schedulers.routing.fleet import members
 from fairbench.schedulers.setup import Setup
-from fairbench.schedulers.worker_sets import members
 from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompt, prompts, request
 from tests.strategies import examples
 
@@ -50,23 +49,23 @@ class TestWork:
         A token of prefill is 1,023 / 1,024 ms.
         """
         work = RequestWork(Linear())
-        assert work.tokens(500, 100, 10) == round((99 + 50 + 20 + 6.05) * 1024 / 1023)
+        assert work.work_tokens(500, 100, 10) == round((99 + 50 + 20 + 6.05) * 1024 / 1023)
 
     def test_work_is_counted_in_tokens_of_a_prompt(self):
         work = RequestWork(ProfileCosts(load_profile("a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10")))
-        assert work.tokens(0, 1024, 0) == pytest.approx(1024, abs=1)
-        assert work.tokens(20_000, 1024, 0) > 1.5 * 1024  # attention
-        assert work.tokens(1023, 1, 256) > 256
+        assert work.work_tokens(0, 1024, 0) == pytest.approx(1024, abs=1)
+        assert work.work_tokens(20_000, 1024, 0) > 1.5 * 1024  # attention
+        assert work.work_tokens(1023, 1, 256) > 256
 
     def test_work_grows_with_prompt_uncached_part_and_output(self):
         work = RequestWork(ProfileCosts(load_profile("h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14")))
         for more in ((2_000, 200, 50), (1_000, 900, 50), (1_000, 200, 300)):
-            assert work.tokens(*more) > work.tokens(1_000, 200, 50)
+            assert work.work_tokens(*more) > work.work_tokens(1_000, 200, 50)
 
     def test_if_costs_are_unknown_service_weights_count(self):
         work = RequestWork()
-        assert work.tokens(500, 100, 10) == 120
-        assert work.tokens(500, 0, 0) == 1
+        assert work.work_tokens(500, 100, 10) == 120
+        assert work.work_tokens(500, 0, 0) == 1
 
 
 class TestBacklog:
@@ -74,24 +73,24 @@ class TestBacklog:
         """a has 10 and adds 20: by the time its 30 are done, c gets all of its 5 and b 30 of its
         100.
         """
-        backlog = Backlog(lambda client: 1)
+        backlog = WorkerBacklog(lambda client: 1)
         for number, (client, work) in enumerate([("a", 10), ("b", 60), ("b", 40), ("c", 5)]):
-            backlog.add(number, client, work)
-        assert backlog.finish("a", 20) == 30 + 30 + 5
-        assert backlog.finish("new", 1) == 1 + 1 + 1 + 1
-        assert backlog.finish("b", 1) == 101 + 10 + 5
-        backlog.remove(1)
-        assert backlog.finish("a", 50) == 60 + 40 + 5
+            backlog.add_work(number, client, work)
+        assert backlog.finish_of_more("a", 20) == 30 + 30 + 5
+        assert backlog.finish_of_more("new", 1) == 1 + 1 + 1 + 1
+        assert backlog.finish_of_more("b", 1) == 101 + 10 + 5
+        backlog.remove_work(1)
+        assert backlog.finish_of_more("a", 50) == 60 + 40 + 5
 
     def test_weights_change_the_backlog_of_others(self):
         """A client of weight 2 waits half as long; others of weight 3 get three times as much."""
         weights = {"heavy": 2, "b": 3}
-        backlog = Backlog(lambda client: weights.get(client, 1))
-        backlog.add(0, "b", 100)
-        backlog.add(1, "c", 100)
-        assert backlog.finish("heavy", 20) == 20 + 30 + 10
-        assert backlog.finish("a", 20) == 20 + 60 + 20
-        assert backlog.finish("a", 50) == 50 + 100 + 50
+        backlog = WorkerBacklog(lambda client: weights.get(client, 1))
+        backlog.add_work(0, "b", 100)
+        backlog.add_work(1, "c", 100)
+        assert backlog.finish_of_more("heavy", 20) == 20 + 30 + 10
+        assert backlog.finish_of_more("a", 20) == 20 + 60 + 20
+        assert backlog.finish_of_more("a", 50) == 50 + 100 + 50
 
     @given(
         st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 50), st.booleans())),
@@ -99,21 +98,21 @@ class TestBacklog:
         st.integers(1, 80),
     )
     def test_the_finish_follows_the_formula(self, events, weights, work):
-        backlog, under_way = Backlog(lambda c: weights.get(c, 1)), {}
+        backlog, under_way = WorkerBacklog(lambda c: weights.get(c, 1)), {}
         for number, (client, more, over) in enumerate(events):
-            backlog.add(number, client, more)
+            backlog.add_work(number, client, more)
             under_way[number] = client, more
             if over:
                 gone = next(iter(under_way))
-                backlog.remove(gone)
+                backlog.remove_work(gone)
                 del under_way[gone]
             for one in "abcde":
                 naive = naive_finish(under_way, one, work, weights)
-                assert backlog.finish(one, work) == pytest.approx(naive)
+                assert backlog.finish_of_more(one, work) == pytest.approx(naive)
         for number in under_way:
-            backlog.remove(number)
+            backlog.remove_work(number)
         assert [backlog.work(client) for client in "abcde"] == [0] * 5
-        assert backlog.finish("a", work) == work
+        assert backlog.finish_of_more("a", work) == work
 
 
 def naive_finish(under_way, client, work, weights) -> float:
@@ -240,7 +239,7 @@ class Naive:
         for worker in sorted(self.up):
             hit = min(cached.get(worker, 0), sent.input_tokens - 1)
             expected = self.lengths.expected(sent.client)
-            work = self.work.tokens(hit, sent.input_tokens - hit, expected)
+            work = self.work.work_tokens(hit, sent.input_tokens - hit, expected)
             at = naive_finish(self.under_way[worker], sent.client, work, WEIGHTS)
             found[worker] = at, work
         return found
@@ -250,7 +249,7 @@ class Naive:
         finish = {worker: at for worker, (at, _) in of.items()}
         best = min(finish.values())
         holding = {w: finish[w] for w in holders & self.up} if longest else {}
-        worth = self.slack * self.work.tokens(0, longest, 0) if longest else 0
+        worth = self.slack * self.work.work_tokens(0, longest, 0) if longest else 0
         if holding and min(holding.values()) - best <= worth + 1e-6:
             best = min(holding.values())
             return [w for w, at in holding.items() if at == pytest.approx(best)]
@@ -322,7 +321,7 @@ def test_without_slack_the_lowest_estimate_wins(sends):
         sent = Request(number, client, 0, 0, made, prompt_tokens(made), 9)
         costs = router._costs(sent, router._tree.levels(router._tree.find(made).node))
         finish = {
-            worker: router._backlogs[worker].finish(client, work)
+            worker: router._backlogs[worker].finish_of_more(client, work)
             for work, workers in costs
             for worker in members(workers)
         }
@@ -337,7 +336,7 @@ def test_to_a_client_of_more_weight_the_backlog_of_others_matters_less():
         first = request(0, "a", ("p", 100))
         assert router.route(first, 0.0) == 0
         router.on_finish(first, 0, answer(0), 0.0)
-        router._backlogs[0].add(99, "b", 1000)
+        router._backlogs[0].add_work(99, "b", 1000)
         chosen[weight] = router.route(request(1, "a", ("p", 100)), 0.0)
     # 257 + 257 there against 356 at worker 1; with weight 4 it is 257 + 64.
     assert chosen == {1: 1, 4: 0}
@@ -347,8 +346,8 @@ def test_weights_changed_in_place_count_immediately():
     """f and g keep h away by 356 each, the work of its request, until g has twice the weight."""
     weights = {"f": 1.0, "g": 1.0}
     router = make(weights=weights, slack=0)
-    router._backlogs[0].add(98, "f", 1000)
-    router._backlogs[1].add(99, "g", 1000)
+    router._backlogs[0].add_work(98, "f", 1000)
+    router._backlogs[1].add_work(99, "g", 1000)
     first = request(0, "h", ("p", 100))
     assert router.route(first, 0.0) == 0
     router.on_failure(first, 0, 0.0)

@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, prompt_tokens
-from fairbench.schedulers.routing.backlogs import Backlog
 from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench.schedulers.routing.finish_bounds import LEVELS, FinishBounds
-from fairbench.schedulers.routing.finishes import FEW
+from fairbench.schedulers.routing.finishes import FEW, LEVELS, FinishBounds, WorkerBacklog
 from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import answer, prompt
 from tests.strategies import examples
@@ -31,11 +29,11 @@ class EveryWorker(FairFinish):
         work, finish = {}, {}
         for worker in self._fleet.workers:
             hit = min(cached.get(worker, 0), request.input_tokens - 1)
-            work[worker] = self._work.tokens(hit, request.input_tokens - hit, output)
-            finish[worker] = self._backlogs[worker].finish(request.client, work[worker])
+            work[worker] = self._work.work_tokens(hit, request.input_tokens - hit, output)
+            finish[worker] = self._backlogs[worker].finish_of_more(request.client, work[worker])
         holders = self._tree.holders(found.node)
         worker = self._best(finish, holders.workers, self._slack(holders.tokens))
-        self._backlogs[worker].add(request.request_id, request.client, work[worker])
+        self._backlogs[worker].add_work(request.request_id, request.client, work[worker])
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
         return worker
@@ -143,16 +141,16 @@ def test_bounds_are_below_the_true_value_and_close_to_it(works, weights, work):
     def weight(client):
         return weights.get(client, 1.0)
 
-    bounds, exact = FinishBounds(weight, len(works)), [Backlog(weight) for _ in works]
+    bounds, exact = FinishBounds(weight, len(works)), [WorkerBacklog(weight) for _ in works]
     for worker, of in enumerate(works):
         for number, (client, under_way) in enumerate(of.items()):
-            bounds.set(worker, client, under_way + 5)
-            bounds.set(worker, client, under_way)
-            exact[worker].add(number, client, under_way)
+            bounds.set_work(worker, client, under_way + 5)
+            bounds.set_work(worker, client, under_way)
+            exact[worker].add_work(number, client, under_way)
     for client in CLIENTS[:3]:
-        found = bounds.finish(client, work * np.ones(len(works)))
+        found = bounds.lower_bounds(client, work * np.ones(len(works)))
         for worker, backlog in enumerate(exact):
-            finish = backlog.finish(client, work)
+            finish = backlog.finish_of_more(client, work)
             assert found[worker] <= finish
             if LEVELS[1] < (backlog.work(client) + work) / weight(client) < LEVELS[-1]:
                 assert found[worker] >= 0.97 * finish - len(works[worker])
@@ -160,19 +158,21 @@ def test_bounds_are_below_the_true_value_and_close_to_it(works, weights, work):
 
 def test_past_requests_leave_no_state_behind():
     bounds, weights = FinishBounds(lambda client: weights[client], 2), {"a": 0.3, "b": 2.0}
-    bounds.set(1, "a", 777)
+    bounds.set_work(1, "a", 777)
     weights["a"] = 5.0
-    bounds.set(1, "b", 12)
+    bounds.set_work(1, "b", 12)
     for client in "ab":
-        bounds.set(1, client, 0)
+        bounds.set_work(1, client, 0)
     assert not bounds._got.any()
 
 
 def test_only_few_of_many_workers_are_checked(monkeypatch):
     """Every worker holds the shared prefix, so any of 200 workers could be the best."""
     looked = []
-    finish = Backlog.finish
-    monkeypatch.setattr(Backlog, "finish", lambda *told: looked.append(told) or finish(*told))
+    finish = WorkerBacklog.finish_of_more
+    monkeypatch.setattr(
+        WorkerBacklog, "finish_of_more", lambda *told: looked.append(told) or finish(*told)
+    )
     router, rng = FairFinish(FairFinish.Params(), 200), Random(0)
     router.prepare(Setup())
     for number in range(2000):

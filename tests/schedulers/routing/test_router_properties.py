@@ -99,7 +99,7 @@ def test_after_all_requests_end_nothing_is_in_flight(name, events):
     story.play(events)
     story.play([("end", 0, 3)] * len(story.flights))
     fleet = story.router._fleet
-    assert [fleet.in_flight(worker) for worker in fleet.workers] == [0] * len(story.up)
+    assert [fleet.unfinished_at(worker) for worker in fleet.workers] == [0] * len(story.up)
 
 
 def spread(name: str, clients: str, count: int = 60) -> list[int]:

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.schedulers.routing.baselines import LeastLoaded
 from fairbench.schedulers.routing.d2lpm import D2LPM
-from fairbench.schedulers.routing.least_loaded import LeastLoaded
-from fairbench.schedulers.worker_sets import as_bits, members
+from fairbench.schedulers.routing.fleet import as_bits, members
 from fairbench_studies.preble.memserve import MemServe
 from tests.schedulers.routing.router_helpers import answer, request
 from tests.strategies import examples
@@ -16,7 +16,7 @@ WORKERS = 5
 def go_over(router, candidates):
     """Return the least loaded worker of a set, by the number of requests in flight at each."""
     fleet = router._fleet
-    return fleet.cheapest({w: fleet.in_flight(w) for w in fleet.workers if candidates >> w & 1})
+    return fleet.cheapest({w: fleet.unfinished_at(w) for w in fleet.workers if candidates >> w & 1})
 
 
 class ScanningLeastLoaded(LeastLoaded):

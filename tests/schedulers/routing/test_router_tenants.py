@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.routing.backlogs import TenantBacklog
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
+from fairbench.schedulers.routing.finishes import TenantBacklog
 from fairbench.schedulers.setup import Setup
 from fairbench.tenants import ROOT, children_of, lineage, with_tenants
 from tests.schedulers.routing.router_helpers import answer, request
@@ -134,14 +134,14 @@ def test_a_backlog_ends_when_it_would_end_under_fluid_sharing_in_the_tree(
     work, weights, client, more
 ):
     backlog = TenantBacklog(lambda node: weights.get(node, 1))
-    backlog.add(99, client, 7)
-    backlog.remove(99)
+    backlog.add_work(99, client, 7)
+    backlog.remove_work(99)
     for number, (name, amount) in enumerate(work.items()):
         if amount:
-            backlog.add(number, name, amount)
+            backlog.add_work(number, name, amount)
     work = {name: Fraction(amount) for name, amount in work.items()}
     expected = fluid({**work, client: work[client] + more}, weights, client)
-    assert backlog.finish(client, more) == pytest.approx(float(expected))
+    assert backlog.finish_of_more(client, more) == pytest.approx(float(expected))
 
 
 def test_five_ids_delay_others_no_more_than_one():
@@ -149,9 +149,9 @@ def test_five_ids_delay_others_no_more_than_one():
     for ids in (1, 5):
         backlog = TenantBacklog(lambda node: 1)
         for number in range(ids):
-            backlog.add(number, f"mal/{number}", 100)
-        assert backlog.finish("ann", 10) == 20
-        assert backlog.finish("mal/0", 10) == 110 + 100 * (ids - 1)
+            backlog.add_work(number, f"mal/{number}", 100)
+        assert backlog.finish_of_more("ann", 10) == 20
+        assert backlog.finish_of_more("mal/0", 10) == 110 + 100 * (ids - 1)
 
 
 def test_fair_finish_without_tenants_equals_the_form_without_a_tree():

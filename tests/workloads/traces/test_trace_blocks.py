@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.workloads.traces.programs import prompt_of_row, runs_of
-from fairbench.workloads.traces.rows import Row
-from fairbench.workloads.traces.table import TableBuilder
+from fairbench.workloads.traces.table import TableBuilder, TraceRow
 
 SIZE = 4
 
@@ -13,7 +12,7 @@ SIZE = 4
 def table_of(prompts):
     builder = TableBuilder("x")
     for number, (blocks, tokens) in enumerate(prompts):
-        builder.add(Row(number, "a", tokens, 1, blocks=blocks, block_size=SIZE))
+        builder.add(TraceRow(number, "a", tokens, 1, blocks=blocks, block_size=SIZE))
     return builder.table()
 
 

@@ -9,21 +9,30 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
-from fairbench.workloads.inherit import SPECS
-from fairbench.workloads.traces import write
-from fairbench.workloads.traces.change import COMBINED, anonymized, combined, cut, scaled
-from fairbench.workloads.traces.facts import shared
+from fairbench.workloads.model import SPECS
+from fairbench.workloads.traces import change
+from fairbench.workloads.traces.change import (
+    COMBINED,
+    TraceLine,
+    anonymized,
+    combined,
+    cut_trace,
+    lines_of,
+    scaled,
+    spread_out,
+    trace_schema,
+    write_trace,
+)
+from fairbench.workloads.traces.facts import shared_prefixes
 from fairbench.workloads.traces.read import TraceParams, read_trace
-from fairbench.workloads.traces.rows import Row
-from fairbench.workloads.traces.table import COUNTS, TableBuilder
-from fairbench.workloads.traces.write import TraceLine, lines_of, trace_schema, write_trace
+from fairbench.workloads.traces.table import COUNTS, TableBuilder, TraceRow
 
 ROWS = [
-    Row(10**9, "alice", 100, 10, max_tokens=50, blocks=(1, 2), block_size=16),
-    Row(2 * 10**9, "bob", 200, 20, session="chat", end_ns=3 * 10**9),
-    Row(4 * 10**9, "bob", 300, 30, session="chat"),
-    Row(5 * 10**9, "alice", 60, 6, blocks=(1, 7, 2), block_size=16),
-    Row(5 * 10**9, "carol", 9, 1),
+    TraceRow(10**9, "alice", 100, 10, max_tokens=50, blocks=(1, 2), block_size=16),
+    TraceRow(2 * 10**9, "bob", 200, 20, session="chat", end_ns=3 * 10**9),
+    TraceRow(4 * 10**9, "bob", 300, 30, session="chat"),
+    TraceRow(5 * 10**9, "alice", 60, 6, blocks=(1, 7, 2), block_size=16),
+    TraceRow(5 * 10**9, "carol", 9, 1),
 ]
 
 
@@ -51,7 +60,9 @@ def columns_of(table):
 
 def test_a_mix_of_two_traces_is_marked_wherever_it_is_played(table, tmp_path):
     """The arrivals and clients come from the first trace, the contents from the second."""
-    senders = table_of([Row(n * 10**9, f"tenant-{n % 2}", 1, 1, session="s") for n in range(4)])
+    senders = table_of(
+        [TraceRow(n * 10**9, f"tenant-{n % 2}", 1, 1, session="s") for n in range(4)]
+    )
     both = combined(senders, table)
     assert both.clients == ("tenant-0", "tenant-1")
     assert both.client.tolist() == [0, 1, 0, 1]
@@ -84,7 +95,7 @@ def test_an_interrupted_or_failed_writer_leaves_no_file(table, tmp_path, monkeyp
         yield from [{"time": 0.0}] * lines
         raise error
 
-    monkeypatch.setattr(write, "lines_of", until_the_end)
+    monkeypatch.setattr(change, "lines_of", until_the_end)
     with pytest.raises((KeyboardInterrupt, UsageError)):
         write_trace(table, tmp_path / "written.jsonl")
     assert list(tmp_path.iterdir()) == []
@@ -97,7 +108,7 @@ def test_an_interrupted_command_leaves_no_file(tmp_path, monkeypatch):
     def terminated(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(write, "lines_of", terminated)
+    monkeypatch.setattr(change, "lines_of", terminated)
     words = ["trace", "cut", str(log), "--to", "9", "--output-file", str(tmp_path / "cut.jsonl")]
     assert CliRunner().invoke(app, words).exit_code == 130
     assert list(tmp_path.iterdir()) == [log]
@@ -131,19 +142,19 @@ def test_every_line_follows_the_published_schema(table, tmp_path):
     ],
 )
 def test_a_part_has_exactly_the_requests_of_its_time(table, flags, rows):
-    part = cut(table, **flags)
+    part = cut_trace(table, **flags)
     assert columns_of(part) == columns_of(table_of([ROWS[row] for row in rows]))
 
 
 def test_an_impossible_cut_is_refused(table):
     with pytest.raises(UsageError, match="Did you mean 'alice'"):
-        cut(table, clients=["alise"])
+        cut_trace(table, clients=["alise"])
     with pytest.raises(
         UsageError, match="the chosen part of the trace has no requests; choose a larger part"
     ):
-        cut(table, start_s=99.0)
+        cut_trace(table, start_s=99.0)
     with pytest.raises(UsageError, match=r"^--to 3: must be above --from 5$"):
-        cut(table, start_s=5.0, end_s=3.0)
+        cut_trace(table, start_s=5.0, end_s=3.0)
     for rate in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(UsageError, match=r"--rate .*: must be above 0"):
             scaled(table, rate)
@@ -155,17 +166,24 @@ def test_twice_the_rate_gives_half_the_times(table):
     assert twice.end_s.tolist()[1] == 1.0
 
 
+def test_requests_of_one_time_are_spread_out_with_their_ends():
+    rows = [TraceRow(0, "ann", 9, 1, end_ns=3 * 10**9)] * 2 + [TraceRow(2 * 10**9, "ann", 9, 1)]
+    spread = spread_out(table_of(rows))
+    assert spread.arrival_s.tolist() == [0, 1, 2]
+    assert spread.end_s.tolist()[:2] == [3, 4]
+
+
 blocks = st.lists(st.integers(0, 5), max_size=5, unique=True)
 
 
 @given(st.lists(st.tuples(blocks, st.integers(1, 80)), min_size=1, max_size=6))
 def test_without_names_prompts_share_as_much(found):
     table = table_of(
-        Row(at, f"client {at % 2}", tokens, 1, blocks=ids, block_size=16)
+        TraceRow(at, f"client {at % 2}", tokens, 1, blocks=ids, block_size=16)
         for at, (ids, tokens) in enumerate(found)
     )
     hidden = anonymized(table, b"key")
-    assert shared(hidden) == shared(table)
+    assert shared_prefixes(hidden) == shared_prefixes(table)
     ids = dict(zip(table.blocks.tolist(), hidden.blocks.tolist(), strict=True))
     assert len(set(ids.values())) == len(ids)
 

@@ -17,7 +17,7 @@ from fairbench.files.times import nanoseconds
 from fairbench.records.requests import read_requests
 from fairbench.workloads.trace_workload import plain_names, trace_manifest, trace_workload
 from fairbench.workloads.traces import read as read_module
-from fairbench.workloads.traces.facts import facts_of_table, shared
+from fairbench.workloads.traces.facts import facts_of_table, shared_prefixes
 from fairbench.workloads.traces.read import TraceParams, read_trace
 
 DAYS = ("9999-12-31", "0001-01-01", "2250-01-01", "1700-01-01")
@@ -151,7 +151,7 @@ def test_synthetic_parts_stay_marked_when_written(tmp_path):
 def test_equal_texts_are_fully_shared_at_any_stated_length(read, tokens):
     text = "In the beginning was a prompt of some length, and it went on. " * 20
     log = [{"t": at, "prompt": text, "isl": tokens, "osl": 1} for at in range(10)]
-    assert shared(read(log).table())["infinite_hit_rate"] == 0.9
+    assert shared_prefixes(read(log).table())["infinite_hit_rate"] == 0.9
     log.append({"t": 10, "prompt": text[:-1] + "!", "isl": tokens, "osl": 1})
     table = read(log).table()
     first, size = table.first_block.tolist(), table.block_size.tolist()[0]

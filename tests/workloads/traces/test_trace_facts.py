@@ -9,9 +9,8 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.figures.trace import BINS, SHOWN, rates
-from fairbench.workloads.traces.facts import facts_of_table, shared
-from fairbench.workloads.traces.rows import Row
-from fairbench.workloads.traces.table import TableBuilder
+from fairbench.workloads.traces.facts import facts_of_table, shared_prefixes
+from fairbench.workloads.traces.table import TableBuilder, TraceRow
 
 SIZE = 4
 
@@ -24,7 +23,7 @@ def table_of(rows):
 
 
 def row(at_s, client, read, written, **more):
-    return Row(round(at_s * 1e9), client, read, written, **more)
+    return TraceRow(round(at_s * 1e9), client, read, written, **more)
 
 
 def test_the_numbers_of_five_requests_equal_hand_computed_values():
@@ -77,7 +76,7 @@ prompts = st.tuples(st.lists(st.integers(0, 4), max_size=5, unique=True), st.int
 @given(st.lists(prompts, min_size=1, max_size=8))
 def test_sharing_equals_brute_force(found):
     rows = [
-        Row(number, "a", tokens, 1, blocks=blocks, block_size=SIZE)
+        TraceRow(number, "a", tokens, 1, blocks=blocks, block_size=SIZE)
         for number, (blocks, tokens) in enumerate(found)
     ]
     lengths = [
@@ -93,7 +92,7 @@ def test_sharing_equals_brute_force(found):
             earlier = [one for one, _ in found[:number]]
             hits += lengths[number][place] * any(one[: place + 1] == begins for one in earlier)
     total = sum(tokens for _, tokens in found)
-    assert shared(table_of(rows)) == {
+    assert shared_prefixes(table_of(rows)) == {
         "shared_ratio": several / total,
         "infinite_hit_rate": hits / total,
     }
@@ -106,6 +105,14 @@ def test_the_figure_has_every_request_in_a_bin():
     assert list(by_client)[-1] == f"{9 - SHOWN} others"
     total = sum(sum(values) for values in by_client.values()) * ends[0]
     assert total == pytest.approx(len(table))
+
+
+def test_the_clients_with_the_most_requests_have_their_own_lines_in_the_figure():
+    clients = [number for number in range(8) for _ in range(number + 1)]
+    ends, by_client = rates(table_of(row(at, f"c{one}", 5, 1) for at, one in enumerate(clients)))
+    assert list(by_client) == ["c7", "c6", "c5", "c4", "c3", "c2", "2 others"]
+    counts = [round(sum(values) * ends[0]) for values in by_client.values()]
+    assert counts == [8, 7, 6, 5, 4, 3, 3]
 
 
 @pytest.fixture

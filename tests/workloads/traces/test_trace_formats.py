@@ -5,9 +5,9 @@ import json
 import pytest
 
 from fairbench.errors import DataError, UsageError
+from fairbench.workloads.traces import FORMATS
 from fairbench.workloads.traces.programs import prompt_of_row, runs_of
 from fairbench.workloads.traces.read import TraceParams, read_trace
-from fairbench.workloads.traces.rows import FORMATS
 
 
 def lines(*objects):

@@ -41,7 +41,9 @@ def test_a_public_trace_runs(name, form, requests, clients, duration_s):
     path = str(SHARED / "data" / name)
     line = {"trace_line": 1} if form in ONE_OF_SEVERAL else {}
     read = read_trace(TraceParams(path, line=line.get("trace_line", 0)))
-    counts = [read.trace.count(client, np.inf) for client in range(len(read.trace.clients))]
+    counts = [
+        read.trace.count_programs(client, np.inf) for client in range(len(read.trace.clients))
+    ]
     assert (read.format, len(counts)) == (form, clients)
     if not read.trace.pauses:
         assert sum(counts) == requests

@@ -13,7 +13,7 @@ from fairbench.config.resolve import experiment
 from fairbench.errors import DataError, UsageError
 from fairbench.workloads.traces.facts import burstiness
 from fairbench.workloads.traces.read import TraceParams, read_trace
-from fairbench.workloads.traces.renewal import Window, times_in, weibull_shape
+from fairbench.workloads.traces.servegen import RenewalWindow, times_in, weibull_shape
 
 LENS = {"input_tokens": [[100, 200], [0.25, 0.75]], "output_tokens": [[7], [1.0]]}
 LATER = {"input_tokens": [[50], [1]], "output_tokens": [[8], [1]]}
@@ -43,7 +43,7 @@ def test_windows_have_exactly_their_requests_and_lengths(path):
     assert read.unit == "s"
     assert (trace.span_s, trace.drawn) == (1800.0, True)
     found = list(trace.programs(0, random.Random(1), 1.0))
-    assert [trace.count(0, at) for at in (0, 600, 900, 1e9)] == [0, 60, 120, 180]
+    assert [trace.count_programs(0, at) for at in (0, 600, 900, 1e9)] == [0, 60, 120, 180]
     assert Counter(at_s < 600 for at_s, _ in found) == {True: 60, False: 120}
     assert [at_s for at_s, _ in found] == sorted(at_s for at_s, _ in found)
     lengths = Counter((item.calls[0].prompt[0].length, at_s < 600) for at_s, item in found)
@@ -82,7 +82,7 @@ def test_gaps_are_equal_if_nothing_varies(path):
 @pytest.mark.parametrize("law", ["Gamma", "Weibull"])
 @pytest.mark.parametrize("cv", [0.3, 1.0, 2.5])
 def test_gaps_vary_as_much_as_measured(law, cv):
-    window = Window(0.0, 1.0, 40_000, cv, law)
+    window = RenewalWindow(0.0, 1.0, 40_000, cv, law)
     times = times_in(window, random.Random(7))
     assert len(times) == 40_000
     assert 0 <= times[0] <= times[-1] <= 1

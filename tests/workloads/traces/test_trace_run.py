@@ -151,6 +151,17 @@ def test_made_up_clients_are_labelled_in_every_output(trace, tmp_path):
     assert clients == {"synthetic-1", "synthetic-2"}
 
 
+@pytest.mark.parametrize("speed", [0.5, 1.0, 2.0, 4.0])
+def test_the_expected_programs_are_those_that_arrive_by_then(tmp_path, speed):
+    path = tmp_path / "steady.csv"
+    path.write_text("t,isl,osl\n" + "".join(f"{n},1,1\n" for n in range(20)), encoding="utf-8")
+    (plan,) = experiment({"trace": str(path), "time_scale": speed}, {}).client_plans()
+    times = [at_s for at_s, _ in plan.arrivals.arrivals(None)]
+    assert times == [n / speed for n in range(20)]
+    for before_s in (0.0, 1.1, 5.0, 1e9):
+        assert plan.arrivals.expected_programs(before_s) == sum(at_s < before_s for at_s in times)
+
+
 def test_made_up_clients_follow_zipfs_law(tmp_path):
     path = tmp_path / "many.csv"
     path.write_text("t,isl,osl\n" + "".join(f"{n},1,1\n" for n in range(20_000)), encoding="utf-8")
@@ -171,7 +182,7 @@ def test_the_stored_experiment_plays_the_same_file_and_no_other(trace, tmp_path)
     trace.unlink()  # a run that has read its trace can end without it
     assert repr(simulate(spec).summary) == repr(stored.summary)
     trace.write_text(CSV.replace("bob", "eve"), encoding="utf-8")
-    read._meant.cache_clear()
+    read._read_pinned.cache_clear()
     with pytest.raises(DataError, match="the file has changed since the experiment was stored"):
         simulate(spec)
 

@@ -9,12 +9,12 @@ import pytest
 from fairbench.errors import DataError, UsageError
 from fairbench.streams import stream
 from fairbench.workloads.traffic import traffic_kind
-from fairbench.workloads.traffic.azure import trace_gaps
-from fairbench.workloads.traffic.source import Load
+from fairbench.workloads.traffic.recorded import trace_gaps
+from fairbench.workloads.traffic.source import TrafficLoad
 from tests.workloads.workload_fakes import shared_data
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-LOAD = Load(0, 2.0, 1.0, None, 1e9)
+LOAD = TrafficLoad(0, 2.0, 1.0, None, 1e9)
 
 
 def trace(tmp_path, *seconds, name="trace.csv"):

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.streams import stream
-from fairbench.workloads.traffic.gamma import GammaArrivals, Rate, gamma_gaps, stretched
+from fairbench.workloads.traffic.source import GammaArrivals, Rate, arrival_times, gamma_gaps
 
 
 def take(count, rates, burstiness=1.0, seed=0):
-    return list(islice(stretched(gamma_gaps(stream(seed, "test"), burstiness), rates), count))
+    return list(islice(arrival_times(gamma_gaps(stream(seed, "test"), burstiness), rates), count))
 
 
 @pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
@@ -45,7 +45,7 @@ def test_a_gap_across_a_change_equals_a_hand_computation():
             assert (alpha, beta) == (3.0, 1 / 3.0)
             return 6.0
 
-    assert next(stretched(gamma_gaps(Six(), 3.0), (Rate(0.0, 2.0), Rate(2.0, 0.5)))) == 6.0
+    assert next(arrival_times(gamma_gaps(Six(), 3.0), (Rate(0.0, 2.0), Rate(2.0, 0.5)))) == 6.0
 
 
 @given(

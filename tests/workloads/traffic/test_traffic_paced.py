@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from fairbench.errors import UsageError
 from fairbench.streams import stream
 from fairbench.workloads.traffic import KINDS, traffic_kind
-from fairbench.workloads.traffic.paced import PacedArrivals, Phase
-from fairbench.workloads.traffic.source import Load
+from fairbench.workloads.traffic.planned import PacedArrivals, Phase
+from fairbench.workloads.traffic.source import TrafficLoad
 from tests.strategies import examples
 
-LOAD = Load(0, 2.0, 1.0, None, 100.0)
+LOAD = TrafficLoad(0, 2.0, 1.0, None, 100.0)
 PHASES = [
     {"for_s": 10.0, "multiple": 1.0, "on_s": 2.0, "off_s": 3.0},
     {"for_s": 10.0, "multiple": 0.0},
@@ -155,7 +155,7 @@ RANDOM = {kind: params | {"gaps": "gamma"} for kind, params in PARAMS.items() if
 @pytest.mark.parametrize("kind", RANDOM)
 @pytest.mark.parametrize("burstiness", [0.5, 4.0])
 def test_random_gaps_keep_the_rates_on_average(kind, burstiness):
-    drawn = traffic_kind(kind, RANDOM[kind]).usual(Load(0, 20.0, burstiness, None, 100.0))
+    drawn = traffic_kind(kind, RANDOM[kind]).usual(TrafficLoad(0, 20.0, burstiness, None, 100.0))
     even = replace(drawn, burstiness=None)
     assert drawn.expected_programs() == even.expected_programs()
     # Each fifth of the run has the same number, within the limits of this burstiness.
@@ -168,14 +168,14 @@ def test_random_gaps_keep_the_rates_on_average(kind, burstiness):
 
 @pytest.mark.parametrize("burstiness", [0.5, 4.0])
 def test_random_gaps_have_the_requested_burstiness(burstiness):
-    load = Load(0, 20.0, burstiness, None, 500.0)
+    load = TrafficLoad(0, 20.0, burstiness, None, 500.0)
     found = times(traffic_kind("phases", {"phases": [PHASES[-1]], "gaps": "gamma"}).usual(load))
     gaps = [b - a for a, b in pairwise(found)]
     assert pstdev(gaps) / fmean(gaps) == pytest.approx(burstiness**-0.5, rel=0.06)
 
 
 def test_gamma_in_one_phase_is_gamma():
-    load = Load(0, 3.0, 0.5, None, 50.0)
+    load = TrafficLoad(0, 3.0, 0.5, None, 50.0)
     one = traffic_kind("phases", {"phases": [PHASES[-1]], "gaps": "gamma"}).usual(load)
     assert times(one) == pytest.approx(times(traffic_kind("gamma", {}).usual(load)))
 
@@ -183,7 +183,7 @@ def test_gamma_in_one_phase_is_gamma():
 @given(st.floats(0, 1), st.floats(1, 1e5), st.floats(0, 1e5), st.integers(1, 4))
 def test_a_day_has_the_requested_mean_rate(swing, period_s, peak_s, days):
     params = {"swing": swing, "period_s": period_s, "peak_s": peak_s}
-    load = Load(0, 1.7, 1.0, None, days * period_s)
+    load = TrafficLoad(0, 1.7, 1.0, None, days * period_s)
     source = traffic_kind("diurnal", params).usual(load)
     assert source.expected_programs() == pytest.approx(1.7 * days * period_s)
 

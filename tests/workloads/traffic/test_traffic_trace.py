@@ -10,7 +10,7 @@ from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
 from fairbench.sim.run import simulate
 from fairbench.workloads.traffic import traffic_kind
-from fairbench.workloads.traffic.source import Load
+from fairbench.workloads.traffic.source import TrafficLoad
 
 RECORDS = [
     {"t": 0.0, "client": 4, "prompt_len": 10, "output_len": 5},
@@ -35,7 +35,7 @@ def trace(tmp_path, monkeypatch):
 
 
 def sent(kind, client, **load):
-    given = Load(client, 1.0, 1.0, None, inf)._replace(**load)
+    given = TrafficLoad(client, 1.0, 1.0, None, inf)._replace(**load)
     arrivals = kind.usual(given).arrivals(None)
     return [(at_s, item.text_tokens, item.exchanges) for at_s, item in arrivals]
 
@@ -52,7 +52,7 @@ def test_the_rate_is_the_speed_and_counts_and_ends_hold(trace):
     assert [at_s for at_s, *_ in sent(kind, 1, programs_per_s=2.0)] == [0.0, 0.75, 1.5]
     assert [at_s for at_s, *_ in sent(kind, 1, num_programs=2)] == [0.0, 1.5]
     assert [at_s for at_s, *_ in sent(kind, 1, until_s=3.0)] == [0.0, 1.5]
-    source = kind.usual(Load(1, 1.0, 1.0, None, inf))
+    source = kind.usual(TrafficLoad(1, 1.0, 1.0, None, inf))
     assert source.timed
     assert (source.expected_programs(), source.last_arrival_s(None)) == (3, 3.0)
 
@@ -108,7 +108,7 @@ def test_settings_impossible_for_a_trace_are_refused(trace):
         UsageError,
         match="misbehaving: not supported for a trace, which sets the arrival times of all clients",
     ):
-        kind.misbehaving(Load(0, 1.0, 1.0, None, inf), 2.0, None)
+        kind.misbehaving(TrafficLoad(0, 1.0, 1.0, None, inf), 2.0, None)
     with pytest.raises(UsageError, match="burstiness = 2"):
         sent(kind, 0, burstiness=2.0)
     with pytest.raises(UsageError, match="request_rate = inf"):

@@ -1,1 +1,1 @@
-"""Figures and tables of your own comparison or sweep."""
+"""Figures and tables of a user's comparison or sweep."""

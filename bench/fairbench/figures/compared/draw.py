@@ -1,4 +1,4 @@
-"""Pictures of compared schedulers: bars, a trade-off, distributions, and lines over an axis."""
+"""Figures of compared schedulers: bars, trade-off, distributions, and lines over an axis."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.censored_latency import Sample, pooled, samples
 from fairbench.metrics.records import Floats, Window
 from fairbench.report.comparison_table import tail_of
-from fairbench.results.comparison import ComparedRun, SchedulerResults, by_place
-from fairbench.results.header import bases
+from fairbench.results.comparison import ComparedRun, SchedulerResults, by_place, seed_text
 from fairbench.results.intervals import METHOD
-from fairbench.results.pair_comparison import seed_text
-from fairbench.results.run_facts import stored_facts
-from fairbench.results.run_tables import read_tables
-from fairbench.results.sweep_axes import Axis, Line, axes_of
+from fairbench.results.run_facts import read_tables, stored_facts
+from fairbench.results.summary import bases
+from fairbench.results.sweeps import SweepAxis, SweepLine, axes_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,14 +24,14 @@ if TYPE_CHECKING:
 
 SERVICE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
 WIDTH_IN, ROW_IN, BAR_IN = 8.0, 2.6, 0.28
-COLUMNS = 3  # panels in a row
+COLUMNS = 3  # number of panels in a row
 LATENCY = {"ttft": "time to the first token, s", "program": "latency of a program, s"}
 
 Cells = Sequence[SchedulerResults]
 
 
 def bars(cells: Cells) -> Figure:
-    """Draw throughput, fairness and latency as bars with 95% intervals, a row per configuration."""
+    """Draw throughput, fairness and latency as bars with 95% intervals, by configuration."""
     metrics = bar_metrics(cells)
     places, styles = by_place(cells), _styles(cells)
     longest = max(map(len, places.values()))
@@ -55,9 +53,9 @@ def bars(cells: Cells) -> Figure:
 
 
 def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
-    """Return the drawn metrics by key: label, and factor to the label's unit.
+    """Return the drawn metrics by key, each with its label and the factor to the label's unit.
 
-    Metrics without a value in any cell are left out, such as shares below saturation.
+    Metrics without a value in all cells, such as shares below saturation, are left out.
     """
     tail = tail_key(cells)
     metrics = {
@@ -99,7 +97,7 @@ def tradeoff(cells: Cells) -> Figure:
 def cdfs(cells: Cells) -> Figure:
     """Draw the latency distribution of the well-behaved clients over all seeds.
 
-    The curve stays below 100% by the requests that never finished or were refused.
+    Requests that never finished or were refused count, so the curve may end below 100%.
     """
 
     def one(axis: Axes, here: Cells, styles: Mapping[str, SeriesStyle]) -> None:
@@ -125,7 +123,7 @@ def tail_key(cells: Cells) -> str:
 
 
 def tail_label(tail: str) -> str:
-    """Return the label of the axis of ``tail_key``."""
+    """Return the axis label of the metric ``tail_key``."""
     return f"well-behaved {CATALOGUE[tail].column.split()[0]}, s"
 
 
@@ -135,7 +133,7 @@ def _of_places(
     title: str,
     one: Callable[[Axes, Cells, Mapping[str, SeriesStyle]], None],
 ) -> Figure:
-    """Draw a panel for each configuration, with one legend above all."""
+    """Draw a panel per configuration, with one legend above all panels."""
     places, styles = by_place(cells), _styles(cells)
     columns = min(COLUMNS, len(places))
     rows = -(-len(places) // columns)
@@ -158,7 +156,7 @@ def _styles(cells: Cells) -> Mapping[str, SeriesStyle]:
 
 
 Ends = tuple[float, float, float]
-"""A mean, and the ends of its interval."""
+"""A mean, and the low and high end of its interval."""
 
 
 def arms(found: Sequence[Ends]) -> list[list[float]]:
@@ -167,7 +165,7 @@ def arms(found: Sequence[Ends]) -> list[list[float]]:
 
 
 def interval(cell: SchedulerResults, key: str, unit: float) -> Ends | None:
-    """Return mean and interval of a metric; for one seed or a bound, only the mean."""
+    """Return a metric's mean and interval ends; without an interval, both ends are the mean."""
     found: Any = cell.combined.get(key)
     if found is None:
         return None
@@ -184,10 +182,10 @@ def provenance_of(cells: Cells) -> str:
 
 
 def distribution(cell: SchedulerResults) -> tuple[Floats, Floats] | None:
-    """Return ascending latencies in seconds, and the percentage that is at most as long.
+    """Return ascending latencies (seconds), each with the percentage of latencies up to this value.
 
-    The result is None if no run is stored on disk, or no request finished. The total includes
-    unknown latencies, so that the last percentage is below 100 if there are any.
+    The result is None if no run is stored on disk, or no request finished. Percentages are of all
+    requests with known and unknown latencies, so the last percentage may be below 100.
     """
     found = [sample for run in cell.runs if run.run.path.is_dir() for sample in _well_behaved(run)]
     if not found or not sum(len(one.known_s) for one in found):
@@ -208,14 +206,14 @@ def _well_behaved(run: ComparedRun) -> list[Sample]:
 
 
 PARAMETER_ROW_IN = 2.4
-SHIFT_PT = 2.5  # horizontal distance of the marks of two lines at one value
+SHIFT_PT = 2.5  # horizontal shift, in points, between the marks of two lines at the same x
 
 
 def against_parameter(cells: Cells) -> Figure:
     """Draw throughput, fairness and latency as lines over each swept axis, with 95% intervals.
 
-    Axes are parameters, loads and replicas. There is a row of panels for each axis and
-    configuration.
+    An axis is a parameter, a load or the number of replicas. The figure has a row of panels per
+    axis and configuration.
     """
     rows = [(axis, place, lines) for axis in axes_of(cells) for place, lines in axis.places.items()]
     names = dict.fromkeys(line.scheduler for _, _, lines in rows for line in lines)
@@ -235,12 +233,12 @@ def against_parameter(cells: Cells) -> Figure:
 def _draw_lines(
     figure: Figure,
     panel: Axes,
-    lines: Sequence[Line],
+    lines: Sequence[SweepLine],
     styles: Mapping[str, SeriesStyle],
     key: str,
     unit: float,
 ) -> None:
-    """Draw a metric of each line; lines are shifted a little, so that intervals stay visible."""
+    """Draw a metric of each line, shifted horizontally so that intervals do not overlap."""
     from matplotlib.transforms import offset_copy
 
     for number, line in enumerate(lines):
@@ -254,14 +252,14 @@ def _draw_lines(
             elinewidth=0.8, capsize=1.5,
             transform=offset_copy(panel.transData, figure, shift_pt, units="points"),
         )  # fmt: skip
-        # Shifted marks do not count for the limits of a panel.
+        # The shifts of marks do not change the limits of a panel.
         panel.update_datalim([point for x, (*_, high) in known for point in ((x, 0), (x, high))])
     panel.autoscale_view()
     panel.set_ylim(0, None)
 
 
-def _set_ticks(panel: Axes, axis: Axis) -> None:
-    """Make a wide x axis logarithmic; mark the values themselves if there is room."""
+def _set_ticks(panel: Axes, axis: SweepAxis) -> None:
+    """Make a wide x axis logarithmic; place ticks at the values if there is room."""
     if axis.is_log:
         log_x(panel)
     if axis.ticks:
@@ -269,6 +267,6 @@ def _set_ticks(panel: Axes, axis: Axis) -> None:
 
 
 def _fullest(grid: Iterable[Iterable[Axes]]) -> Axes:
-    """Return the panel with the most entries of a legend."""
+    """Return the panel with the most legend entries."""
     panels = (panel for row in grid for panel in row)
     return max(panels, key=lambda panel: len(panel.get_legend_handles_labels()[1]))

@@ -1,4 +1,4 @@
-"""A LaTeX table of compared schedulers that fits into a column of a paper with two columns."""
+"""A LaTeX table of compared schedulers that fits into one column of a two-column paper."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fairbench.report.comparison_table import (
 from fairbench.results.comparison import SchedulerResults, by_place
 
 RATE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
-COLUMN_PT = 229.0  # width of a column of a paper with two columns, that of article
-GAP_PT = 6.0  # space between two columns of the table: twice tabcolsep
-EM_PT, SMALL_EM_PT = 8.5, 8.0  # em of footnotesize (means) and of scriptsize (intervals)
-# largest widths of letters in Computer Modern, in em
+COLUMN_PT = 229.0  # width of a column of LaTeX's class article with two columns
+GAP_PT = 6.0  # space between two columns of the table: twice LaTeX's tabcolsep
+EM_PT, SMALL_EM_PT = 8.5, 8.0  # em in points of footnotesize (means) and scriptsize (intervals)
+# upper bounds of letter widths in Computer Modern, in em
 NARROW, WIDE, CAPITAL, DIGIT, OTHER = 0.28, 0.84, 0.79, 0.5, 0.56
 SPECIAL = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -39,8 +39,8 @@ Cells = Sequence[SchedulerResults]
 def latex_table(cells: Cells, keys: Sequence[str] = ()) -> str:
     """Return a ``tabular`` of metrics, with 95% intervals below the means.
 
-    Without ``keys``, the table has as many metrics of the comparison as fit into a column. Raises
-    UsageError for an unknown metric, or for a metric without a value.
+    Without ``keys``, the table has as many metrics of the comparison as fit into the column. Raises
+    UsageError for an unknown metric, and for a metric without a value.
     """
     columns = table_columns(cells, keys)
     lines = [
@@ -57,7 +57,7 @@ def latex_table(cells: Cells, keys: Sequence[str] = ()) -> str:
         limited = r" $\sim$" if any_limited(here) else ""
         named = f"{escaped(place)}{limited}"
         lines += [r"\midrule", rf"\multicolumn{{{len(columns) + 1}}}{{@{{}}l@{{}}}}{{{named}}} \\"]
-        lines += [line for cell in here for line in _rows(cell, columns)]
+        lines += [line for cell in here for line in _latex_rows(cell, columns)]
     lines += [r"\bottomrule", r"\end{tabular}}"]
     if any_limited(cells):
         lines.append(f"% sim: {DEMAND_LIMITED.removeprefix('~ ')}")
@@ -67,7 +67,7 @@ def latex_table(cells: Cells, keys: Sequence[str] = ()) -> str:
 
 
 def table_columns(cells: Cells, keys: Sequence[str]) -> list[Column]:
-    """Return the columns of some metrics, or without ``keys`` those that fit into a column."""
+    """Return the table columns of the metrics ``keys``; by default, of the metrics that fit."""
     known = {key for cell in cells for key, one in cell.combined.items() if one is not None}
     if keys:
         chosen = [known_key(key) for key in keys]
@@ -122,8 +122,8 @@ def _heading(column: Column) -> str:
     return rf"\shortstack[r]{{{lines}}}"
 
 
-def _rows(cell: SchedulerResults, columns: Sequence[Column]) -> Iterator[str]:
-    """Yield the row of means, and below it the row of intervals if there are any."""
+def _latex_rows(cell: SchedulerResults, columns: Sequence[Column]) -> Iterator[str]:
+    """Yield a scheduler's row of means, and a row of intervals if there are several seeds."""
     found = [shown(cell.combined.get(one.key), one, _seeds(cell)) for one in columns]
     yield rf"{' & '.join([escaped(cell.scheduler), *(escaped(one.text) for one in found)])} \\"
     if any(one.ends for one in found):
@@ -136,7 +136,7 @@ def _seeds(cell: SchedulerResults) -> int:
 
 
 def _dashed(ends: str) -> str:
-    """Return the ends of an interval with a dash of LaTeX between them."""
+    """Return the ends of an interval, joined by LaTeX's en dash."""
     return ends.replace("-", "--")
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a directory of runs, or of cells in memory, as files or figures."""
+"""Figures of a directory of runs, or of cells in memory, as files or matplotlib figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench.figures.compared.draw import (
 )
 from fairbench.figures.style import check_drawable, paper_style, save_in
 from fairbench.results.comparison import SchedulerResults
-from fairbench.results.sweep_axes import axes_of
+from fairbench.results.sweeps import axes_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ KINDS: Mapping[str, Callable[[Sequence[SchedulerResults]], Figure]] = {
 
 
 def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
-    """Return one picture. Raises UsageError for an unknown kind, or without the plot extra."""
+    """Return one figure. Raises UsageError for an unknown kind, or without the plot extra."""
     if kind not in KINDS:
         raise unknown_name("kind of picture", kind, KINDS)
     if kind == "cdf" and not _have_latencies(cells):
@@ -48,7 +48,7 @@ def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
 def write_pictures(
     cells: Sequence[SchedulerResults], output: Path, name: str, formats: Sequence[str]
 ) -> list[Path]:
-    """Write every kind of picture; return the files. Raises UsageError if one cannot be written."""
+    """Write every kind of figure; return the files. Raises UsageError for an unwritable file."""
     check_drawable()
     written: list[Path] = []
     for kind, draw in KINDS.items():

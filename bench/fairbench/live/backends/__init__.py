@@ -1,1 +1,1 @@
-"""Backends that can serve a live run: one file for each kind, and the workers of a run."""
+"""Backends of live runs: a file for each kind of backend, and the workers of a run."""

@@ -1,48 +1,105 @@
-"""The backend interface: what each kind of backend provides before and during a live run."""
+"""The interface of backends: what each kind provides before and during a live run.
+
+The module also holds the names that a driver sends. A client with an owner in ``client_owners`` is
+sent as its path in the tree of tenants, ``owner/client``, as simulated schedulers know the client.
+A header names a client's objective (its latency targets), as in llm-d; the router knows the
+targets.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.backend import BackendConfig
-from fairbench.config.flags.run import READY_S
-from fairbench.live.driver.target import Target
-from fairbench.live.launchers.base import Launcher, LocalLauncher, Wanted
+from fairbench.config.backend import BackendConfig, RealServers
+from fairbench.config.flags import READY_S
+from fairbench.errors import UsageError
+from fairbench.hardware.engine_params import EngineParams
+from fairbench.live.driver.target import DriverTarget
+from fairbench.live.launchers import Launcher, LocalLauncher, Wanted
 from fairbench.live.plugin_config import (
+    LOCAL,
     Evicting,
     PluginConfig,
-    fetch_report,
     plugin_config,
-    require_active,
+    untested_environment,
 )
-from fairbench.live.processes.http import get_json
-from fairbench.live.processes.process import Place
+from fairbench.live.processes.environment import ServerPython
+from fairbench.live.processes.process import ReplicaPlace
 from fairbench.live.processes.servers import Recipe, Server
-from fairbench.live.sent_names import sent_names, sent_weights
-from fairbench.live.server_facts import vocab_size_of
+from fairbench.live.server_facts import fetch_report, get_json, require_active, vocab_size_of
+from fairbench.schedulers.params import own_settings
+from fairbench.tenants import named_below
 from fairbench.workloads.plan import program_stream
+
+
+def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
+    """Return a map from clients to their names in requests, for clients whose names differ."""
+    owners = spec.workload.client_owners or {}
+    clients = spec.workload.name_clients(spec.clients)
+    sent = named_below({client: owners.get(client, "") for client in clients})
+    return {client: name for client, name in sent.items() if name != client}
+
+
+def sent_weights(spec: ExperimentSpec) -> dict[str, float]:
+    """Return the weights of clients and tenants by their names in requests."""
+    names = sent_names(spec)
+    return {names.get(one, one): weight for one, weight in (spec.weights or {}).items()}
+
+
+def objectives(spec: ExperimentSpec) -> Mapping[str, str]:
+    """Return a map from clients with latency targets to the names of their objectives."""
+    return {client: name for client, name, _ in _latency_targets(spec)}
+
+
+def time_scale_of(spec: ExperimentSpec) -> float:
+    """Return the number of emulated seconds per real second."""
+    return float(getattr(spec.backend, "time_scale", 1.0))
+
+
+def objective_flags(spec: ExperimentSpec) -> list[str]:
+    """Return the flags of ``fairbench serve`` for the latency objectives, in real seconds.
+
+    Targets that are multiples of the unloaded latency are left out, because the router does not
+    know that latency.
+    """
+    flags, time_scale = [], time_scale_of(spec)
+    for _, name, times_s in _latency_targets(spec):
+        for latency, time_s in times_s.items():
+            flags += ["--goodput", f"{name}.{latency}:{time_s / time_scale * 1000:.12g}ms"]
+    return flags
+
+
+def _latency_targets(spec: ExperimentSpec) -> Iterator[tuple[str, str, Mapping[str, float]]]:
+    for number, plan in enumerate(spec.client_plans()):
+        given = plan.targets.given()
+        times_s = {latency: one.amount for latency, one in given if not one.of_alone}
+        if times_s:
+            yield plan.client, f"client-{number}", times_s
+
 
 C = TypeVar("C", bound=BackendConfig)
 
-FIRST_TOKEN = 16  # lower ids are special tokens in most vocabularies
-LOOKED_AT = 16  # clients whose first program is examined
-COMMON_TOKENS = 32_000  # every common model has these; larger ones have special tokens above
+FIRST_TOKEN = 16  # lower token ids are special tokens in most vocabularies
+LOOKED_AT = 16  # limit on the clients whose first program is examined
+COMMON_TOKENS = 32_000  # each common model has these token ids; higher ids may be special tokens
 
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """The options of a live run that do not affect its records and are stored nowhere.
+    """The options of a live run that neither affect its records nor are stored.
 
-    - ``server_python`` is the Python that has SGLang, or None for the default.
-    - ``headers`` are sent with every request to an endpoint and may hold secrets.
+    - ``server_python`` is the path of the Python that has the engine; None means the default.
+    - ``ready_timeout_s`` is the limit in seconds on the start of servers.
+    - ``headers`` are sent with each request to an endpoint, and may hold secrets.
     - ``launcher`` decides where workers start.
     - ``drivers`` is the number of processes that send the load.
-    - ``driver_launcher`` decides where drivers start, or None for this machine.
+    - ``driver_launcher`` decides where drivers start; None means this machine.
     """
 
     server_python: str | None = None
@@ -55,15 +112,16 @@ class LiveOptions:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The server of a run. Sizes are None if unknown.
+    """A description of the server of a run. Unknown sizes are None.
 
     - ``name`` is the server's name in tables.
-    - ``pool_flag`` is the server's flag that set its KV pool, if it is no flag of ours.
-    - ``timing_profile`` and its grade belong to emulated servers.
-    - ``workers`` is the number of workers for which it counts, or None for the experiment's number.
-    - ``unbounded`` is the reason why no theorem bounds its scheduling, "" if a theorem may apply.
-    - ``hosts`` are the machines of the workers by number, empty if all are on this machine.
-    - ``async_scheduling`` is whether vLLM schedules asynchronously.
+    - ``pool_flag`` is the server's own flag that sets its KV pool, or "".
+    - ``timing_profile`` and ``timing_grade`` describe emulated servers.
+    - ``workers`` is the number of workers in the metrics; None means the number in the experiment.
+    - ``unbounded`` is the reason why no theorem bounds the service gap; "" if a theorem may apply.
+    - ``hosts`` are the machines of the workers, empty if all workers are on this machine.
+    - ``async_scheduling`` is whether the engine schedules a step while the previous step runs.
+      SGLang calls this overlap schedule; vLLM calls this asynchronous scheduling.
     """
 
     backend: str
@@ -82,9 +140,9 @@ class Served:
 
 
 class LiveBackend(ABC, Generic[C]):
-    """A kind of backend for one experiment, whose ``backend`` is ``config``.
+    """A backend for one experiment, whose backend settings are ``config``.
 
-    By default, workers speak SGLang's HTTP and use one of our schedulers.
+    By default, workers have SGLang's HTTP API and run a scheduler of fairbench.
     """
 
     def __init__(self, spec: ExperimentSpec, config: C) -> None:
@@ -93,37 +151,37 @@ class LiveBackend(ABC, Generic[C]):
 
     @property
     def running_at(self) -> str | None:
-        """The URL of a running server; None if workers and a router are started."""
+        """The URL of a running server; None if the run starts workers and a router."""
         return None
 
     @abstractmethod
     def wanted(self, options: LiveOptions) -> Wanted:
-        """Return the workers' requirements; zero replicas if a server runs already.
+        """Return the requirements of the workers; zero replicas if a server runs already.
 
         Raises UsageError for options that no worker supports.
         """
 
-    def recipes(self, places: Sequence[Place]) -> list[Recipe]:
-        """Return how to start the workers, one per place; none if a server runs already."""
+    def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
+        """Return a recipe for the worker at each place; an empty list if a server runs already."""
         return []
 
     @abstractmethod
     def served(self, info: Mapping[str, Any]) -> Served:
-        """Describe the run's server by the first worker's ``/server_info`` ({} without workers)."""
+        """Describe the server by ``info``, the first worker's ``/server_info`` (or {})."""
 
     @abstractmethod
-    def target(self, url: str, options: LiveOptions) -> Target:
-        """Return the target of the driver at ``url``, the router or the server itself."""
+    def target(self, url: str, options: LiveOptions) -> DriverTarget:
+        """Return the driver's target at ``url``, the URL of the router or of the server itself."""
 
     flush_page: ClassVar[str] = "/flush_cache"
-    """The path at which workers empty their caches and start afresh."""
+    """The path at which workers empty their caches and reset their schedulers."""
 
     def info(self, url: str) -> dict[str, Any]:
-        """Return the worker's description of itself. Raises RunFailed if it does not answer."""
+        """Return a worker's description of itself. Raises RunFailed without an answer."""
         return get_json(f"{url}/server_info")
 
     def verify(self, url: str) -> None:
-        """Raise RunFailed unless the worker at the URL schedules as the experiment says."""
+        """Raise RunFailed unless the worker at the URL schedules as the experiment demands."""
         require_active(fetch_report(url), self.plugin)
 
     @property
@@ -135,15 +193,15 @@ class LiveBackend(ABC, Generic[C]):
         )
 
     def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
-        """Return the workers' notes for the reader, by key, at the end of a run."""
+        """Return notes about the workers for the result of the run, by key."""
         return {}
 
     def vocabulary(self) -> range:
-        """Return the token ids from which prompts may be built."""
+        """Return the token ids from which prompts may consist."""
         return vocabulary(self.spec.model)
 
     def needs(self) -> dict[str, Any]:
-        """Return all that the workers depend on; experiments with equal needs can share workers."""
+        """Return all settings on which the workers depend; equal needs allow shared workers."""
         spec = self.spec
         return {
             "backend": self.config,
@@ -158,7 +216,7 @@ class LiveBackend(ABC, Generic[C]):
 
 
 def worker_settings(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the settings of the workers: the engine's and the local scheduler's."""
+    """Return the workers' settings: settings of the engine and of the local scheduler."""
     owners = ("engine.", f"{spec.local}.")
     return {key: value for key, value in spec.settings.items() if key.startswith(owners)}
 
@@ -169,9 +227,9 @@ def vocabulary(model: str) -> range:
 
 
 def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
-    """Return why a KV pool is too small for the workload, "" if it is large enough or unknown.
+    """Return why a KV pool is too small for the workload; "" if it is large enough or unknown.
 
-    A pool is too small if no client's mean first prompt fits into it.
+    A pool is too small if it cannot hold the mean first prompt of any client.
     """
     prompts = []
     for plan in islice(spec.client_plans(), LOOKED_AT):
@@ -186,27 +244,90 @@ def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
 
 
 class WorkerBackend(LiveBackend[C]):
-    """A backend whose workers are started."""
+    """A backend that starts its workers."""
 
     @abstractmethod
-    def recipe(self, number: int, place: Place) -> Recipe:
-        """Return how to start worker ``number`` at a place."""
+    def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
+        """Return the recipe for worker ``number`` at a place."""
 
-    def recipes(self, places: Sequence[Place]) -> list[Recipe]:
+    def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         return [self.recipe(number, place) for number, place in enumerate(places)]
 
 
 def sent_evicting(spec: ExperimentSpec) -> Evicting:
-    """Return the eviction policy and the clients that it tells apart."""
+    """Return the eviction policy and the clients that the policy tells apart."""
     names = sent_names(spec)
     clients = spec.workload.name_clients(spec.clients)
     return Evicting(spec.eviction, tuple(names.get(one, one) for one in clients))
 
 
 def sent_settings(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the settings of the run, with the clients of quotas by the names in requests."""
+    """Return the run's settings, in which quotas name clients as requests do."""
     names, quotas = sent_names(spec), f"{spec.eviction}.percent"
     settings = dict(spec.settings)
     if names and quotas in settings:
         settings[quotas] = {names.get(one, one): of for one, of in settings[quotas].items()}
     return settings
+
+
+POOL = "engine.max_total_tokens"
+
+R = TypeVar("R", bound=RealServers)
+
+
+class RealServerBackend(WorkerBackend[R]):
+    """An engine on GPUs or a CPU, with fairbench's plugin or with the engine's own policy."""
+
+    def target(self, url: str, options: LiveOptions) -> DriverTarget:
+        return DriverTarget(
+            url,
+            api=self.config.api,
+            model=self.spec.model,
+            max_concurrency=self.config.max_concurrency,
+        )
+
+    def _name(self, info: Mapping[str, Any]) -> str:
+        """Return the server's name in tables: release, own policy if any, and model."""
+        config = self.config
+        own = f" with its own {config.schedule_policy}" if config.schedule_policy else ""
+        return f"{config.kind} {info.get('version', '?')}{own}, {self.spec.model}"
+
+    def _plugin(self) -> dict[str, str]:
+        if self.config.schedule_policy is not None:
+            return {LOCAL: ""}  # an empty value overrides the value in this process
+        return self.plugin.environment() | untested_environment()
+
+    def _engine_flags(self, flags: Mapping[str, str]) -> list[str]:
+        """Return the server's flags for settings that differ from the default values."""
+        engine, default = own_settings("engine", self.spec.settings), EngineParams()
+        return [
+            text
+            for name, flag in flags.items()
+            if (value := engine.get(name)) not in (None, getattr(default, name))
+            for text in (flag, str(value))
+        ]
+
+    def _stock(self, python: ServerPython, policy: str) -> ServerPython:
+        """Return the requirements on the Python of servers with the engine's own policy."""
+        return replace(python, plugin="")
+
+    def _wanted(self, python: ServerPython, options: LiveOptions, *, on_cpu: bool) -> Wanted:
+        config, model = self.config, self.spec.model
+        here = isinstance(options.launcher, LocalLauncher)
+        if here and model.startswith(("/", ".")) and not Path(model).exists():
+            raise UsageError(
+                f"model = {model!r}: there is no such folder; give an existing folder, or a "
+                "name on the Hugging Face hub"
+            )
+        given = self.spec.settings.get(POOL)
+        if given and (reason := too_small(self.spec, given)):
+            raise UsageError(f"{POOL} = {given}: {reason}")
+        if config.schedule_policy is not None:
+            python = self._stock(python, config.schedule_policy)
+        return Wanted(
+            self.spec.dp,
+            python,
+            options.server_python,
+            gpus=0 if on_cpu else config.tp,
+            share_gpus=config.share_gpus,
+        )

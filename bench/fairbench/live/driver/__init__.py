@@ -1,1 +1,1 @@
-"""The driver: sends the programs of an experiment to real servers, and records the answers."""
+"""The driver, which sends the programs of an experiment to real servers and records the answers."""

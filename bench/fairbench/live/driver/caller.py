@@ -1,4 +1,4 @@
-"""The caller: sends a request, waits for the end of its answer, and records the result."""
+"""The caller, which sends a request, waits for the end of its answer, and records the result."""
 
 from __future__ import annotations
 
@@ -10,26 +10,32 @@ from itertools import count
 
 from fairbench.core import Prompt, prompt_tokens
 from fairbench.errors import ProgramFailed
-from fairbench.live.driver.clock import RunClock
-from fairbench.live.driver.connection import Connection, Disconnected, Pool
-from fairbench.live.driver.server_apis import Answer, Question, ServerApi
-from fairbench.live.driver.sse_client import Stream
-from fairbench.live.driver.target import Lengths, Target
+from fairbench.live.driver.connection import Connection, Disconnected, Pool, RunClock, Stream
+from fairbench.live.driver.server_apis import ApiCall, ServerApi, StreamedAnswer
+from fairbench.live.driver.target import DriverTarget, Lengths
 from fairbench.live.headers import (
     CLIENT,
     DEPTH,
     OBJECTIVE_ALIASES,
     OUTPUT_TOKENS,
     PROGRAM,
+    REQUEST_ID,
     ROUTING_KEY,
+    tag,
+    worker_in,
 )
 from fairbench.live.records import FINISHED, REFUSED, UNFINISHED, RequestRecord
-from fairbench.live.request_tag import REQUEST_ID, tag, worker_in
+from fairbench.sim.distinct_prefixes import Answers, DistinctPrefixes
+from fairbench.sim.program_runner import output_segment
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """A program's call of the model. ``due_s`` is the time at which the call should be sent."""
+    """A program's call of the model. ``due_s`` is the time at which the call should be sent.
+
+    ``output_tokens`` is the true length of the answer in tokens; ``max_new_tokens`` is its limit.
+    ``name`` is the call's name in its program; ``answers`` are the program's earlier answers.
+    """
 
     program_id: int
     client: str
@@ -38,14 +44,16 @@ class ProgramCall:
     output_tokens: int
     max_new_tokens: int
     due_s: float
+    name: str = ""
+    answers: Answers = field(default_factory=dict)
 
     @property
     def true_tokens(self) -> int:
-        """The number of tokens that the call produces if the server respects the limits."""
+        """The number of output tokens if the server respects the limits of the call."""
         return min(self.output_tokens, self.max_new_tokens)
 
     def limits(self, lengths: Lengths) -> tuple[int, int | None]:
-        """Return the (maximum, minimum) number of tokens to ask the server for."""
+        """Return the maximum and the minimum (or None) number of tokens that the request states."""
         if lengths == "header":
             return self.max_new_tokens, None
         return self.true_tokens, self.true_tokens if lengths == "exact" else None
@@ -53,26 +61,32 @@ class ProgramCall:
 
 @dataclass(slots=True)
 class Attempt:
-    """An attempt: ``max_tokens`` and ``min_tokens`` are sent; the other fields are filled in."""
+    """An attempt to send a call, with its result so far.
+
+    ``max_new_tokens`` and ``min_new_tokens`` are the limits in the request. ``held_s`` is the time
+    in seconds for which the request waited for a free slot. ``submit_s`` is the time at which the
+    request was sent, or None.
+    """
 
     request_id: int
     call: ProgramCall
-    max_tokens: int
-    min_tokens: int | None
+    max_new_tokens: int
+    min_new_tokens: int | None
     stream: Stream
     held_s: float = 0.0
-    sent_s: float | None = None
+    submit_s: float | None = None
     error: str | None = None
+    compulsory_tokens: int | None = None
 
     def record(self, status: str, now_s: float) -> RequestRecord:
-        """Return the record of the attempt, which ended at ``now_s``."""
+        """Return the record of the attempt, which ended at the time ``now_s`` with ``status``."""
         call, stream, answer = self.call, self.stream, self.stream.answer
         first_s, last_s = stream.chunk_s[:1], stream.chunk_s[-1:]
-        if status == FINISHED and not stream.chunk_s:  # an answer without a token
+        if status == FINISHED and not stream.chunk_s:  # the answer has no token
             first_s = last_s = [now_s]
         admitted_s = None
-        if self.sent_s is not None and answer.queue_s is not None:
-            admitted_s = self.sent_s + answer.queue_s
+        if self.submit_s is not None and answer.queue_s is not None:
+            admitted_s = self.submit_s + answer.queue_s
         reported = answer.input_tokens
         return RequestRecord(
             request_id=self.request_id,
@@ -81,7 +95,7 @@ class Attempt:
             depth=call.depth,
             worker=stream.worker if stream.worker >= 0 else worker_in(answer.answer_id),
             arrival_s=call.due_s + self.held_s,
-            sent_s=self.sent_s,
+            submit_s=self.submit_s,
             held_s=self.held_s,
             admitted_s=admitted_s,
             first_token_s=first_s[0] if first_s else None,
@@ -89,39 +103,47 @@ class Attempt:
             input_tokens=prompt_tokens(call.prompt) if reported is None else reported,
             cached_tokens=answer.cached_tokens,
             output_tokens=answer.output_tokens,
-            max_new_tokens=self.max_tokens,
+            max_new_tokens=self.max_new_tokens,
             retractions=answer.retractions,
             status=status,
             error=self.error,
             chunk_s=stream.chunk_s,
             chunk_tokens=stream.chunk_tokens,
-            min_new_tokens=self.min_tokens,
+            min_new_tokens=self.min_new_tokens,
             estimated=answer.estimated and bool(answer.output_tokens),
+            compulsory_tokens=self.compulsory_tokens,
         )
 
 
 @dataclass(eq=False)
 class Caller:
-    """Sends calls to the target. Every call ends as a record that is passed to ``on_record``."""
+    """A sender of calls to the target. For each call, a record is passed to ``on_record``.
 
-    target: Target
+    ``prefixes`` are the prefixes of all answered prompts; None if the driver does not know them.
+    """
+
+    target: DriverTarget
     api: ServerApi
     clock: RunClock
     pool: Pool
     on_record: Callable[[RequestRecord], None]
     ids: Iterator[int] = field(default_factory=count)
+    prefixes: DistinctPrefixes | None = None
 
     def __post_init__(self) -> None:
         self._slots = asyncio.Semaphore(self.target.max_concurrency or sys.maxsize)
 
-    async def call(self, call: ProgramCall, outputs: Mapping[str, bytes]) -> Answer:
-        """Make a call whose prompt may contain ``outputs``.
+    async def send_call(self, call: ProgramCall, outputs: Mapping[str, bytes]) -> StreamedAnswer:
+        """Send a call, and return its answer.
 
-        Raises ProgramFailed if there is no complete answer. The record is written in any case, that
-        of a cancelled call as unfinished.
+        ``outputs`` holds earlier answers that the prompt contains.
+
+        Raises ProgramFailed without a complete answer. A record is written in each case; a
+        cancelled call is recorded as unfinished.
         """
         most, least = call.limits(self.target.lengths)
-        if "min_tokens" in self.target.extra_body:  # the user's value is sent, or none
+        # the body field that the user sets takes precedence
+        if "min_tokens" in self.target.extra_body:
             least = None
         attempt = Attempt(next(self.ids), call, most, least, self._stream())
         try:
@@ -129,19 +151,29 @@ class Caller:
         except Disconnected as error:
             attempt.error = str(error)
         except asyncio.CancelledError:
-            self._record(attempt, UNFINISHED)
+            self._record_end(attempt, UNFINISHED)
             raise
         if attempt.error is not None:
-            self._record(attempt, REFUSED)
+            self._record_end(attempt, REFUSED)
             raise ProgramFailed(f"request {attempt.request_id}: {attempt.error}")
-        self._record(attempt, FINISHED)
-        return attempt.stream.answer
+        answer = attempt.stream.answer
+        if self.prefixes is not None:
+            output = output_segment(call.program_id, call.name, answer.output_tokens)
+            attempt.compulsory_tokens = self.prefixes.add(call.prompt, output, call.answers)
+        self._record_end(attempt, FINISHED)
+        return answer
 
     async def _attempt(self, attempt: Attempt, outputs: Mapping[str, bytes]) -> None:
-        """Fill in an attempt. Raises Disconnected if there is no connection."""
+        """Send an attempt, and fill in its result. Raises Disconnected without a connection."""
         call = attempt.call
         body = self.api.body(
-            Question(call.prompt, outputs, self._name(call), attempt.max_tokens, attempt.min_tokens)
+            ApiCall(
+                call.prompt,
+                outputs,
+                self._client_name(call),
+                attempt.max_new_tokens,
+                attempt.min_new_tokens,
+            )
         )
         head = self.pool.head(self.api.path, self._headers(attempt))
         request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -155,19 +187,19 @@ class Caller:
                 if not (attempt.error and attempt.stream.untouched):
                     await self._wait_and_ask_again(attempt, request)
                     return
-                # The server had closed this connection; send the request again.
+                # The server had closed the kept connection, so the request is sent again.
                 attempt.stream = self._stream()
             await self._exchange(attempt, request, await self.pool.fresh())
             await self._wait_and_ask_again(attempt, request)
 
     async def _wait_and_ask_again(self, attempt: Attempt, request: bytes) -> None:
-        """Retry while the server reports overload, if the run asks for retries.
+        """Retry while the server reports overload, if the target asks for retries.
 
-        The request's send time is that of its first attempt: the wait is attributed to the server.
-        The request fails immediately if the server asks for more time than is left of the longest
-        wait.
+        The recorded time of sending is the time of the first attempt, so that the wait counts as
+        latency of the server. If the server asks for more time than the remaining limit, the
+        request fails at once.
         """
-        sent_s, loop = attempt.sent_s, asyncio.get_running_loop()
+        submit_s, loop = attempt.submit_s, asyncio.get_running_loop()
         last_s = loop.time() + self.target.longest_wait_s
         while self.target.rate_limited == "wait":
             wait_s = attempt.stream.retry_after_s
@@ -176,28 +208,28 @@ class Caller:
             await asyncio.sleep(wait_s)
             attempt.stream = self._stream()
             await self._exchange(attempt, request, await self.pool.fresh())
-            attempt.sent_s = sent_s
+            attempt.submit_s = submit_s
 
     def _stream(self) -> Stream:
         unnamed = -1 if self.target.foreign_router else 0
         return Stream(self.api.answer(), self.clock, self.target.idle_timeout_s, unnamed)
 
     async def _exchange(self, attempt: Attempt, request: bytes, connection: Connection) -> None:
-        attempt.sent_s = self.clock.now_s()
+        attempt.submit_s = self.clock.now_s()
         attempt.stream.send(request, connection)
         await attempt.stream.wait()
         attempt.error = attempt.stream.error
-        self.pool.give_back(connection)
+        self.pool.keep_connection(connection)
 
-    def _name(self, call: ProgramCall) -> str:
+    def _client_name(self, call: ProgramCall) -> str:
         return self.target.names.get(call.client, call.client)
 
     def _headers(self, attempt: Attempt) -> dict[str, str]:
         call = attempt.call
         headers = {
             **self.target.headers,
-            CLIENT: self._name(call),
-            ROUTING_KEY: self._name(call),
+            CLIENT: self._client_name(call),
+            ROUTING_KEY: self._client_name(call),
             PROGRAM: str(call.program_id),
             DEPTH: str(call.depth),
             OUTPUT_TOKENS: str(call.true_tokens),
@@ -208,5 +240,5 @@ class Caller:
             headers[REQUEST_ID] = tag(attempt.request_id, headers)
         return headers
 
-    def _record(self, attempt: Attempt, status: str) -> None:
+    def _record_end(self, attempt: Attempt, status: str) -> None:
         self.on_record(attempt.record(status, self.clock.now_s()))

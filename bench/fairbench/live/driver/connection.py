@@ -1,41 +1,76 @@
-"""HTTP/1.1 over asyncio's transports, with connections that are kept open and reused.
+"""HTTP/1.1 connections, streams of answers, and the clock of a live run.
 
-With 16 chunks a stream, this takes three quarters of the CPU time of aiohttp's client: that client
-wakes a task for every chunk, and this one calls a method of the waiting stream. httptools does the
-parsing.
+With 16 chunks per stream, this client takes three quarters of the CPU time of aiohttp's client.
+aiohttp wakes a task for each chunk; this client calls a method of the waiting stream. The library
+httptools parses HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+import time
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
 
+from fairbench.live.driver.server_apis import BadEvent, StreamedAnswer
+from fairbench.live.headers import WORKER
+from fairbench.live.openai import EventSplitter, data_lines, event_name
+
+
+class RunClock:
+    """A clock of the run in seconds, which runs ``scale`` times as fast as real time.
+
+    The clock reads 0 after ``starts_in_s`` seconds of real time.
+    """
+
+    def __init__(self, scale: float = 1.0, starts_in_s: float = 0.0) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._scale = scale
+        self._start_s = self._loop.time() + starts_in_s
+
+    def now_s(self) -> float:
+        return (self._loop.time() - self._start_s) * self._scale
+
+    async def sleep_until(self, at_s: float) -> None:
+        """Return at the time ``at_s`` of this clock or slightly later; at once for a past time.
+
+        The times are absolute, so that a late event does not delay later events.
+        """
+        wall_s = self._start_s + at_s / self._scale
+        await asyncio.sleep(max(0.0, wall_s - self._loop.time()))
+
+
 FIRST_FINAL_STATUS = 200
-_LENGTHS = {b"content-length", b"transfer-encoding"}  # headers that say where a body ends
+_LENGTHS = {b"content-length", b"transfer-encoding"}  # headers that define the end of a body
 
 
 class Disconnected(Exception):
-    """The connection could not be made, broke, or carried something that is not HTTP."""
+    """The error for a connection that could not be opened, broke, or carried no valid HTTP."""
 
 
 class Listener(Protocol):
-    """A receiver of a response. The event loop calls its methods in the order below."""
+    """The interface of a receiver of a response. The methods are called in the order below."""
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Receive the status and the headers (names in lower case)."""
+        """Receive the status and the headers, whose names are in lower case."""
 
     def on_body(self, data: bytes) -> None:
-        """Receive a piece of the body as it arrives."""
+        """Receive a piece of the body as soon as it arrives."""
 
     def on_end(self, error: Disconnected | None) -> None:
-        """Receive the end of the response, or the error that cut it off."""
+        """Receive the end of the response; ``error`` is why the response is incomplete, or None."""
 
 
 class Connection(asyncio.Protocol):
-    """A connection for one response at a time, ``reusable`` once a response is complete."""
+    """A connection for one response at a time.
+
+    ``reusable`` is true if no response is in progress and the connection is still open.
+    """
 
     def __init__(self) -> None:
         self.reusable = True
@@ -48,7 +83,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def send(self, request: bytes, listener: Listener) -> None:
-        """Write a request; its response goes to ``listener``."""
+        """Write a request. The response goes to ``listener``."""
         self.reusable = False
         self._listener = listener
         self._headers = {}
@@ -57,34 +92,34 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     def abort(self) -> None:
-        """Close the connection at once, without telling the listener."""
+        """Close the connection at once, without a call to the listener."""
         self.reusable, self._listener = False, None
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._listener is None:  # no request was sent
+        if self._listener is None:  # data without a request is invalid
             self.abort()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
-            raise  # an error of ours, not of the server
+            raise  # an error in a callback is an error of fairbench, not of the server
         except httptools.HttpParserError as error:
-            self._end(Disconnected(f"not HTTP: {error}"))
+            self._end_response(Disconnected(f"not HTTP: {error}"))
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.reusable = False
         is_whole = error is None and self._ends_with_connection
         said = f"disconnected: {error or 'closed by the server'}"
-        self._end(None if is_whole else Disconnected(said))
+        self._end_response(None if is_whole else Disconnected(said))
 
-    def _end(self, error: Disconnected | None) -> None:
+    def _end_response(self, error: Disconnected | None) -> None:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.on_end(error)
 
-    # Called by the parser.
+    # The parser calls the methods below.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
@@ -103,17 +138,17 @@ class Connection(asyncio.Protocol):
             self._headers = {}
             return
         self.reusable = self._parser.should_keep_alive()
-        self._end(None)
+        self._end_response(None)
 
     def _is_interim(self) -> bool:
-        """Return whether the response precedes the answer (100 Continue, 103 Early Hints)."""
+        """Return whether the response precedes the answer (100 Continue or 103 Early Hints)."""
         return self._parser.get_status_code() < FIRST_FINAL_STATUS
 
 
 class Pool:
-    """Connections to one server, as many as there are concurrent requests.
+    """The connections to one server, as many as there are concurrent requests.
 
-    Close the pool at the end.
+    The owner must close the pool.
     """
 
     def __init__(self, base_url: str, connect_timeout_s: float) -> None:
@@ -126,13 +161,13 @@ class Pool:
         self._idle: list[Connection] = []
 
     def head(self, path: str, headers: dict[str, str]) -> str:
-        """Return the request line and the headers of a POST, without the length of its body."""
+        """Return the request line and the headers of a POST, except the length of its body."""
         lines = [f"POST {self._prefix}{path} HTTP/1.1", f"Host: {self._authority}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         return "\r\n".join(lines) + "\r\nContent-Type: application/json\r\n"
 
     def idle(self) -> Connection | None:
-        """Return a kept connection, if any. The server may be closing it."""
+        """Return a kept connection, or None. The server may already be closing the connection."""
         while self._idle:
             connection = self._idle.pop()
             if connection.reusable:
@@ -153,8 +188,8 @@ class Pool:
             raise Disconnected(f"no connection: {error.strerror or error}") from None
         return connection
 
-    def give_back(self, connection: Connection) -> None:
-        """Keep a connection for the next request, if it is reusable."""
+    def keep_connection(self, connection: Connection) -> None:
+        """Keep a connection for a later request if the connection is reusable."""
         if connection.reusable:
             self._idle.append(connection)
 
@@ -162,4 +197,152 @@ class Pool:
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
-        await asyncio.sleep(0)  # the loop closes an aborted transport in its next round
+        await asyncio.sleep(0)  # the event loop closes an aborted transport in its next iteration
+
+
+OK, TOO_MANY = 200, 429
+END_S = 0.5  # limit in seconds on the time that a connection stays open after the end of an answer
+# seconds until a retry: without a valid header Retry-After, and the shortest wait
+UNSAID_WAIT_S, SHORTEST_WAIT_S = 1.0, 0.1
+MAX_ERROR_BYTES = 500  # limit on the bytes of a body without events that an error message may quote
+_WORKER = WORKER.encode()
+_WORKER_NUMBER = re.compile(rb"[0-9]{1,9}")
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
+MAX_EVENT_BYTES = 16 * 2**20
+
+
+def waiting_s(retry_after: bytes) -> float:
+    """Return the seconds to wait that a Retry-After header states; 1 s for an invalid header."""
+    text = retry_after.decode("latin-1").strip()
+    try:
+        wait_s = parsedate_to_datetime(text).timestamp() - time.time()
+    except (TypeError, ValueError, OverflowError):
+        wait_s = float(text) if _SECONDS.fullmatch(text) else UNSAID_WAIT_S
+    return max(SHORTEST_WAIT_S, wait_s)
+
+
+class Stream:
+    """The listener of one request. ``over`` is done when nothing more will arrive.
+
+    - ``chunk_s`` and ``chunk_tokens`` are the times (seconds of the run) and the sizes in tokens of
+      the received chunks.
+    - ``error`` is the reason why the answer is incomplete, or None.
+    - ``untouched`` is true until the server has sent something.
+    - ``unnamed`` is the number of the worker that is assumed if the answer names no worker.
+    """
+
+    def __init__(
+        self, answer: StreamedAnswer, clock: RunClock, idle_timeout_s: float, unnamed: int = 0
+    ) -> None:
+        self.answer = answer
+        self.worker = -1
+        self._unnamed = b"%d" % unnamed
+        self.chunk_s: list[float] = []
+        self.chunk_tokens: list[int] = []
+        self.error: str | None = None
+        self.untouched = True
+        self._loop = asyncio.get_running_loop()
+        self.over: asyncio.Future[None] = self._loop.create_future()
+        self._clock = clock
+        self._patience_s = idle_timeout_s
+        self._events = EventSplitter(MAX_EVENT_BYTES)
+        self._status = OK
+        self._has_events = False
+        self._body = b""  # start of a body that contains no events
+        self._retry_after = b""
+        self._heard_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def send(self, request: bytes, connection: Connection) -> None:
+        """Send the request on a connection, and receive its response."""
+        self._connection = connection
+        connection.send(request, self)
+
+    async def wait(self) -> None:
+        """Wait for the end of the response. On cancellation, close the connection."""
+        try:
+            await self.over
+        except asyncio.CancelledError:
+            self._connection.abort()
+            raise
+        finally:
+            self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
+        self.untouched = False
+        self._status = status
+        self._retry_after = headers.get(b"retry-after", b"")
+        # Without a router, the server is the only worker. A router that refuses a request may not
+        # have sent the request to any worker.
+        worker = headers.get(_WORKER, self._unnamed if status == OK else b"")
+        self.worker = int(worker) if _WORKER_NUMBER.fullmatch(worker) else -1
+
+    def on_body(self, data: bytes) -> None:
+        if not self._has_events and len(self._body) < MAX_ERROR_BYTES:
+            self._body = (self._body + data)[:MAX_ERROR_BYTES]
+        if self._status != OK:
+            return
+        try:
+            for event, is_whole in self._events.feed(data):
+                if is_whole:
+                    self._take_event(event)
+                elif b"data" in event:
+                    raise ValueError(f"an event has more than {MAX_EVENT_BYTES} bytes")
+        except (BadEvent, ValueError) as error:
+            self._connection.abort()
+            self._finish(f"stream error: {error}")
+            return
+        self._heard_s = self._loop.time()
+        if self.answer.done and self._patience_s > END_S:
+            self._patience_s = END_S
+            self._stop_timer()
+        if self._timer is None and (self.chunk_s or self.answer.done):
+            self._timer = self._loop.call_later(self._patience_s, self._check_idle)
+
+    def _take_event(self, event: bytes) -> None:
+        now_s, name = self._clock.now_s(), event_name(event)
+        for payload in data_lines(event):
+            self._has_events = True
+            tokens = self.answer.take_event(payload, name)
+            if tokens:
+                self.chunk_s.append(now_s)
+                self.chunk_tokens.append(tokens)
+
+    def on_end(self, error: Disconnected | None) -> None:
+        body = self._body.decode(errors="replace")
+        if self._status != OK:
+            self._finish(f"HTTP {self._status}: {body}")
+            return
+        with suppress(BadEvent):  # a stream that broke off may end within an event
+            self._take_event(self._events.rest())  # the last event may lack its blank line
+        fault = self.answer.fault()
+        if body and not self._has_events:
+            fault = f"no answer: {body}"
+        elif error is not None and not self.answer.finished:
+            fault = str(error)
+        self._finish(fault)
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """The seconds after which an overloaded server (status 429) asks for a retry, else None."""
+        return waiting_s(self._retry_after) if self._status == TOO_MANY else None
+
+    def _check_idle(self) -> None:
+        """Give up a stream that has been silent for too long; otherwise check again later."""
+        left_s = self._heard_s + self._patience_s - self._loop.time()
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s, self._check_idle)
+            return
+        self._connection.abort()
+        silent = f"timeout: silent for {self._patience_s:g} s"
+        self._finish(self.answer.fault() if self.answer.finished else silent)
+
+    def _finish(self, error: str | None) -> None:
+        self.error = error
+        if not self.over.done():
+            self.over.set_result(None)

@@ -1,40 +1,152 @@
-"""Drives an experiment's clients against real servers; arrivals do not wait for answers."""
+"""Execution of programs against real servers: arrivals do not wait for answers."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import count
 from operator import itemgetter
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fairbench.config import ExperimentSpec
-from fairbench.live.driver.caller import Caller
-from fairbench.live.driver.clock import RunClock
-from fairbench.live.driver.connection import Pool
-from fairbench.live.driver.programs import ProgramRunner
+from fairbench.core import OUTPUT_PRICE, Prompt, Segment
+from fairbench.errors import ProgramFailed
+from fairbench.live.driver.caller import Caller, ProgramCall
+from fairbench.live.driver.connection import Pool, RunClock
 from fairbench.live.driver.server_apis import AskChat, AskCompletions, AskGenerate, ServerApi
-from fairbench.live.driver.shards import WHOLE, Shard
-from fairbench.live.driver.target import Target
-from fairbench.live.records import Journal, RequestRecord
-from fairbench.live.requirements import allow_many_connections
+from fairbench.live.driver.target import DriverTarget
+from fairbench.live.processes.environment import allow_many_connections
+from fairbench.live.records import (
+    FINISHED,
+    REFUSED,
+    UNFINISHED,
+    WHOLE,
+    Journal,
+    ProgramRecord,
+    RequestRecord,
+    Shard,
+)
+from fairbench.sim.distinct_prefixes import Answers, DistinctPrefixes
+from fairbench.sim.program_runner import output_segment
 from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
 from fairbench.workloads.programs.base import Job
 
+# due time of the next action in the current branch of a program, in seconds since the start
+_due_s: ContextVar[float] = ContextVar("due_s")
+
+
+class LiveLLM:
+    """The model as one program sees it. Outputs are kept, because later prompts contain them."""
+
+    def __init__(
+        self, program_id: int, client: str, arrival_s: float, caller: Caller, clock: RunClock
+    ) -> None:
+        self.requests = 0
+        self._program_id = program_id
+        self._client = client
+        self._caller = caller
+        self._clock = clock
+        self._outputs: dict[str, bytes] = {}
+        self._answers: Answers = {}
+        _due_s.set(arrival_s)
+
+    async def generate(
+        self, prompt: Prompt, *, name: str, output_tokens: int, max_new_tokens: int, depth: int
+    ) -> Segment:
+        self.requests += 1
+        call = ProgramCall(
+            self._program_id,
+            self._client,
+            depth,
+            prompt,
+            output_tokens,
+            max_new_tokens,
+            _due_s.get(),
+            name,
+            self._answers,
+        )
+        answer = await self._caller.send_call(call, self._outputs)
+        _due_s.set(self._clock.now_s())
+        output = output_segment(self._program_id, name, answer.output_tokens)
+        self._outputs[output.key] = answer.rendered()
+        return output
+
+    async def sleep(self, seconds: float) -> None:
+        wake_s = _due_s.get() + seconds
+        _due_s.set(wake_s)
+        await self._clock.sleep_until(wake_s)
+
+    async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """Wait for all branches. If branches have failed, raise the first failure."""
+        results = await asyncio.gather(*branches, return_exceptions=True)
+        _due_s.set(self._clock.now_s())
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if errors:
+            raise min(
+                errors, key=lambda error: isinstance(error, ProgramFailed)
+            )  # an error of the code takes precedence over failures of the program
+        return results
+
+
+class ProgramRunner:
+    """A runner of the programs of one run, which counts started and ended programs."""
+
+    def __init__(self, caller: Caller, clock: RunClock, journal: Journal) -> None:
+        self.started = 0
+        self.done = 0
+        self._caller = caller
+        self._clock = clock
+        self._journal = journal
+
+    async def run_program(self, program: Job, arrival_s: float) -> None:
+        """Run one program, and record its end.
+
+        A cancelled program is recorded as unfinished.
+        """
+        self.started += 1
+        llm = LiveLLM(program.program_id, program.client, arrival_s, self._caller, self._clock)
+        status = UNFINISHED
+        try:
+            await program.run(llm)
+            status = FINISHED
+        except ProgramFailed:
+            status = REFUSED
+        finally:
+            self._record_end(program, arrival_s, llm.requests, status)
+        self.done += 1
+
+    def _record_end(self, program: Job, arrival_s: float, requests: int, status: str) -> None:
+        demand = program.demand
+        self._journal.program(
+            ProgramRecord(
+                program_id=program.program_id,
+                client=program.client,
+                arrival_s=arrival_s,
+                finish_s=self._clock.now_s() if status == FINISHED else None,
+                requests=requests,
+                demand_requests=demand.requests,
+                demand_input_tokens=demand.input_tokens,
+                demand_output_tokens=demand.output_tokens,
+                status=status,
+            )
+        )
+
+
 _Room: TypeAlias = AbstractAsyncContextManager[None]
 
-POLL_S = 0.1  # wall seconds between looks at the limit and at ``interrupted``
+POLL_S = 0.1  # real seconds between two checks of the time limit and of ``interrupted``
 
 
 @dataclass(frozen=True, slots=True)
 class DriveProgress:
-    """The progress of a run, in seconds of the run.
+    """The progress of a run. Times are in seconds of the run.
 
-    ``service`` is each client's weighted tokens (input + 2 x output) of finished requests.
+    ``service`` holds each client's weighted tokens (input + 2 x output) of finished requests.
     """
 
     now_s: float
@@ -46,7 +158,7 @@ class DriveProgress:
 
 @dataclass(frozen=True, slots=True)
 class DriveResult:
-    """The end of a run: ``complete`` is False if it was interrupted."""
+    """The end of a run. ``complete`` is false if the run was interrupted."""
 
     complete: bool
     end_s: float
@@ -55,7 +167,7 @@ class DriveResult:
 
 async def drive(
     spec: ExperimentSpec,
-    target: Target,
+    target: DriverTarget,
     records_dir: Path,
     *,
     vocab: range,
@@ -64,22 +176,32 @@ async def drive(
     on_progress: Callable[[DriveProgress], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> DriveResult:
-    """Run every client's programs, and append records to ``records_dir`` when they end.
+    """Run each client's programs, and append records to ``records_dir`` when requests end.
 
-    The programs and their arrivals are those of the simulator. The run ends when all programs have
-    ended, at the latest ``max_drain_s`` after the arrivals, or once ``interrupted`` returns true;
-    requests in progress are then cancelled and recorded as unfinished. ``vocab`` supplies the
-    tokens of prompts if the API takes token ids. Only the clients of the ``shard`` are driven.
-    ``starts_in_s`` is called after everything is loaded, and returns the number of seconds until
-    the run begins.
+    The programs and their arrivals are the programs and arrivals of the simulator. The run ends
+    when all programs have ended, but at most ``max_drain_s`` seconds after the last arrival, or
+    when ``interrupted`` returns true. Requests in progress at the end are cancelled and recorded as
+    unfinished.
+
+    Args:
+        spec: The experiment.
+        target: The server that receives the requests.
+        records_dir: The directory of the records.
+        vocab: The token ids for prompts, if the API takes token ids.
+        shard: The part of the clients that this driver drives.
+        starts_in_s: Called when all data is loaded; returns the seconds until the run begins.
+        on_progress: Called repeatedly with the progress of the run.
+        interrupted: Returns whether the run should end.
     """
     allow_many_connections()
     streams = _streams(spec, shard)
     pool = Pool(target.base_url, target.connect_timeout_s)
     with Journal(records_dir) as journal:
         clock = RunClock(target.time_scale, starts_in_s())
-        ids = count(shard.number, shard.drivers)  # different for any two drivers
+        ids = count(shard.number, shard.drivers)  # the ids of different drivers are different
         run = _Run(spec, target, _api(target, vocab), pool, journal, clock, len(streams), ids)
+        if target.api == "generate" and shard.drivers == 1:
+            run.caller.prefixes = DistinctPrefixes()  # other APIs add tokens of a chat template
         try:
             complete = await run.until_over(streams, on_progress, interrupted)
         finally:
@@ -89,10 +211,10 @@ async def drive(
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A client's programs with their arrival times; ``room`` is occupied while a program runs.
+    """The programs of one client with their arrival times. Each program occupies ``room``.
 
-    If the client has ``users``, they decide the times instead and start no program from ``until_s``
-    on. Programs that are ``recorded`` start in the trace's order, even if several have equal times.
+    If the client has ``users``, the users decide the times, and start no program from ``until_s``
+    on. ``recorded`` programs start in the order of their trace, even at equal times.
     """
 
     programs: Iterator[tuple[float, Job]]
@@ -103,13 +225,13 @@ class _Stream:
 
 
 def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
-    """Yield the programs of a stream with their positions among programs of equal time."""
+    """Yield the programs of a stream, each with its position among programs of equal time."""
     for arrival_s, program in stream.programs:
         yield arrival_s, getattr(program, "turn", None) or 0, program, stream.room
 
 
 def _streams(spec: ExperimentSpec, shard: Shard) -> list[_Stream]:
-    """Return a stream for each of the shard's clients, reading the data set if there is one."""
+    """Return a stream for each client of the shard, after reading the data set, if any."""
     source = spec.source()
     return [
         _Stream(
@@ -119,11 +241,11 @@ def _streams(spec: ExperimentSpec, shard: Shard) -> list[_Stream]:
         )
         if not (users := users_of(plan, seed=spec.seed, source=source))
         else _Stream(iter(()), nullcontext(), users, last_arrival_s((plan,), spec.seed))
-        for plan in shard.of(spec.client_plans())
+        for plan in shard.clients_of(spec.client_plans())
     ]
 
 
-def _api(target: Target, vocab: range) -> ServerApi:
+def _api(target: DriverTarget, vocab: range) -> ServerApi:
     if target.api == "generate":
         return AskGenerate(vocab, target.extra_body)
     ask = AskChat if target.api == "chat" else AskCompletions
@@ -131,12 +253,12 @@ def _api(target: Target, vocab: range) -> ServerApi:
 
 
 class _Run:
-    """A run in progress. Create the object at the moment at which the run begins."""
+    """A run in progress. The run begins when the object is created."""
 
     def __init__(
         self,
         spec: ExperimentSpec,
-        target: Target,
+        target: DriverTarget,
         api: ServerApi,
         pool: Pool,
         journal: Journal,
@@ -150,8 +272,8 @@ class _Run:
         self._journal = journal
         self._arrivals_open = streams
         self._service = {plan.client: 0 for plan in spec.client_plans()}
-        caller = Caller(target, api, self.clock, pool, self._on_request, ids)
-        self._programs = ProgramRunner(caller, self.clock, journal)
+        self.caller = Caller(target, api, self.clock, pool, self._on_request, ids)
+        self._programs = ProgramRunner(self.caller, self.clock, journal)
 
     async def until_over(
         self,
@@ -159,7 +281,7 @@ class _Run:
         on_progress: Callable[[DriveProgress], None] | None,
         interrupted: Callable[[], bool],
     ) -> bool:
-        """Run all streams; return False if interrupted."""
+        """Run all streams to their end; return False if interrupted."""
         work = asyncio.create_task(self._run_all(streams))
         try:
             while not work.done():
@@ -177,7 +299,7 @@ class _Run:
             await asyncio.wait([work])
 
     async def _run_all(self, streams: list[_Stream]) -> None:
-        """Run all streams; at the end raise the first error that is not a program failure."""
+        """Run all streams. At the end, raise the first error that is not a failure of a program."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._replay(group, [one for one in streams if one.recorded]))
@@ -188,7 +310,7 @@ class _Run:
             raise errors.exceptions[0] from None
 
     async def _replay(self, group: asyncio.TaskGroup, streams: list[_Stream]) -> None:
-        """Start the programs of all clients of a trace in the order of the trace."""
+        """Start the programs of all clients of a trace in the trace's order."""
         await self.clock.sleep_until(0.0)
         merged = heapq.merge(*map(_in_turn, streams), key=itemgetter(0, 1))
         for arrival_s, _, program, room in merged:
@@ -198,8 +320,8 @@ class _Run:
         self._arrivals_open -= len(streams)
 
     async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
-        """Start one client's programs, each of which is prepared before it is due."""
-        # users start to think at the beginning of the run, not before
+        """Start one client's programs; each program is prepared before its arrival."""
+        # users begin their think time when the run begins
         await self.clock.sleep_until(0.0)
         for arrival_s, program in stream.programs:
             await self.clock.sleep_until(arrival_s)
@@ -214,12 +336,12 @@ class _Run:
         while following := user.next(self.clock.now_s()):
             await self.clock.sleep_until(following.at_s)
             self.last_arrival_s = max(self.last_arrival_s, following.at_s)
-            await self._programs.run(following.program, following.at_s)
+            await self._programs.run_program(following.program, following.at_s)
 
     async def _run_one(self, program: Job, arrival_s: float, room: _Room) -> None:
         waits = isinstance(room, asyncio.Semaphore) and room.locked()
         async with room:
-            await self._programs.run(program, self.clock.now_s() if waits else arrival_s)
+            await self._programs.run_program(program, self.clock.now_s() if waits else arrival_s)
 
     def _past_limit(self) -> bool:
         if self._arrivals_open:
@@ -230,7 +352,9 @@ class _Run:
     def _on_request(self, record: RequestRecord) -> None:
         self._journal.request(record)
         if record.finish_s is not None:
-            self._service[record.client] += record.input_tokens + 2 * record.output_tokens
+            self._service[record.client] += (
+                record.input_tokens + OUTPUT_PRICE * record.output_tokens
+            )
 
     def _progress(self) -> DriveProgress:
         programs = self._programs

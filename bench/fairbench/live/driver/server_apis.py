@@ -1,22 +1,100 @@
-"""The APIs of servers from the driver's side: how to send a request and to read its answer."""
+"""APIs of servers, as the driver uses them: prompts and bodies of requests, and answers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import shake_128
 from itertools import groupby
 from typing import Annotated, Any, Protocol, TypeAlias
 
 import msgspec
+import numpy as np
 
 from fairbench.core import Prompt, Segment
-from fairbench.live.driver.fragments import TokenFragments, fragment_of, words_of
-from fairbench.live.openai_answers import DONE, NO_OUTPUT, Answered, Judgement, StreamJudge
-from fairbench.live.openai_shapes import MOST_TOKENS, ReportedUsage, usage_in
+from fairbench.live.openai import (
+    DONE,
+    MOST_TOKENS,
+    NO_OUTPUT,
+    Answered,
+    AnswerJudgement,
+    StreamJudge,
+    usage_in,
+)
+from fairbench.metrics.records import Ints
 
-# Siblings of a tree send the identical prompt. With equal answers they would share a cached prefix
-# that the workload does not have.
+ID_BYTES = 4
+CACHED_BYTES = 64 * 2**20
+
+# 128 words; with the space before it, each word is a single token in common vocabularies
+_WORDS = """
+ time year people way day man thing woman life child world school state family student group
+ country problem hand part place case week company system program question work government number
+ night point home water room mother area money story fact month lot right study book eye job word
+ business issue side kind head house service friend father power hour game line end member law car
+ city community name president team minute idea body information back parent face others level
+ office door health person art war history party result change morning reason research girl guy
+ moment air teacher force education foot boy age policy process music market sense nation plan
+ college interest death experience effect use class control care field development role value
+ action season player film paper record
+"""
+WORDS = tuple(_WORDS.split())
+
+
+def token_ids(segment: Segment, vocab: range) -> Ints:
+    """Return the token ids of a segment: the start of an infinite sequence with the segment's key.
+
+    SHAKE-128 computes the sequence, so a shorter segment with an equal key has the first ids of a
+    longer segment.
+    """
+    stream = shake_128(segment.key.encode()).digest(ID_BYTES * segment.length)
+    ids: Ints = np.frombuffer(stream, "<u4").astype(np.int64) % len(vocab) + vocab.start
+    return ids
+
+
+class TokenFragments:
+    """A converter of segments to JSON lists without brackets, which keeps recent results.
+
+    A document of 21,000 tokens is sent repeatedly, and its conversion takes a millisecond.
+    """
+
+    def __init__(self, vocab: range, cached_bytes: int = CACHED_BYTES) -> None:
+        self._vocab = vocab
+        self._room = cached_bytes
+        self._kept: OrderedDict[Segment, bytes] = OrderedDict()
+
+    def fragment(self, segment: Segment) -> bytes:
+        """Return a segment's token ids as JSON, such as ``b"17,4,99"`` for three tokens."""
+        fragment = self._kept.get(segment)
+        if fragment is not None:
+            self._kept.move_to_end(segment)
+            return fragment
+        fragment = fragment_of(token_ids(segment, self._vocab).tolist())
+        self._kept[segment] = fragment
+        self._room -= len(fragment)
+        while self._room < 0:
+            self._room += len(self._kept.popitem(last=False)[1])
+        return fragment
+
+
+def fragment_of(ids: list[int]) -> bytes:
+    """Return token ids as a JSON list without brackets."""
+    return msgspec.json.encode(ids)[1:-1]
+
+
+def words_of(segment: Segment) -> bytes:
+    """Return ``length`` words, each after a space.
+
+    A shorter segment with an equal key has the first words of a longer segment.
+    """
+    stream = shake_128(segment.key.encode()).digest(segment.length)
+    return "".join(f" {WORDS[byte % len(WORDS)]}" for byte in stream).encode()
+
+
+# Several requests of a program may send equal prompts. Equal answers would then form a cached
+# prefix that the workload does not have, so answers are drawn at random.
 TEMPERATURE = 1.0
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
@@ -24,16 +102,17 @@ CUT = "stream cut: it ended without a finish reason and [DONE]"
 
 
 class BadEvent(Exception):
-    """The server reported an error in the stream, or sent something that is not an event."""
+    """The error for an error event in a stream, or for data that is not an event."""
 
 
-class Answer(ABC):
-    """The answer so far, updated by every event.
+class StreamedAnswer(ABC):
+    """The answer so far, which each event updates.
 
-    A count is None if the server does not report it. ``estimated`` is true while the server has not
-    reported all tokens of the answer. ``done`` is true after the last event of the stream.
-    ``queue_s`` is the time from arrival to first admission on the server's clock, and ``answer_id``
-    the server's name for its answer.
+    - Counts of tokens are None if the server does not report them.
+    - ``estimated`` is true while the server has not reported all tokens of the answer.
+    - ``done`` is true after the last event of the stream.
+    - ``queue_s`` is the time in seconds from arrival to first admission, on the server's clock.
+    - ``answer_id`` is the server's id of the answer.
     """
 
     def __init__(self) -> None:
@@ -47,44 +126,44 @@ class Answer(ABC):
         self._judge = StreamJudge()
         self.done = False
 
-    def take(self, payload: bytes, event: str = "") -> int:
-        """Read the payload of an event with this name; return its number of tokens, if known.
+    def take_event(self, payload: bytes, event: str = "") -> int:
+        """Read the data of an event with the name ``event``; return its number of output tokens.
 
-        Raises BadEvent.
+        If the number is unknown, the result is 0. Raises BadEvent.
         """
         if payload == DONE:
             self.done = True
         if payload in (DONE, b""):
             return 0
-        found = self._judge.take(payload, event)
+        found = self._judge.judge_event(payload, event)
         if self.done and found.fault is not None:
-            return 0  # the answer is whole
+            return 0  # the answer is complete, so a later fault does not matter
         if found.answer is None:
             raise BadEvent("not an event of this API")
         if found.fault is not None:
             raise BadEvent(found.fault.text)
         self.answer_id = self.answer_id or str(found.answer.id or "")
         try:
-            return self._read(found, found.answer, payload)
+            return self._read_event(found, found.answer, payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadEvent(f"not an event of this API: {error}") from None
 
     @property
     def finished(self) -> bool:
-        """Whether the stream has announced its end, for a good reason."""
+        """Return whether the stream has announced its end, for a good reason."""
         return self._judge.ended or self.done
 
     def fault(self) -> str | None:
-        """Return why the stream, which has ended, holds no whole answer, if it does not."""
+        """Return why an ended stream holds no complete answer, or None for a complete answer."""
         if not self.finished:
             return CUT
-        if self.output_tokens or (self._judge.may_be_empty and self._judge.end() is None):
+        if self.output_tokens or (self._judge.may_be_empty and self._judge.end_fault() is None):
             return None
         return f"no answer: {NO_OUTPUT.text}"
 
     @abstractmethod
-    def _read(self, found: Judgement, answer: Answered, payload: bytes) -> int:
-        """Process an event without a fault. Raises BadEvent or MsgspecError."""
+    def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:
+        """Read an event without a fault. Raises BadEvent or MsgspecError."""
 
     @abstractmethod
     def rendered(self) -> bytes:
@@ -92,32 +171,32 @@ class Answer(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A call in a form that is independent of the API.
+class ApiCall:
+    """A call in a form that does not depend on the API.
 
-    ``outputs`` are the answers contained in the prompt, by segment key, as rendered by the target's
-    API. ``min_tokens`` is None if the server has no such parameter.
+    ``outputs`` holds the earlier answers in the prompt by segment key, as the API renders answers.
+    ``min_new_tokens`` is None if the server has no such parameter.
     """
 
     prompt: Prompt
     outputs: Mapping[str, bytes]
     client: str
-    max_tokens: int
-    min_tokens: int | None
+    max_new_tokens: int
+    min_new_tokens: int | None
 
 
 class ServerApi(Protocol):
-    """An API at a path: the JSON to send, and an empty answer to be filled by events."""
+    """The interface of an API: the path, the JSON of a request, and an empty answer."""
 
     path: str
 
-    def body(self, question: Question) -> bytes: ...
+    def body(self, question: ApiCall) -> bytes: ...
 
-    def answer(self) -> Answer: ...
+    def answer(self) -> StreamedAnswer: ...
 
 
 def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body with other fields, which replace fields of the same name; null removes one."""
+    """Return a body with more fields, which replace fields of equal names; null removes a field."""
     merged = {**content, **extra}
     return {name: value for name, value in merged.items() if value is not None}
 
@@ -125,12 +204,12 @@ def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, A
 def rendered(
     segments: Iterable[Segment], outputs: Mapping[str, bytes], fresh: Callable[[Segment], bytes]
 ) -> list[bytes]:
-    """Return each segment as the server produced it, or as ``fresh`` if it is not an output."""
+    """Return each segment as the server produced it, or as ``fresh`` converts a new segment."""
     return [outputs[one.key] if one.key in outputs else fresh(one) for one in segments]
 
 
 class AskGenerate:
-    """Prompts of exact token ids from ``vocab``."""
+    """SGLang's API ``/generate``, with prompts of token ids from ``vocab``."""
 
     path = "/generate"
 
@@ -138,11 +217,11 @@ class AskGenerate:
         self._fragments = TokenFragments(vocab)
         self._extra = extra or {}
 
-    def body(self, question: Question) -> bytes:
-        sampling = {"max_new_tokens": question.max_tokens, "temperature": TEMPERATURE}
-        if question.min_tokens is not None:
-            sampling["min_new_tokens"] = question.min_tokens
-        ids = b",".join(rendered(question.prompt, question.outputs, self._fragments.of))
+    def body(self, question: ApiCall) -> bytes:
+        sampling = {"max_new_tokens": question.max_new_tokens, "temperature": TEMPERATURE}
+        if question.min_new_tokens is not None:
+            sampling["min_new_tokens"] = question.min_new_tokens
+        ids = b",".join(rendered(question.prompt, question.outputs, self._fragments.fragment))
         content = {
             "input_ids": msgspec.Raw(b"[" + ids + b"]"),
             "sampling_params": sampling,
@@ -151,7 +230,7 @@ class AskGenerate:
         }
         return msgspec.json.encode(with_extra(content, self._extra))
 
-    def answer(self) -> Answer:
+    def answer(self) -> StreamedAnswer:
         return GenerateAnswer()
 
 
@@ -164,20 +243,23 @@ class _Meta(msgspec.Struct):
     num_retractions: Tokens = 0
 
 
-class GenerateAnswer(Answer):
-    """An answer whose events repeat the output so far, or add to it if streaming is incremental."""
+class GenerateAnswer(StreamedAnswer):
+    """An answer of ``/generate``. Each event repeats the output so far.
+
+    If streaming is incremental, each event has only new output.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._ids: list[int] = []
 
-    def _read(self, found: Judgement, answer: Answered, payload: bytes) -> int:
+    def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:
         if answer.meta_info is None:
             raise BadEvent("an event without meta_info")
         meta = msgspec.convert(answer.meta_info, _Meta)
         ids = msgspec.convert(answer.output_ids or [], list[int])
         self.answer_id = self.answer_id or str(meta.id or "")
-        if self.queue_s is None:  # read only once, because later it grows with every retraction
+        if self.queue_s is None:  # later values also include the time after a retraction
             self.queue_s = meta.queue_time
         self.input_tokens, self.cached_tokens = meta.prompt_tokens, meta.cached_tokens
         self.retractions = meta.num_retractions
@@ -198,73 +280,74 @@ class GenerateAnswer(Answer):
 
 @dataclass(eq=False)
 class _AskOpenAI:
-    """The common part of both OpenAI APIs.
+    """The common part of OpenAI's completions API and chat API.
 
-    ``most`` is the field for the maximum number of tokens to produce; ``extra`` holds other fields.
+    ``most`` is the name of the field for the maximum number of output tokens. ``extra`` holds more
+    fields for the body.
     """
 
     model: str | None
     extra: Mapping[str, Any] = field(default_factory=dict)
     most: str = "max_tokens"
 
-    def answer(self) -> Answer:
+    def answer(self) -> StreamedAnswer:
         return OpenAIAnswer()
 
-    def _body(self, question: Question, prompt: dict[str, Any]) -> bytes:
+    def _body(self, question: ApiCall, prompt: dict[str, Any]) -> bytes:
         content = prompt | {
-            self.most: question.max_tokens,
+            self.most: question.max_new_tokens,
             "temperature": TEMPERATURE,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
         if self.model is not None:
             content["model"] = self.model
-        if question.min_tokens is not None:
-            content["min_tokens"] = question.min_tokens
+        if question.min_new_tokens is not None:
+            content["min_tokens"] = question.min_new_tokens
         return msgspec.json.encode(with_extra(content, self.extra))
 
 
 class AskCompletions(_AskOpenAI):
-    """The completions API, with the prompt as one text."""
+    """The completions API, whose prompt is a single text."""
 
     path = "/v1/completions"
 
-    def body(self, question: Question) -> bytes:
-        return self._body(question, {"prompt": _text(question.prompt, question.outputs)})
+    def body(self, question: ApiCall) -> bytes:
+        return self._body(question, {"prompt": _prompt_text(question.prompt, question.outputs)})
 
 
 class AskChat(_AskOpenAI):
-    """The chat API: earlier outputs are messages of the assistant, other text is the user's."""
+    """The chat API. Earlier outputs are messages of the assistant; other text is from the user."""
 
     path = "/v1/chat/completions"
 
-    def body(self, question: Question) -> bytes:
+    def body(self, question: ApiCall) -> bytes:
         outputs = question.outputs
         messages = [
-            {"role": "assistant" if own else "user", "content": _text(segments, outputs)}
+            {"role": "assistant" if own else "user", "content": _prompt_text(segments, outputs)}
             for own, segments in groupby(question.prompt, key=lambda s: s.key in outputs)
         ]
         return self._body(question, {"messages": messages})
 
 
-def _text(segments: Iterable[Segment], outputs: Mapping[str, bytes]) -> str:
+def _prompt_text(segments: Iterable[Segment], outputs: Mapping[str, bytes]) -> str:
     return b"".join(rendered(segments, outputs, words_of)).decode()
 
 
-class OpenAIAnswer(Answer):
-    """An answer in which an event with output counts as one token until a usage counts the tokens.
+class OpenAIAnswer(StreamedAnswer):
+    """An answer in which each event with output counts as one token until the usage arrives.
 
-    (If an event has several tokens, the time of each token is unknown.) Output is text, thoughts
-    and calls of tools.
+    If an event has several tokens, the time of each single token is unknown. Output includes text,
+    reasoning and tool calls.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._texts: list[str] = []
-        self._events = 0  # events with output
-        self._told = 0  # tokens of the output according to the latest usage
+        self._events = 0  # number of events with output
+        self._told = 0  # number of output tokens in the latest usage
 
-    def _read(self, found: Judgement, answer: Answered, payload: bytes) -> int:
+    def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:
         if found.output:
             self._texts += found.texts
             self._events += 1
@@ -272,19 +355,14 @@ class OpenAIAnswer(Answer):
             self.estimated = self._events > self._told
         usage = usage_in(answer.usage, payload)
         if usage is not None:
-            self._take(usage)
+            if usage.prompt_tokens is not None:
+                self.input_tokens = usage.prompt_tokens
+            if usage.cached_tokens is not None:
+                self.cached_tokens = usage.cached_tokens
+            if usage.completion_tokens:
+                self._told = self.output_tokens = usage.completion_tokens
+                self.estimated = self.input_tokens is None
         return int(found.output)
-
-    def _take(self, usage: ReportedUsage) -> None:
-        self.input_tokens = _latest(usage.prompt_tokens, self.input_tokens)
-        self.cached_tokens = _latest(usage.cached_tokens, self.cached_tokens)
-        if usage.completion_tokens:
-            self._told = self.output_tokens = usage.completion_tokens
-            self.estimated = self.input_tokens is None
 
     def rendered(self) -> bytes:
         return "".join(self._texts).encode()
-
-
-def _latest(told: int | None, before: int | None) -> int | None:
-    return before if told is None else told

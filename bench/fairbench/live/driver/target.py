@@ -1,4 +1,4 @@
-"""The target: the server to which the driver sends, and its settings."""
+"""The target of a driver: the server that receives the requests, and the settings of requests."""
 
 from __future__ import annotations
 
@@ -9,36 +9,40 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from fairbench.config.backend import Api
-from fairbench.config.flags.run import RUN
+from fairbench.config.flags import RUN
 from fairbench.errors import UsageError, unknown_name
 
 Lengths = Literal["exact", "header", "free"]
-LONGEST_WAIT_S = float(RUN["longest_wait"].default)  # total wait after answers 429
+# limit in seconds on the total wait of a request for retries after status 429
+LONGEST_WAIT_S = float(RUN["longest_wait"].default)
 
 MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # a header name according to RFC 9110
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class DriverTarget:
     """A server, or a router in front of several servers.
 
-    ``lengths`` decides how an answer gets its true length. ``exact``: the server must produce
-    exactly this number of tokens. ``header``: the limit is the workload's ``max_new_tokens``, and
-    the server obeys the header (the emulator). ``free``: the request only contains the maximum
-    length.
+    - ``lengths`` decides how an answer gets its true length. With ``exact``, the request demands
+      exactly this number of tokens. With ``header``, the limit is the workload's
+      ``max_new_tokens``, and the emulator reads the true length from a header. With ``free``, the
+      request contains only a maximum.
+    - ``max_concurrency`` limits the requests in progress; None means no limit.
+    - ``idle_timeout_s`` is the number of real seconds without data after which a stream has failed.
+      There is no timeout before the first token, because starvation is measured.
+    - ``time_scale`` is the number of emulated seconds per real second.
+    - ``foreign_router`` means that another project's router is in front. Fairbench's headers are
+      then repeated in the request id, and a worker is known only if the answer names the worker.
+    - ``objectives`` maps a client to the objective that its requests name; fairbench's router knows
+      the latency targets of each objective.
+    - ``names`` maps a client to its name in requests, if the names differ.
+    - ``extra_body`` holds more fields for each body; ``max_tokens_field`` is the body field of
+      OpenAI's APIs for the maximum length.
+    - ``rate_limited`` is the reaction to status 429: ``fail``, or ``wait`` for the time that the
+      answer states, for at most ``longest_wait_s`` real seconds in total.
 
-    Before the first token there is no timeout, since starvation is measured; after it, a stream
-    that sends nothing for ``idle_timeout_s`` wall seconds has failed. ``max_concurrency`` limits
-    the requests in progress. ``time_scale`` is the server's seconds per wall second. Behind a
-    ``foreign_router`` our facts also travel in the request id, and a worker is known only if the
-    answer names it. ``objectives``: the names sent with each client's requests, by which a router
-    of ours knows their targets. ``names`` holds the client names to send in requests, for clients
-    whose requests do not have the client's own name. ``extra_body`` are more fields of every body,
-    and ``max_tokens_field`` the field of OpenAI's APIs for an answer's maximum length.
-    ``rate_limited`` is the reaction to an answer 429: a failure, or a retry after the time that the
-    answer states, for ``longest_wait_s`` wall seconds in total. Raises UsageError for a value that
-    is impossible.
+    Raises UsageError for an impossible value.
     """
 
     base_url: str
@@ -70,7 +74,10 @@ class Target:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raise UsageError for a header that would break a request, without showing its value."""
+    """Raise UsageError for a header that would break a request.
+
+    The message does not show the value of the header.
+    """
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
             raise UsageError(
@@ -85,7 +92,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # the port is parsed and checked only when it is read
+        _ = parts.port  # reading the port checks the port
     except ValueError as error:
         raise UsageError(f"base_url {url}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:

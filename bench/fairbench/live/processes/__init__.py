@@ -1,1 +1,1 @@
-"""Server processes: started in parallel, awaited, and always ended with the parent process."""
+"""Server processes, which start in parallel and always end with the parent process."""

@@ -1,9 +1,10 @@
-"""Addresses: where a worker listens, and the format of an address."""
+"""Addresses of workers, their comparison, and the ports of servers."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
@@ -16,30 +17,30 @@ USUAL_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class WorkerAddress:
-    """A worker's HTTP root and, if published, the addresses of its KV events and their replay.
+    """A worker's HTTP root URL, and the addresses of its KV events and their replay, if published.
 
-    ``key`` is required with every request, and is shown nowhere.
+    ``key`` is the API key that the worker requires with each request. No output shows the key.
     """
 
-    url: str  # http://127.0.0.1:PORT
-    kv_events: str | None = None  # tcp://127.0.0.1:PORT
+    url: str  # for example http://127.0.0.1:30000
+    kv_events: str | None = None  # for example tcp://127.0.0.1:5557
     kv_replay: str | None = None
     key: str | None = field(default=None, repr=False)
 
     @property
     def authorization(self) -> Mapping[str, str]:
-        """The header with the worker's key; empty if the worker needs none."""
+        """The header with the worker's API key; {} if the worker requires no key."""
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     def as_option(self) -> str:
-        """Return the address in the format of ``parse_worker``, without the key."""
+        """Return the address in the format of ``parse_worker``, without the API key."""
         kv = "" if self.kv_events is None else f",kv={self.kv_events}"
         replay = "" if self.kv_replay is None else f",replay={self.kv_replay}"
         return f"{self.url}{kv}{replay}"
 
 
 def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
-    """Parse ``URL[,kv=tcp://...[,replay=tcp://...]]``. Raises UsageError, citing ``name``."""
+    """Parse ``URL[,kv=tcp://...[,replay=tcp://...]]``. Raises UsageError that cites ``name``."""
     url, *parts = text.split(",")
     ports: dict[str, str] = {}
     for part in parts:
@@ -57,27 +58,25 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
             f"{name} {text}: replay needs kv, because it repeats the KV events that were "
             "missed; give kv, too"
         )
-    return WorkerAddress(_canonical(url), ports.get("kv"), ports.get("replay"))
-
-
-def _canonical(url: str) -> str:
-    """Return the address in canonical form, so that equal addresses have equal texts."""
-    parts = urlsplit(url)
-    usual = f":{USUAL_PORTS[parts.scheme]}"
-    return parts._replace(netloc=parts.netloc.lower().removesuffix(usual)).geturl().rstrip("/")
+    # Equal addresses get equal texts.
+    root = urlsplit(url)
+    netloc = root.netloc.lower().removesuffix(f":{USUAL_PORTS[root.scheme]}")
+    canonical = root._replace(netloc=netloc).geturl().rstrip("/")
+    return WorkerAddress(canonical, ports.get("kv"), ports.get("replay"))
 
 
 def door_of(url: str) -> tuple[int, str]:
-    """Return the port and the path of a worker's URL, which are equal under each of its names."""
+    """Return the port and the path of a URL, which do not depend on the name of the host."""
     parts = urlsplit(url)
     path = "/".join(part for part in parts.path.split("/") if part not in ("", "."))
     return parts.port or USUAL_PORTS[parts.scheme], path
 
 
 def hosts_of(url: str) -> frozenset[str]:
-    """Look up the IP addresses of a URL's host; a name of this machine has ``LOOPBACK``, too.
+    """Return the IP addresses of a URL's host. The lookup may take seconds.
 
-    Returns the host itself if the name is unknown. May take seconds.
+    For a name of this machine, the result also contains ``LOOPBACK``. For an unknown name, the
+    result contains only the name.
     """
     host = _host(url)
     try:
@@ -93,10 +92,10 @@ def hosts_of(url: str) -> frozenset[str]:
 def same_worker(
     url: str, others: Collection[str], found: dict[str, frozenset[str]] | None = None
 ) -> str | None:
-    """Return another URL that leads to the same server, under any name. May take seconds.
+    """Return another URL that leads to the same server as ``url``, or None. May take seconds.
 
-    Two full names that share an address differ, because a gateway may tell them apart.
-    ``found`` keeps the addresses of URLs between calls.
+    Two different full host names with a common address count as different, because a gateway may
+    serve both. ``found`` keeps the addresses of looked-up URLs between calls.
     """
     known = {} if found is None else found
 
@@ -117,14 +116,14 @@ def _host(url: str) -> str:
 
 
 def _may_be_same(one: str, other: str) -> bool:
-    """Return whether a host is an address, this machine, or a name without the other's domain."""
+    """Return whether two host names can mean one host: an address, this machine, a short name."""
     short, full = sorted((one, other), key=len)
     is_own = {one, other} & {"localhost", socket.gethostname().lower()}
     return bool(is_own) or _is_ip(one) or _is_ip(other) or f"{full}.".startswith(f"{short}.")
 
 
 def _address(text: str) -> str:
-    """Return an IP address in one form; addresses that mean this machine become ``LOOPBACK``."""
+    """Return an IP address in canonical form; each address of this machine becomes ``LOOPBACK``."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address
@@ -132,7 +131,7 @@ def _address(text: str) -> str:
 
 
 def _is_ip(host: str) -> bool:
-    """Return whether a host is an IP address, in any notation such as 127.1."""
+    """Return whether a text is an IP address in any notation, such as 127.1."""
     try:
         return bool(ip_address(host.partition("%")[0]))
     except ValueError:
@@ -144,7 +143,7 @@ def _is_ip(host: str) -> bool:
 
 
 def _is_own(address: str) -> bool:
-    """Return whether an IP address belongs to this machine: only these can be bound."""
+    """Return whether an IP address belongs to this machine. Only such an address can be bound."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as one:
@@ -155,7 +154,7 @@ def _is_own(address: str) -> bool:
 
 
 def _is_endpoint(text: str) -> bool:
-    """Return whether ZeroMQ can connect to an address, by TCP or on this machine."""
+    """Return whether a text is an address for ZeroMQ: TCP, or IPC on this machine."""
     name = text.removeprefix("ipc://")
     local = name != text and name.removeprefix("@") != "" and name.isprintable()
     return local or _is_address(text, ("tcp",))
@@ -167,10 +166,51 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
         port = parts.port
     except ValueError:
         return False
-    if not (url.isascii() and url.isprintable()):  # urlsplit removes line ends
+    if not (url.isascii() and url.isprintable()):  # urlsplit would remove line ends silently
         return False
     if parts.scheme not in schemes or not parts.hostname or port == 0:
         return False
     if port is None and "tcp" in schemes:
         return False
     return not ("@" in parts.netloc or parts.query or parts.fragment)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ``count`` different ports that are free at present.
+
+    Another process may take a port before the server binds the port. Callers must look for that
+    error in the server's log, and retry.
+    """
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((LOOPBACK, 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@contextmanager
+def reserved(host: str, port: int, shown: str) -> Iterator[int]:
+    """Bind a port inside the block, so that no worker that is started meanwhile takes the port.
+
+    A server can still listen at the port, because the port is bound for reuse and nothing listens
+    there.
+
+    Args:
+        host: Address to listen at.
+        port: Port number; 0 means any free port.
+        shown: Options that the error message names.
+
+    Yields:
+        The port number.
+
+    Raises:
+        UsageError: The address is not available.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            kept.bind((host, port))
+        except OSError as error:
+            raise UsageError(f"{shown}: {error.strerror}") from None
+        yield int(kept.getsockname()[1])

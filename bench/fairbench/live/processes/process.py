@@ -1,50 +1,128 @@
-"""A server's process and its place: this machine, or a machine that a launcher reaches."""
+"""Processes of servers: their places, their start and end, and the cause of an end in the log."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
+from fairbench.errors import printable
 from fairbench.live.processes import reaper
-from fairbench.live.processes.addresses import LOOPBACK
-from fairbench.live.processes.ports import free_ports
-from fairbench.live.processes.server_log import cause_in, log_end
+from fairbench.live.processes.addresses import LOOPBACK, free_ports
+from fairbench.live.processes.environment import WITHOUT_GPU
 
-GRACE_S = 10.0  # seconds from SIGTERM to SIGKILL
-REAPER_MARGIN_S = 5.0  # seconds for the reaper itself to end after that
+TAIL_BYTES = 4_000
+TAIL_LINES = 20
+CAUSE_BYTES = 2**20  # bytes at the end of a log in which the cause is searched
+LONGEST = 500  # limit on the characters of a cause
+
+# Text that engines write before a message: a process, a level with a time, a file, or a rank.
+_BEFORE = re.compile(
+    r"(?:\([^()]{1,80}\) |(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d [\d:]{8} |\[[^\[\]]{1,80}\] )"
+)
+_RAISED = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Failure): ?\S")
+_REFUSED = re.compile(r"(?:\S{1,80}: error: |fairbench: )\S")
+_KILLED = re.compile(r"\S.{0,80} (?:was killed by signal|died unexpectedly)")
+
+# Parts of messages of processes that ended only because another process had ended.
+_ECHOES = (
+    *("See root cause above", "Engine core initialization failed", "EngineDeadError"),
+    *("CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError", "SystemExit"),
+    "Rank 0 scheduler died",
+)
+
+GPU_MISSING = (
+    *("Failed to infer device type", "No accelerator (CUDA", "Found no NVIDIA driver"),
+    *("No CUDA GPUs are available", "not compiled with CUDA", "libcuda.so"),
+)
+"""Parts of the messages of engines that have found no GPU."""
+
+
+def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LINES) -> str:
+    """Return the last lines of a log after byte ``begin``.
+
+    Earlier bytes are the output of an earlier process. The result has at most ``lines`` lines and
+    ``most`` bytes.
+    """
+    with path.open("rb") as log:
+        size = log.seek(0, os.SEEK_END)
+        log.seek(max(begin, size - most))
+        text = log.read().decode("utf-8", "replace")
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def cause_in(path: Path, begin: int) -> str:
+    """Return ``cause_of`` the part of a log after byte ``begin``; at most the last MiB counts."""
+    return cause_of(log_end(path, begin, CAUSE_BYTES, lines=CAUSE_BYTES))
+
+
+def cause_of(text: str) -> str:
+    """Return the message that explains why a server ended, with advice if a GPU is missing.
+
+    The message is the last exception, usage error or kill message in the log that is not the
+    consequence of an earlier message. Without such a message, the result is the last line. The
+    result is printable.
+    """
+    plain = [_without_prefix(line) for line in text.splitlines() if line.strip()]
+    causes = [
+        f"{line}: {below.strip()}" if "validation error" in line else line
+        for line, below in pairwise([*plain, ""])
+        if _is_cause(line)
+    ]
+    said = (causes or plain or [""])[-1].strip().removeprefix("fairbench: ")
+    said = printable(said)[:LONGEST]
+    missing = any(part in line for line in causes for part in GPU_MISSING)
+    return f"{said}; {WITHOUT_GPU}" if missing else said
+
+
+def _without_prefix(line: str) -> str:
+    while found := _BEFORE.match(line):
+        line = line[found.end() :]
+    return line
+
+
+def _is_cause(line: str) -> bool:
+    if any(echo in line for echo in _ECHOES):
+        return False
+    return any(kind.match(line) for kind in (_RAISED, _REFUSED, _KILLED))
+
+
+GRACE_S = 10.0  # seconds between SIGTERM and SIGKILL
+REAPER_MARGIN_S = 5.0  # further seconds in which the reaper itself must end
 
 
 class Process(Protocol):
-    """A server's process, on any machine."""
+    """The interface of a server's process, on any machine."""
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, 128 plus the number of a signal; None while the process runs."""
+        """The exit code, 128 plus a signal's number, or None while the process runs."""
 
     @property
     def ending(self) -> str:
-        """A few words on how the process ended. Precondition: the process has ended."""
+        """A phrase that describes how the process ended. Precondition: the process has ended."""
 
     def log_tail(self) -> str:
-        """Return the last lines that the process wrote."""
+        """Return the last lines of the output of the process."""
 
     def cause(self) -> str:
-        """Return the line of the log that explains an end; the last line if none does."""
+        """Return the line of the log that explains the end, or the last line."""
 
     def ask_to_stop(self) -> None:
         """Ask the process to end, without waiting."""
 
     def stop(self) -> None:
-        """End the process. Returns when the process has ended or cannot be reached."""
+        """End the process. Return when the process has ended or cannot be reached."""
 
 
-class Place(Protocol):
-    """The location of one replica: a machine and possibly some of its GPUs."""
+class ReplicaPlace(Protocol):
+    """The interface of a place of one replica: a machine, and possibly some of its GPUs."""
 
     @property
     def host(self) -> str:
@@ -52,36 +130,36 @@ class Place(Protocol):
 
     @property
     def listen(self) -> str:
-        """The address on which servers at the place listen."""
+        """The address at which servers at the place listen."""
 
     @property
     def python(self) -> str:
-        """The path of the Python that starts servers on the host."""
+        """The path of the Python that starts servers at the place."""
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment variables for servers at the place, for example for their GPUs."""
+        """Environment variables for servers at the place, for example their GPUs."""
 
     @property
     def is_lost(self) -> bool:
-        """Return whether nothing can be started at the place any more."""
+        """Return whether no server can be started at the place any more."""
 
     def free_ports(self, count: int) -> list[int]:
-        """Return distinct ports that are free at the place. Raises RunFailed."""
+        """Return ``count`` different free ports of the place. Raises RunFailed."""
 
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Run a command at the place; its output is appended to a file on this machine.
+        """Run a command at the place, and append its output to a file on this machine.
 
-        The process ends at the latest when this process ends, even if killed.
+        The process ends at the latest when this process ends, even if this process is killed.
         """
 
 
 class ServerProcess:
-    """A command that runs until ``stop``, until this process ends, or until it ends itself.
+    """A running command, which ends by itself, on ``stop``, or when this process ends.
 
-    ``stop`` sends SIGTERM, and SIGKILL after the grace period.
+    ``stop`` sends SIGTERM, and SIGKILL after a grace period of ``grace_s`` seconds.
     """
 
     def __init__(
@@ -93,14 +171,14 @@ class ServerProcess:
         grace_s: float = GRACE_S,
         reaped: bool = False,
     ) -> None:
-        """Start a command. A ``reaped`` command already has a reaper on its remote machine."""
+        """Start a command. ``reaped`` means that the command itself starts a remote reaper."""
         under = () if reaped else (sys.executable, "-I", "-S", reaper.__file__, str(grace_s))
         self._log_path = log_path
         self._grace_s = grace_s
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
-            # A separate session: Ctrl-C at the terminal goes to the harness, which ends this
-            # process.
+            # The process has a session of its own. Ctrl-C at the terminal then reaches only
+            # fairbench, which ends the process.
             self._reaper = subprocess.Popen(
                 [*under, *command],
                 stdin=subprocess.PIPE,
@@ -132,14 +210,15 @@ class ServerProcess:
         self.ask_to_stop()
         try:
             self._reaper.wait(self._grace_s + REAPER_MARGIN_S)
-        except subprocess.TimeoutExpired:  # not even SIGKILL ended the server; no more can be done
+        # the server survived SIGKILL, so only the reaper can be killed
+        except subprocess.TimeoutExpired:
             self._reaper.kill()
             self._reaper.wait()
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """A place on this machine that only this machine can reach."""
+    """A place on this machine. By default, only this machine can reach the place."""
 
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)

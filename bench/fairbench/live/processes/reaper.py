@@ -1,11 +1,11 @@
-"""Runs one server, and ends it with its children when the parent process ends.
+"""A program that runs one server, and ends the server and its children with the parent process.
 
-    python reaper.py GRACE_S COMMAND...
+python reaper.py GRACE_S COMMAND...
 
-Standard input is a pipe that only the harness holds open. The pipe closes when the harness closes
-it or is killed, even by SIGKILL: the server then gets SIGTERM, and after ``GRACE_S`` seconds its
-process group gets SIGKILL, in any case. This is a separate program that imports nothing of
-fairbench, because one process is started with every server.
+Standard input is a pipe that only the parent process holds open. The pipe closes when the parent
+closes it or is killed, even by SIGKILL. The reaper then sends SIGTERM to the server, and after
+``GRACE_S`` seconds SIGKILL to the server's process group. The reaper is a separate program that
+imports nothing of fairbench, because one reaper process is started with each server.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import sys
 import threading
 from contextlib import suppress
 
-HARNESS = 0  # the file descriptor of the pipe
-PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
+HARNESS = 0  # file descriptor of the pipe
+PR_SET_CHILD_SUBREAPER = 36  # number of this option in linux/prctl.h
 
 
 def main() -> int:
-    """Run the server to its end; return its exit code, 128 plus the number of a signal."""
+    """Run the server to its end; return its exit code, or 128 plus the number of a signal."""
     grace_s, command = float(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
-        # The server's children become ours when it ends, so that we can wait for their end as well.
+        # When the server ends, its children become children of the reaper, which can wait for them.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
-        # A separate process group, so that leftover processes can be found.
+        # The server has a process group of its own, by which its remaining children can be found.
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
@@ -41,14 +41,14 @@ def main() -> int:
     with suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
     with suppress(ChildProcessError):
-        while True:  # a killed process runs until its memory is freed
+        while True:  # a killed process ends only after its memory is freed
             os.waitpid(-server.pid, 0)
     return code if code >= 0 else 128 - code
 
 
 def _end_with_harness(server: subprocess.Popen[bytes], grace_s: float) -> None:
     while os.read(HARNESS, 1024):
-        pass  # the pipe has no writer; the end of the file is the message
+        pass  # the parent writes nothing; only the end of the pipe matters
     server.terminate()
     try:
         server.wait(grace_s)

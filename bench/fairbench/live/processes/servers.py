@@ -1,4 +1,4 @@
-"""Servers: started in parallel, awaited until all are ready, and restarted when they end."""
+"""Servers: parallel start, waiting until all servers are ready, and restart of ended servers."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from threading import Event, Thread
 from typing import NamedTuple, TypeAlias
 
 from fairbench.errors import RunFailed, printable
-from fairbench.live.processes.http import answers
-from fairbench.live.processes.process import HERE, Place
+from fairbench.live.processes.process import HERE, ReplicaPlace
+from fairbench.live.server_facts import answers
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.1
-HEALTH_TIMEOUT_S = 5.0
-# words in a server's log, in lower case, for a port that is taken
+POLL_S = 0.1  # seconds between two checks of servers that are not ready
+HEALTH_TIMEOUT_S = 5.0  # limit in seconds on the answer of a health page
+# words in a server's log, in lower case, that mean that the port is taken
 TAKEN = ("address already in use", "address in use")
-PROBE_BYTES = 2**16
-TELL_S = 30.0  # seconds between two lines about servers that are not ready
-MAX_STARTS = 5  # attempts to start one server whose port was taken each time
-LOOK_S = 0.5
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 60.0
-STEADY_S = 60.0  # seconds after which the next end of a server counts as its first
+PROBE_BYTES = 2**16  # bytes that a test writes to a disk that may be full
+TELL_S = 30.0  # seconds between two log lines about servers that are not ready
+MAX_STARTS = 5  # limit on starts of a server whose port was taken each time
+LOOK_S = 0.5  # seconds between two checks for ended servers
+FIRST_PAUSE_S = 1.0  # seconds between the first end of a server and its restart
+LONGEST_PAUSE_S = 60.0  # limit in seconds on the pause, which doubles with each end
+STEADY_S = 60.0  # seconds of running after which the pause starts again at ``FIRST_PAUSE_S``
 
 
 class ServersProgress(NamedTuple):
-    """The number of servers that are ready."""
+    """The number of servers that are ready, and the number of all servers."""
 
     ready: int
     total: int
@@ -43,10 +43,14 @@ OnReady: TypeAlias = Callable[[ServersProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A recipe for starting a server. ``command`` gets ``ports`` free ports, the HTTP port first.
+    """The instructions for starting a server.
 
-    The server is ready once ``health`` answers with success, or once ``ready`` returns True for its
-    HTTP root. ``kv_events`` is the address of its KV events, with ``host`` and the second port.
+    - ``command`` returns the command line for ``ports`` free ports; the first is the HTTP port.
+    - The server is ready when its page ``health`` answers with success or, if given, when ``ready``
+      returns True for its URL.
+    - ``kv_events`` is the address of its KV events, with placeholders for the host and the second
+      port.
+    - ``place`` is where the server starts.
     """
 
     name: str
@@ -56,17 +60,17 @@ class Recipe:
     environment: Mapping[str, str] = field(default_factory=dict)
     ready: Callable[[str], bool] | None = None
     kv_events: str = "tcp://{host}:{port}"
-    place: Place = HERE
+    place: ReplicaPlace = HERE
 
 
 class Server:
-    """A server that is started from its recipe, on its own ports."""
+    """A server that was started from its recipe, with ports of its own."""
 
     def __init__(self, recipe: Recipe, log_dir: Path) -> None:
         self.recipe = recipe
         self._log_path = log_dir / f"{recipe.name}.log"
         self.starts = 0
-        self.deaths = 0  # number of ends since it was ready
+        self.deaths = 0  # number of times that the server has ended since it was ready
         self.start()
 
     def start(self) -> None:
@@ -76,7 +80,10 @@ class Server:
         self._launch()
 
     def start_again(self) -> None:
-        """Start the server on its old ports, which others know. Precondition: it has ended."""
+        """Start the server on its old ports, which other processes know.
+
+        Precondition: no process runs.
+        """
         self.process.stop()
         self._launch()
 
@@ -94,7 +101,7 @@ class Server:
         return self.process.exit_code is not None
 
     def is_ready(self) -> bool:
-        """Return whether the server is healthy; restart it if it ended because a port was taken.
+        """Return whether the server is ready; restart a server that ended because a port was taken.
 
         Raises RunFailed, with the end of the log, if the server ended for another reason.
         """
@@ -104,48 +111,47 @@ class Server:
             return answers(self.url + self.recipe.health, timeout_s=HEALTH_TIMEOUT_S)
         said = self.process.log_tail().lower()
         if self.starts == MAX_STARTS or not any(text in said for text in TAKEN):
-            self.check()
+            self.check_running()
         self.process.stop()
         self.start()
         return False
 
-    def check(self) -> None:
-        """Raise RunFailed with the end of the log if the server has ended."""
+    def check_running(self) -> None:
+        """Raise RunFailed, with the end of the log, if the server has ended."""
         if self.has_ended:
             raise self.failed(f"ended with {self.process.ending}")
 
     def named_with_place(self) -> str:
-        """Return the server's name, with its location if the location is lost."""
+        """Return the server's name, with the name of its host if the host is lost."""
         place = self.recipe.place
         return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
     def how_it_ended(self) -> str:
-        """Describe the server's end in a line, with its cause. Precondition: it has ended."""
+        """Return a line that describes the server's end and its cause.
+
+        Precondition: an ended server.
+        """
         return self._shown(f"ended with {self.process.ending}")
 
     def last_words(self) -> str:
-        """Return the ending and its cause. Precondition: the server has ended."""
+        """Return how the server ended, and the cause. Precondition: the server has ended."""
         return f"{self.process.ending}{self._cause()}"
 
     def _cause(self) -> str:
         cause = self.process.cause()
         return f" ({cause})" if cause else ""
 
-    def _said(self) -> str:
-        said = [line for line in self.process.log_tail().splitlines() if line.strip()]
-        return f" ({printable(said[-1].strip())[:200]})" if said else ""
-
     def _shown(self, how: str) -> str:
-        """Return what happened, and first the disk if it cannot be written, which ends servers."""
+        """Return a message with the cause, which begins with a disk error, if there is one."""
         shown = f"{self.recipe.name} {how}{self._cause()}; its log is {self._log_path}"
         directory = self._log_path.parent
         why = unwritable(directory)
         return f"{directory}: cannot be written: {why}, so {shown}" if why else shown
 
     def failed(self, how: str) -> RunFailed:
-        """Return an error with the log's line that explains the end; a note has the log's end.
+        """Return an error whose message has the cause, and whose note has the end of the log.
 
-        The message shows control characters as escapes; the note shows the log unchanged.
+        The message shows control characters as escapes. The note shows the log unchanged.
         """
         error = RunFailed(self._shown(how))
         error.add_note(self.process.log_tail())
@@ -153,11 +159,13 @@ class Server:
 
     def tell_of_waiting(self, waited_s: float) -> None:
         """Log that the server is not ready yet, with the last line of its log."""
-        log.info("%s is not ready after %d s%s", self.recipe.name, waited_s, self._said())
+        said = [line for line in self.process.log_tail().splitlines() if line.strip()]
+        last = f" ({printable(said[-1].strip())[:200]})" if said else ""
+        log.info("%s is not ready after %d s%s", self.recipe.name, waited_s, last)
 
 
 def unwritable(directory: Path) -> str | None:
-    """Return why a few bytes cannot be written in a directory, such as a full disk, or None."""
+    """Return why a directory cannot be written, such as a full disk, or None if it can."""
     try:
         with TemporaryFile(dir=directory) as file:
             file.write(bytes(PROBE_BYTES))
@@ -175,14 +183,15 @@ def start_all(
     on_ready: OnReady = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> list[Server]:
-    """Start servers and wait until all are ready; reports progress to ``on_ready``.
+    """Start servers, wait until all are ready, and report the progress to ``on_ready``.
 
-    Raises RunFailed if one ends or is not ready in time, KeyboardInterrupt if ``interrupted``; none
-    runs then.
+    If an error is raised, no server keeps running. Raises RunFailed if a server ends or is not
+    ready within ``timeout_s`` seconds, and KeyboardInterrupt if ``interrupted`` returns true.
     """
     servers: list[Server] = []
     try:
-        # Started one by one, so that the others are known if one cannot be started.
+        # The servers start one by one, so that earlier servers can be stopped if a later start
+        # fails.
         servers.extend(Server(recipe, log_dir) for recipe in recipes)
         _wait_ready(servers, time.monotonic() + timeout_s, timeout_s, on_ready, interrupted)
     except BaseException:
@@ -216,11 +225,11 @@ def _wait_ready(
             told = time.monotonic()
             waiting[0].tell_of_waiting(told - begun)
     for server in servers:
-        server.check()  # the first server may have ended in the meantime
+        server.check_running()  # a server may have ended while later servers became ready
 
 
 def stop_all(servers: Sequence[Server]) -> None:
-    """End servers in parallel. Returns when all have ended."""
+    """End servers in parallel. Return when all servers have ended."""
     for server in servers:
         server.process.ask_to_stop()
     for server in servers:
@@ -229,9 +238,10 @@ def stop_all(servers: Sequence[Server]) -> None:
 
 @dataclass(slots=True)
 class _Case:
-    """A watched server. ``due_s`` is the time of its next start (None if it runs).
+    """The state of a supervised server, with times in seconds.
 
-    ``is_over`` means that it cannot be started any more.
+    ``due_s`` is the time of the next restart, or None while the server runs. ``is_over`` means that
+    the server cannot be restarted.
     """
 
     started_s: float
@@ -241,15 +251,18 @@ class _Case:
 
 
 class Supervisor:
-    """Restarts servers that ended, on their old ports, after pauses of 1, 2, 4 ... 60 s."""
+    """A supervisor that restarts ended servers on their old ports, after pauses of 1, 2, 4 ...
+
+    60 s.
+    """
 
     def __init__(self, servers: Sequence[Server], now_s: Callable[[], float]) -> None:
         self._servers = servers
         self._now_s = now_s
         self._cases = [_Case(now_s()) for _ in servers]
 
-    def look(self) -> None:
-        """Detect servers that have ended, and start those whose pause is over."""
+    def restart_ended(self) -> None:
+        """Detect servers that have ended, and restart servers whose pause is over."""
         for server, case in zip(self._servers, self._cases, strict=True):
             if not server.has_ended or case.is_over:
                 continue
@@ -281,7 +294,7 @@ def supervised(servers: Sequence[Server]) -> Iterator[None]:
 
     def watch() -> None:
         while not over.wait(LOOK_S):
-            supervisor.look()
+            supervisor.restart_ended()
 
     thread = Thread(target=watch, name="supervisor", daemon=True)
     thread.start()

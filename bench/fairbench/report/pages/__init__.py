@@ -1,1 +1,1 @@
-"""Reports as HTML or Markdown pages: of a run, its repeats, or a sweep."""
+"""HTML and Markdown pages that report a run, repeats of a run, or a sweep."""

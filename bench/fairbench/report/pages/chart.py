@@ -1,12 +1,17 @@
-"""Small charts as inline SVG, coloured by the page's style sheet: scales, ticks, axes, legend."""
+"""Charts as inline SVG, coloured by the page's style sheet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from html import escape
-from math import ceil, floor, log10
+from math import ceil, floor, isinf, isnan, log10
 from typing import NamedTuple
 
+import numpy as np
+
+from fairbench.files.times import ClockTime
+from fairbench.metrics.records import Floats
 from fairbench.report.palette import SERIES
 from fairbench.report.table import cut_middle
 
@@ -14,9 +19,9 @@ WIDTH = 520
 LEFT, RIGHT = 58, 14
 END = WIDTH - RIGHT
 PLOT_PX = 200
-LINE_PX = 1.8  # width of a series, as in the style sheet
-BELOW_PX = 44  # space for an axis with its label
-LEGEND_PX, PER_ROW = 18, 3  # height of a row of a legend, and its entries
+LINE_PX = 1.8  # width of a series' line, as in the style sheet
+BELOW_PX = 44  # height of a horizontal axis with its label
+LEGEND_PX, PER_ROW = 18, 3  # height of a legend's row, and entries per row
 
 
 Ticks = Sequence[tuple[float, str]]
@@ -26,7 +31,7 @@ Ticks = Sequence[tuple[float, str]]
 class Scale(NamedTuple):
     """A mapping from values in ``[low, high]`` to pixels, linear or logarithmic.
 
-    ``given`` are its ticks with their labels; without any, the ticks are round values.
+    ``given`` are the scale's ticks with their labels; if empty, the ticks are round values.
     """
 
     low: float
@@ -36,7 +41,7 @@ class Scale(NamedTuple):
     log: bool = False
     given: Ticks = ()
 
-    def at(self, value: float) -> float:
+    def pixel_of(self, value: float) -> float:
         """Return the pixel of a value; values outside the range lie on the edge."""
         inside = min(max(value, self.low), self.high)
         if self.log:
@@ -50,7 +55,7 @@ class Scale(NamedTuple):
         low, high = self.low, self.high
         if self.log:
             decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-            width = log10(high / low)  # width in decades
+            width = log10(high / low)  # width of the range in decades
             factors = (1,) if width >= 3 else (1, 2, 5) if width >= 1 else (1, 1.5, 2, 3, 5, 7)
             ticks = [factor * 10.0**power for power in decades for factor in factors]
             return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
@@ -71,7 +76,7 @@ def log_range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def drawing(height: float, title: str, parts: Sequence[str]) -> str:
-    """Return the SVG of all parts."""
+    """Return an SVG drawing of the given height (pixels), title and elements."""
     return (
         f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(title)}">'
         f"{''.join(parts)}</svg>"
@@ -79,33 +84,33 @@ def drawing(height: float, title: str, parts: Sequence[str]) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    """Return text at a position."""
+    """Return an SVG text at a position."""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str, look: str = "") -> str:
-    """Return a straight line with a class of the style sheet, and more attributes."""
+    """Return an SVG line of the style sheet's class ``kind``, with the attributes ``look``."""
     return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"{look}/>'
 
 
 def rect(x: float, y: float, width: float, height: float, look: str) -> str:
-    """Return a rectangle with the attributes ``look``."""
+    """Return an SVG rectangle with the attributes ``look``."""
     return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" {look}/>'
 
 
 def curve(across: Scale, up: Scale, points: Iterable[tuple[float, float]], look: str) -> str:
-    """Return a line of a series through points."""
-    return f'<polyline points="{places(across, up, points)}" class="series"{look}/>'
+    """Return an SVG polyline through points, with the attributes ``look``."""
+    return f'<polyline points="{point_coordinates(across, up, points)}" class="series"{look}/>'
 
 
-def places(across: Scale, up: Scale, points: Iterable[tuple[float, float]]) -> str:
-    """Return the pixels of points."""
-    return " ".join(f"{across.at(x):g},{up.at(y):g}" for x, y in points)
+def point_coordinates(across: Scale, up: Scale, points: Iterable[tuple[float, float]]) -> str:
+    """Return the pixel coordinates of points, as the attribute ``points`` of SVG."""
+    return " ".join(f"{across.pixel_of(x):g},{up.pixel_of(y):g}" for x, y in points)
 
 
 def shade(across: Scale, up: Scale, window: tuple[float, float]) -> str:
     """Return a window in x as a shaded rectangle over the height of a chart."""
-    x, end = across.at(window[0]), across.at(window[1])
+    x, end = across.pixel_of(window[0]), across.pixel_of(window[1])
     return rect(x, up.end_px, end - x, up.start_px - up.end_px, 'class="shade"')
 
 
@@ -115,7 +120,7 @@ def legend_height(entries: int, per_row: int = PER_ROW) -> int:
 
 
 class Key(NamedTuple):
-    """The form of a legend: entries in a row, and the position and length of their labels.
+    """The layout of a legend: entries per row, and the position and length of labels.
 
     ``left`` is the start of the first entry, ``label_px`` the distance from there to its label, and
     ``most`` the limit on a label's characters.
@@ -127,7 +132,7 @@ class Key(NamedTuple):
     left: float = LEFT
 
     def entry(self, number: int, label: str) -> tuple[float, float, str]:
-        """Return the position of an entry's sample by the entry's number, and of its label."""
+        """Return the position of entry ``number``'s sample (pixels), and the label as SVG text."""
         row, column = divmod(number, self.per_row)
         x, y = self.left + column * (END - self.left) / self.per_row, 10 + row * LEGEND_PX
         return x, y, text(x + self.label_px, y + 4, cut_middle(label, self.most))
@@ -155,7 +160,7 @@ def colour(number: int) -> str:
 
 
 def stroke(number: int) -> str:
-    """Return the attributes of this series' line: its colour and dashes."""
+    """Return the SVG attributes of a series' line: colour and dashes."""
     lengths = SERIES[number % len(SERIES)].dashes
     written = " ".join(f"{length * LINE_PX:.3g}" for length in lengths)
     dashes = f' stroke-dasharray="{written}"' if lengths else ""
@@ -174,16 +179,16 @@ def horizontal_axis(scale: Scale, top: float, bottom: float, label: str) -> list
     """Return the grid, ticks and label below a chart."""
     parts = [line(scale.start_px, bottom, scale.end_px, bottom, "axis")]
     for tick, label_of_tick in scale.labelled():
-        x = scale.at(tick)
+        x = scale.pixel_of(tick)
         parts += [line(x, top, x, bottom, "grid"), text(x, bottom + 16, label_of_tick, "middle")]
     return [*parts, text((scale.start_px + scale.end_px) / 2, bottom + 34, label, "middle")]
 
 
 def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[str]:
-    """Return the grid and ticks beside a chart, with its label above them."""
+    """Return the grid and ticks beside a chart, with the axis label above the ticks."""
     parts = [text(4, scale.end_px - 10, label)]
     for tick in scale.ticks():
-        y = scale.at(tick)
+        y = scale.pixel_of(tick)
         shown = f"{tick:.0%}" if percent else tick_text(tick)
         parts += [line(LEFT, y, END, y, "grid"), text(LEFT - 6, y + 4, shown, "end")]
     return parts
@@ -192,6 +197,410 @@ def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[st
 def axes(
     across: Scale, up: Scale, x_label: str, y_label: str, *, percent: bool = False
 ) -> list[str]:
-    """Return both axes of a chart; ``percent`` is for ticks of y."""
+    """Return both axes of a chart; ``percent`` writes the ticks of y as percentages."""
     beside = vertical_axis(up, y_label, percent=percent)
     return beside + horizontal_axis(across, up.end_px, up.start_px, x_label)
+
+
+# LONG_LINE_KEY is for legends with a label that is too long for LINE_KEY
+LINE_KEY, LONG_LINE_KEY = Key(27, 14), Key(27, 22, 2)
+
+
+class Series(NamedTuple):
+    """A line through points in ascending x; ``swatch`` chooses one of ``SERIES``."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    swatch: int | None = None
+
+
+def line_chart(
+    title: str,
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    percent: bool = False,
+    shaded: tuple[float, float] | None = None,
+) -> str:
+    """Draw lines over a common x axis; the y axis begins at 0.
+
+    ``percent`` means that y is a share. ``shaded`` is a range of x. Precondition: some series has a
+    point, and with ``log_x`` all x are positive.
+    """
+    key = LONG_LINE_KEY if any(len(one.label) > LINE_KEY.most for one in series) else LINE_KEY
+    every_x = [x for one in series for x in one.x]
+    tallest = 1.0 if percent else max(y for one in series for y in one.y) * 1.05 or 1.0
+    across, up = scales(
+        len(series),
+        log_range(every_x) if log_x else (0.0, max(every_x) or 1.0),
+        (0.0, tallest),
+        log_x=log_x,
+        per_row=key.per_row,
+    )
+    parts = [shade(across, up, shaded)] if shaded else []
+    parts += axes(across, up, x_label, y_label, percent=percent)
+    for number, one in enumerate(series):
+        look = stroke(number if one.swatch is None else one.swatch)
+        parts.append(curve(across, up, zip(one.x, one.y, strict=True), look))
+        x, y, name = key.entry(number, one.label)
+        parts += [line(x, y, x + 22, y, "series", look), name]
+    return drawing(up.start_px + BELOW_PX, title, parts)
+
+
+KEY_PX = 11
+AREA_KEY = Key(KEY_PX + 5, 15)
+
+
+class Area(NamedTuple):
+    """A layer of a stacked chart: a value per bin, and a series number (None: grey)."""
+
+    label: str
+    values: Floats
+    series: int | None
+
+
+def area_chart(
+    title: str,
+    edges: Floats,
+    areas: Sequence[Area],
+    *,
+    x_label: str,
+    y_label: str,
+    shaded: Sequence[tuple[float, float]] = (),
+    x_ticks: Ticks = (),
+) -> str:
+    """Return a chart of stacked step areas, with the first area at the bottom.
+
+    ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x. ``areas`` contains at
+    least one area, with values of shape (bins,). ``shaded`` are time windows, drawn behind the
+    areas. ``x_ticks`` replace the round ticks of x.
+    """
+    tallest = float(np.sum([one.values for one in areas], axis=0).max()) * 1.05 or 1.0
+    across, up = scales(len(areas), (float(edges[0]), float(edges[-1])), (0.0, tallest))
+    parts = [shade(across, up, window) for window in shaded]
+    parts += axes(across._replace(given=x_ticks), up, x_label, y_label)
+    below = np.zeros(len(edges) - 1)
+    x = np.repeat(edges, 2)[1:-1].tolist()
+    looks = [
+        f'style="fill:{"var(--rest)" if one.series is None else colour(one.series)}"'
+        for one in areas
+    ]
+    for one, look in zip(areas, looks, strict=True):
+        above = below + one.values
+        # The outline of a layer is its upper edge, then its lower edge from right to left.
+        top = zip(x, np.repeat(above, 2).tolist(), strict=True)
+        back = zip(reversed(x), reversed(np.repeat(below, 2).tolist()), strict=True)
+        parts.append(f'<polygon points="{point_coordinates(across, up, (*top, *back))}" {look}/>')
+        below = above
+    for number, (one, look) in enumerate(zip(areas, looks, strict=True)):
+        left, middle, name = AREA_KEY.entry(number, one.label)
+        parts += [rect(left, middle - KEY_PX / 2, KEY_PX, KEY_PX, look), name]
+    return drawing(up.start_px + BELOW_PX, title, parts)
+
+
+POINT_KEY = Key(17, 15)
+POINTS_PX = 220
+MARGIN = 0.06  # margin as a fraction of the range of x, at both ends
+# minimum range of x, as a fraction of the largest x, so that small differences look small
+LEAST_RANGE = 0.2
+# minimum range of an axis of whole numbers: a narrower axis would have fractional ticks
+LEAST_WHOLE = 3.0
+Ends = tuple[float, float] | None
+
+
+class ChartPoint(NamedTuple):
+    """A mark with the ends of its intervals in x and y; a ``hollow`` mark is only a bound."""
+
+    x: float
+    y: float
+    x_ends: Ends = None
+    y_ends: Ends = None
+    hollow: bool = False
+
+
+class PointSeries(NamedTuple):
+    """Marks in a series of ``palette.SERIES``, optionally joined by a line."""
+
+    label: str
+    series: int
+    points: Sequence[ChartPoint]
+    joined: bool = False
+
+
+def point_chart(
+    title: str,
+    series: Sequence[PointSeries],
+    *,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    limit: float | None = None,
+    whole_x: bool = False,
+    x_ticks: Ticks = (),
+) -> str:
+    """Draw the marks of all series, and a horizontal line at y = ``limit``.
+
+    Args:
+        series: At least one series has a point; with ``log_x`` every x is positive, with
+            ``log_y`` every y.
+        whole_x: x is a count, so ticks are whole numbers and the axis begins at 0.
+        x_ticks: Ticks of x with their labels; if empty, the ticks are round values.
+    """
+    points = [point for one in series for point in one.points]
+    every_y = [y for point in points for y in (point.y, *(point.y_ends or ()))]
+    every_y += [] if limit is None else [limit]
+    low, high = log_range([y for y in every_y if y > 0]) if log_y else (0.0, max(every_y) * 1.05)
+    x = log_range([one.x for one in points]) if log_x else _x_range(points, whole_x=whole_x)
+    across, up = scales(
+        *(len(series), x, (low, high or 1.0)), log_x=log_x, log_y=log_y, plot_px=POINTS_PX
+    )
+    parts = axes(across._replace(given=x_ticks), up, x_label, y_label)
+    if limit is not None:
+        parts.append(line(LEFT, up.pixel_of(limit), END, up.pixel_of(limit), "limit"))
+    for number, one in enumerate(series):
+        parts += _drawn(one, across, up)
+        left, middle, name = POINT_KEY.entry(number, one.label)
+        parts += [series_mark(left + 6, middle, one.series), name]
+    return drawing(up.start_px + BELOW_PX, title, parts)
+
+
+def _x_range(points: Sequence[ChartPoint], *, whole_x: bool) -> tuple[float, float]:
+    every = [x for point in points for x in (point.x, *(point.x_ends or ()))]
+    low, high = min(every), max(every)
+    if whole_x:
+        return 0.0, max(LEAST_WHOLE, high + 1)
+    free = max(MARGIN * (high - low), (LEAST_RANGE * high - (high - low)) / 2) or 1.0
+    return max(0.0, low - free), high + free
+
+
+def _drawn(one: PointSeries, across: Scale, up: Scale) -> list[str]:
+    parts = []
+    if one.joined:
+        points = [(point.x, point.y) for point in one.points]
+        parts.append(curve(across, up, points, stroke(one.series)))
+    look = f' style="stroke:{colour(one.series)}"'
+    for point in one.points:
+        x, y = across.pixel_of(point.x), up.pixel_of(point.y)
+        if point.x_ends:
+            low, high = (across.pixel_of(end) for end in point.x_ends)
+            parts.append(line(low, y, high, y, "interval", look))
+        if point.y_ends:
+            low, high = (up.pixel_of(end) for end in point.y_ends)
+            parts.append(line(x, low, x, high, "interval", look))
+        parts.append(series_mark(x, y, one.series, hollow=point.hollow))
+    return parts
+
+
+def series_mark(x: float, y: float, series: int, *, hollow: bool = False, arrow: str = "") -> str:
+    """Return the mark of a series at a position, with an arrow for a bound."""
+    fill = "none" if hollow else colour(series)
+    shape = SERIES[series % len(SERIES)].shape + arrow
+    return (
+        f'<g class="mark" transform="translate({x:g} {y:g})" '
+        f'style="stroke:{colour(series)};fill:{fill}">{shape}</g>'
+    )
+
+
+CELL_PX, TOP_PX = 17, 24
+CELLS_PX, CELL_CHARACTERS = 128, 14
+KEYS, KEY_STEP_PX = 4, 94
+LEAST = 0.06  # opacity of the cell with the lowest value
+
+
+class HeatRow(NamedTuple):
+    """A row of a heat map: a value per bin (NaN: no cell), and the CSS colour of its cells."""
+
+    label: str
+    values: Floats
+    colour: str
+
+
+def heat_chart(
+    title: str,
+    edges: Floats,
+    rows: Sequence[HeatRow],
+    *,
+    x_label: str,
+    unit: str,
+    limits: tuple[float, float],
+    x_ticks: Ticks = (),
+) -> str:
+    """Draw a heat map; the opacity of a cell follows the logarithm of its value between ``limits``.
+
+    ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x; rows have values of
+    shape (bins,). ``limits`` are the values of the lightest and the darkest cell, both above 0.
+    ``x_ticks`` replace the round ticks of x.
+    """
+    bottom = TOP_PX + CELL_PX * len(rows)
+    across = Scale(float(edges[0]), float(edges[-1]), CELLS_PX, END, given=x_ticks)
+    parts = horizontal_axis(across, TOP_PX, bottom, x_label)
+    for number, row in enumerate(rows):
+        y = TOP_PX + CELL_PX * number
+        parts.append(text(CELLS_PX - 8, y + 13, cut_middle(row.label, CELL_CHARACTERS), "end"))
+        for bin_number, value in enumerate(row.values.tolist()):
+            if not isnan(value):
+                x, end = across.pixel_of(edges[bin_number]), across.pixel_of(edges[bin_number + 1])
+                part = opacity(value, limits)
+                look = f'style="fill:{row.colour};opacity:{part:.2f}"'
+                parts.append(rect(x, y + 1, max(0.5, end - x), CELL_PX - 2, look))
+    return drawing(bottom + BELOW_PX, title, [*parts, *_legend_keys(limits, unit)])
+
+
+def opacity(value: float, limits: tuple[float, float]) -> float:
+    """Return the opacity of a value, from ``LEAST`` to 1."""
+    low, high = limits
+    if isinf(value) or value >= high:
+        return 1.0
+    part = log10(max(value, low) / low) / log10(high / low)
+    return LEAST + (1 - LEAST) * part
+
+
+def _legend_keys(limits: tuple[float, float], unit: str) -> list[str]:
+    """Return the legend of a heat map: a few values from the lightest to the darkest cell."""
+    low, high = limits
+    parts = []
+    for number in range(KEYS):
+        value = low * (high / low) ** (number / (KEYS - 1))
+        x, part = CELLS_PX + number * KEY_STEP_PX, opacity(value, limits)
+        most = "" if number else "up to "
+        parts += [
+            rect(x, 4, KEY_PX, KEY_PX, f'style="fill:var(--ink);opacity:{part:.2f}"'),
+            text(x + KEY_PX + 4, 14, f"{most}{float(f'{value:.2g}'):,g} {unit}"),
+        ]
+    return parts
+
+
+ROW_PX = 22
+LABELS_PX, ROW_CHARACTERS = 180, 20
+DOT_KEY = Key(20, 17, left=0)
+ARROWS = {">": '<path d="M6 0H13M10-3L13 0L10 3"/>', "<": '<path d="M-6 0H-13M-10-3L-13 0L-10 3"/>'}
+
+
+class Dot(NamedTuple):
+    """A mark at a positive value, with a series number; a bound has ``sign`` > or <."""
+
+    series: int
+    value: float
+    sign: str = ""
+
+
+class DotRow(NamedTuple):
+    """A row of the chart and the marks in it."""
+
+    label: str
+    dots: Sequence[Dot]
+
+
+def dot_chart(
+    title: str, series: Mapping[str, int], rows: Sequence[DotRow], *, x_label: str, reference: float
+) -> str:
+    """Draw rows of marks and a vertical line at ``reference``.
+
+    A bound is an open mark with an arrow.
+
+    ``series`` maps legend labels to numbers in ``palette.SERIES``. Precondition: there is at least
+    one dot.
+    """
+    top = legend_height(len(series)) + 14
+    bottom = top + ROW_PX * len(rows)
+    low, high = log_range([reference, *(dot.value for row in rows for dot in row.dots)])
+    across = Scale(low, high, LABELS_PX, END, log=True)
+    parts = horizontal_axis(across, top, bottom, x_label)
+    parts.append(
+        line(across.pixel_of(reference), top - 6, across.pixel_of(reference), bottom, "axis")
+    )
+    for number, row in enumerate(rows):
+        y = top + ROW_PX * (number + 0.5)
+        parts.append(text(LABELS_PX - 10, y + 4, cut_middle(row.label, ROW_CHARACTERS), "end"))
+        for dot in row.dots:
+            x, arrow = across.pixel_of(dot.value), ARROWS.get(dot.sign, "")
+            parts.append(series_mark(x, y, dot.series, hollow=bool(dot.sign), arrow=arrow))
+    for position, (label, number) in enumerate(series.items()):
+        x, y, name = DOT_KEY.entry(position, label)
+        parts += [series_mark(x + 10, y, number), name]
+    return drawing(bottom + BELOW_PX, title, parts)
+
+
+BAR_ROW_PX, BAR_PX, BAR_LABELS_PX, COUNTS_PX = 26, 18, 118, 44
+
+
+class Bar(NamedTuple):
+    """A bar from ``low`` to ``high``, the text behind the bar's end, and a series number."""
+
+    label: str
+    low: float
+    high: float
+    text: str
+    series: int = 0
+
+
+def bar_chart(title: str, bars: Sequence[Bar], labels_px: float = BAR_LABELS_PX) -> str:
+    """Draw a row per bar, on a scale from 0 to the largest ``high``."""
+    across = Scale(0.0, max(bar.high for bar in bars), labels_px, END - COUNTS_PX)
+    bottom = 6 + BAR_ROW_PX * len(bars)
+    parts = [line(labels_px, 2, labels_px, bottom, "axis")]
+    for number, bar in enumerate(bars):
+        y, start, end = 6 + BAR_ROW_PX * number, across.pixel_of(bar.low), across.pixel_of(bar.high)
+        look = f'style="fill:var(--c{bar.series})"'
+        parts += [
+            text(labels_px - 8, y + 13, bar.label, "end"),
+            rect(start, y, max(end - start, 0.5), BAR_PX, look),
+            text(end + 6, y + 13, bar.text),
+        ]
+    return drawing(bottom + 6, title, parts)
+
+
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+MOST_TICKS = 6
+STEPS_S = (
+    *(1, 2, 5, 10, 15, 30),
+    *(MINUTE_S * count for count in (1, 2, 5, 10, 15, 30)),
+    *(HOUR_S * count for count in (1, 2, 3, 6, 12)),
+    *(DAY_S * count for count in (1, 2, 7, 14, 28, 91, 182, 364)),
+)
+
+
+class TimeAxis(NamedTuple):
+    """The label and the ticks of a time axis; if empty, the ticks are round seconds."""
+
+    label: str
+    ticks: Ticks = ()
+
+
+def time_axis(
+    clock: ClockTime | None, start_s: float, end_s: float, name: str = "time"
+) -> TimeAxis:
+    """Return the time axis from ``start_s`` to ``end_s`` (seconds), labelled with the log's clock.
+
+    A range shorter than two seconds is labelled in seconds, because no round clock time is in it.
+    """
+    step_s = next((step for step in STEPS_S if (end_s - start_s) / step <= MOST_TICKS), STEPS_S[-1])
+    if clock is None:
+        return TimeAxis(f"{name}, s")
+    zone = f" {clock.zone}" if clock.zone else ""
+    began = datetime.fromisoformat(clock.iso.removesuffix("Z")).replace(tzinfo=None)
+    midnight = began.replace(hour=0, minute=0, second=0, microsecond=0)
+    since_s = (began - midnight).total_seconds()  # seconds from midnight to time 0
+    numbers = range(ceil((start_s + since_s) / step_s), floor((end_s + since_s) / step_s) + 1)
+    if len(numbers) < 2:
+        return TimeAxis(f"{name}, s since {clock.at(0.0)}")
+    moments = [midnight + timedelta(seconds=number * step_s) for number in numbers]
+    ticks = [
+        (number * step_s - since_s, _text(moment, step_s))
+        for number, moment in zip(numbers, moments, strict=True)
+    ]
+    dates = dict.fromkeys(
+        f"{began + timedelta(seconds=at_s):%Y-%m-%d}" for at_s in (start_s, end_s)
+    )
+    return TimeAxis(f"{name}, {' to '.join(dates)}{zone}", ticks)
+
+
+def _text(moment: datetime, step_s: int) -> str:
+    """Return a moment's time of day, or the date if the moment is midnight."""
+    if step_s >= DAY_S or (moment.hour, moment.minute, moment.second) == (0, 0, 0):
+        return f"{moment:%m-%d}"
+    return f"{moment:%H:%M}" if step_s >= MINUTE_S else f"{moment:%H:%M:%S}"

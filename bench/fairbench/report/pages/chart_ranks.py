@@ -1,4 +1,4 @@
-"""A chart of many marks in two dimensions, each with its label beside it."""
+"""A chart of many marks in two dimensions, with a label beside each mark."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ TOP, PLOT_PX, BELOW_PX = 24, 330, 44
 RADIUS = 3.0
 MARGIN = 0.06  # margin as a fraction of a linear range, at both ends
 LETTER_PX, TEXT_PX = 8.8, 13.0  # a letter's largest width and height on a phone
-STEP_PX, MOST_STEPS = 4.0, 16  # distances from a mark to its label, tried from near to far
-LEADER_FROM = 2  # distance in steps from which on a line joins a mark and its label
+# step between tried distances of a label from its mark, and number of steps
+STEP_PX, MOST_STEPS = 4.0, 16
+# a leader line joins a label to its mark if they are at least this many steps apart
+LEADER_FROM = 2
 
 
 class Labelled(NamedTuple):
@@ -25,8 +27,8 @@ class Labelled(NamedTuple):
     strong: bool = False
 
 
-class Axis(NamedTuple):
-    """An axis; ``log`` if all its values are positive and may differ by factors."""
+class PlotAxis(NamedTuple):
+    """An axis with its values; a ``log`` axis is logarithmic, for positive values."""
 
     label: str
     log: bool = False
@@ -46,19 +48,19 @@ class Box(NamedTuple):
         return not (apart or self.bottom <= other.top or other.bottom <= self.top)
 
 
-def rank_chart(title: str, marks: Sequence[Labelled], x_axis: Axis, y_axis: Axis) -> str:
-    """Draw the marks; labels move away from their marks until none overlaps another.
+def rank_chart(title: str, marks: Sequence[Labelled], x_axis: PlotAxis, y_axis: PlotAxis) -> str:
+    """Draw the marks; each label moves away from its mark until no labels overlap.
 
     Precondition: there is at least one mark.
     """
     bottom = TOP + PLOT_PX
     across = chart.Scale(
-        *_range([one.x for one in marks], x_axis), chart.LEFT, chart.END, x_axis.log
+        *_axis_range([one.x for one in marks], x_axis), chart.LEFT, chart.END, x_axis.log
     )
-    up = chart.Scale(*_range([one.y for one in marks], y_axis), bottom, TOP, y_axis.log)
+    up = chart.Scale(*_axis_range([one.y for one in marks], y_axis), bottom, TOP, y_axis.log)
     parts = chart.vertical_axis(up, y_axis.label)
     parts += chart.horizontal_axis(across, TOP, bottom, x_axis.label)
-    spots = [(across.at(one.x), up.at(one.y)) for one in marks]
+    spots = [(across.pixel_of(one.x), up.pixel_of(one.y)) for one in marks]
     taken = [Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS) for x, y in spots]
     frame = Box(chart.LEFT, TOP, chart.END, bottom)
     leaders, drawn = [], []
@@ -76,7 +78,7 @@ def rank_chart(title: str, marks: Sequence[Labelled], x_axis: Axis, y_axis: Axis
     return chart.drawing(bottom + BELOW_PX, title, [*parts, *leaders, *drawn])
 
 
-def _range(values: Sequence[float], axis: Axis) -> tuple[float, float]:
+def _axis_range(values: Sequence[float], axis: PlotAxis) -> tuple[float, float]:
     if axis.log:
         return chart.log_range(values)
     low, high = min(values), max(values)
@@ -85,7 +87,7 @@ def _range(values: Sequence[float], axis: Axis) -> tuple[float, float]:
 
 
 def free_box(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> tuple[Box, int]:
-    """Return the nearest free box for a label, and its distance in steps."""
+    """Return the nearest free box for a label, and the distance from the mark in steps."""
     for steps, box in _boxes(x, y, wide):
         inside = box.left > frame.left and box.right < frame.right
         inside = inside and box.top > frame.top and box.bottom < frame.bottom
@@ -95,7 +97,7 @@ def free_box(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) 
 
 
 def _boxes(x: float, y: float, wide: float) -> Iterator[tuple[int, Box]]:
-    """Yield boxes around a mark: right, left, above, below, then the corners; farther each time."""
+    """Yield boxes around a mark: right, left, above, below and corners, at increasing distances."""
     sides = sorted(product((1, -1, 0), (0, -1, 1)), key=lambda side: abs(side[0]) + abs(side[1]))
     for steps in range(1, MOST_STEPS):
         far = RADIUS + STEP_PX * (steps - 1) + 1

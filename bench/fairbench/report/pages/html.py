@@ -1,4 +1,4 @@
-"""A page as one HTML file without scripts, fonts or pictures from elsewhere."""
+"""A page as one HTML file that loads no scripts, fonts or pictures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench.report.pages.page import (
 )
 from fairbench.report.palette import style_sheet
 
-# columns of a table that a phone shows unchanged; in wider tables each row becomes a list
+# phones show a table of at most this many columns; rows of wider tables become lists
 MOST_COLUMNS = 4
 
 
@@ -40,7 +40,8 @@ def as_html(page: Page) -> str:
             "<main>",
             f"<h1>{escape(page.title)}</h1>",
             f'<p class="provenance">{escape(page.provenance)}</p>',
-            *_headlines(page.headlines),
+            *([f'<p class="answer">{escape(page.answer)}</p>'] if page.answer else []),
+            *_html_cards(page.headlines),
             *_warnings(page.warnings),
             *(line for section in page.sections for line in _section(section)),
             "</main>",
@@ -50,7 +51,7 @@ def as_html(page: Page) -> str:
     )
 
 
-def _headlines(headlines: Iterable[Headline]) -> Iterator[str]:
+def _html_cards(headlines: Iterable[Headline]) -> Iterator[str]:
     yield '<div class="headlines">'
     for one in headlines:
         yield (
@@ -108,18 +109,18 @@ def _block(block: Block) -> Iterator[str]:
             yield f"<thead><tr>{named}</tr></thead><tbody>"
             for row in rows:
                 cells = zip(headings[1:], row[1:], strict=False)
-                values = "".join(_cell(heading, cell) for heading, cell in cells)
-                yield f"<tr>{_name(row, len(headings))}{values}</tr>"
+                values = "".join(_html_cell(heading, cell) for heading, cell in cells)
+                yield f"<tr>{_html_name(row, len(headings))}{values}</tr>"
             yield "</tbody></table></div>"
 
 
-def _name(row: Sequence[Cell], columns: int) -> str:
-    """Return the first cell, spanning the whole width if it stands alone."""
+def _html_name(row: Sequence[Cell], columns: int) -> str:
+    """Return a row's first cell; the only cell of a row spans the whole table."""
     kind = 'scope="row"' if len(row) > 1 else f'scope="rowgroup" colspan="{columns}"'
     return f"<th {kind}>{escape(row[0].text)}{_detail(row[0])}</th>"
 
 
-def _cell(heading: str, cell: Cell) -> str:
+def _html_cell(heading: str, cell: Cell) -> str:
     mark = f' class="{cell.mark}"' if cell.mark else ""
     label = f'data-label="{escape(heading)}"'
     return f"<td {label}><span{mark}>{escape(cell.text)}</span>{_detail(cell)}</td>"

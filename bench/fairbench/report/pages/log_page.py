@@ -22,7 +22,7 @@ from fairbench.report.pages.page import (
     filled,
 )
 from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figures
-from fairbench.report.traffic_lines import TTFT, Judged, overload_line, traffic_lines
+from fairbench.report.traffic_lines import TTFT, JudgedTraffic, overload_line, traffic_lines
 
 MOST_ROWS = 30  # limit on clients with a row each
 NOBODY = "There is no flood: no client sends much more than the others."
@@ -32,39 +32,39 @@ PEAK_S = 60.0
 def log_page(
     name: str,
     provenance: str,
-    found: Judged,
+    found: JudgedTraffic,
     measured: str,
     *,
     warnings: Sequence[str] = (),
     sections: Sequence[Section] = (),
 ) -> Page:
-    """Return the page of recorded traffic.
+    """Return the page of recorded traffic, with its load, waits and clients.
 
     Args:
-        measured: Name of the recorded waits; "" if none were recorded.
+        measured: Name of the recorded latency, such as "time to first token"; "" without latencies.
         sections: Further sections, below the clients.
     """
-    said = list(traffic_lines(found, "as recorded", measured)) or [NOBODY]
+    said = list(traffic_lines(found, "in the log", measured)) or [NOBODY]
     overload = None if found.floods or measured != TTFT else overload_of(found.traffic)
     if overload is not None:
-        said.append(overload_line(found.traffic, overload, "as recorded"))
+        said.append(overload_line(found.traffic, overload, "in the log"))
     if not measured:
         said.append("The file has no latencies, so waits are not known.")
     return Page(
         title=_title(name, found, overloaded=overload is not None),
         provenance=provenance,
-        headlines=list(_headlines(found, measured)),
+        headlines=list(_log_cards(found, measured)),
         warnings=warnings,
         sections=[
             Section("Floods and waits over time", [Bullets(said)]),
             *filled("Load and waits", list(traffic_figures(found, measured))),
-            Section("Clients", list(_clients(found.traffic, measured))),
+            Section("Clients", list(_client_rows(found.traffic, measured))),
             *sections,
         ],
     )
 
 
-def _title(name: str, found: Judged, *, overloaded: bool) -> str:
+def _title(name: str, found: JudgedTraffic, *, overloaded: bool) -> str:
     if not found.floods:
         also = ", but the servers are overloaded" if overloaded else ""
         return f"{printable(name)}: nobody floods{also}"
@@ -73,7 +73,7 @@ def _title(name: str, found: Judged, *, overloaded: bool) -> str:
     return f"{printable(name)}: {', '.join(map(printable, found.heavy))} {verb}{hurt}"
 
 
-def _headlines(found: Judged, measured: str) -> Iterator[Headline]:
+def _log_cards(found: JudgedTraffic, measured: str) -> Iterator[Headline]:
     traffic = found.traffic
     yield from flood_headlines(found)
     clients = f"of {len(traffic.clients):,} clients in {whole(traffic.span_s)} s"
@@ -83,28 +83,34 @@ def _headlines(found: Judged, measured: str) -> Iterator[Headline]:
         yield Headline("load, tok/s", whole(rate), f"busiest minute {whole(_peak(traffic))}")
     if measured:
         known = traffic.wait_s[~np.isnan(traffic.wait_s)]
-        p95 = _rank(known, 95)
+        p95 = _observed_percentile(known, 95)
         yield Headline(
-            f"{measured}, P95", _wait(p95, " s"), f"median {_wait(_rank(known, 50), ' s')}"
+            f"{measured}, P95",
+            _wait(p95, " s"),
+            f"median {_wait(_observed_percentile(known, 50), ' s')}",
         )
 
 
 def _peak(traffic: Traffic) -> float:
-    """Return the weighted tokens per second of the busiest minute, or of a shorter log."""
+    """Return the load in the busiest minute, or in a whole shorter log (weighted tokens/s)."""
     since_s = traffic.arrival_s - traffic.arrival_s[0]
     tokens = np.bincount((since_s // PEAK_S).astype(np.int64), traffic.tokens)
     return float(tokens.max()) / min(PEAK_S, traffic.span_s)
 
 
-def _clients(traffic: Traffic, measured: str) -> Iterator[Grid | Paragraph]:
-    """Yield a row for each client, those with most of the load first."""
+def _client_rows(traffic: Traffic, measured: str) -> Iterator[Grid | Paragraph]:
+    """Yield a row per client, in the order of decreasing load."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     order = np.argsort(-tokens, kind="stable").tolist()
     rows = []
     for code in order[:MOST_ROWS]:
         own = traffic.client == code
         waits = traffic.wait_s[own & ~np.isnan(traffic.wait_s)]
-        ranks = [Cell(_wait(_rank(waits, rank))) for rank in (50, 95)] if measured else []
+        ranks = (
+            [Cell(_wait(_observed_percentile(waits, rank))) for rank in (50, 95)]
+            if measured
+            else []
+        )
         name, count = printable(traffic.clients[code]), f"{int(own.sum()):,}"
         share = percent(tokens[code] / tokens.sum())
         rows.append([Cell(name), Cell(count), Cell(share), *ranks])
@@ -118,12 +124,12 @@ def _clients(traffic: Traffic, measured: str) -> Iterator[Grid | Paragraph]:
 
 
 def _wait(wait_s: float | None, unit: str = "") -> str:
-    """Return a wait as text; an infinite wait belongs to a failed request."""
+    """Return a wait in seconds as text; an infinite wait means a failed request."""
     return "failed" if wait_s == inf else f"{seconds(wait_s)}{unit}"
 
 
-def _rank(waits: Floats, rank: int) -> float | None:
-    """Return a percentile as an observed value; None without values."""
+def _observed_percentile(waits: Floats, rank: int) -> float | None:
+    """Return the observed value at a percentile, or None without values."""
     if not len(waits):
         return None
     return float(np.percentile(waits, rank, method="inverted_cdf"))

@@ -1,4 +1,4 @@
-"""Pages and tables as GitHub's Markdown. Texts are escaped; figures are left out."""
+"""Pages and tables as GitHub's Markdown, with escaped texts and without figures."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ STRONG = {"best": "**{}**", "worst": "*{}*"}
 
 
 def page_markdown(page: Page) -> str:
-    """Return the page as Markdown, without its figures."""
+    """Return a page as Markdown, without the page's figures."""
     lines = [f"# {escaped(page.title)}", "", escaped(page.provenance), ""]
+    lines += [f"**{escaped(page.answer)}**", ""] if page.answer else []
     lines += table(["", "", ""], page.headlines, escaped)
     if page.warnings:
         lines += ["", *(f"> - {escaped(text)}" for text in page.warnings)]
@@ -38,19 +39,19 @@ def page_markdown(page: Page) -> str:
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[T]], write: Callable[[T], str]
 ) -> Iterator[str]:
-    """Yield a table's lines; ``write`` converts a cell to Markdown. Short rows are padded."""
-    yield _row(map(escaped, headings))
-    yield _row(["---"] * len(headings))
+    """Yield a table's lines; ``write`` converts a cell to Markdown. Empty cells fill short rows."""
+    yield _markdown_row(map(escaped, headings))
+    yield _markdown_row(["---"] * len(headings))
     for row in rows:
-        yield _row([*map(write, row), *[""] * (len(headings) - len(row))])
+        yield _markdown_row([*map(write, row), *[""] * (len(headings) - len(row))])
 
 
-def _row(cells: Iterable[str]) -> str:
+def _markdown_row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
 def escaped(text: str) -> str:
-    """Escape a text for one line of Markdown, with any characters in names."""
+    """Escape a text, which may contain any characters, for one line of Markdown."""
     plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_\[\]|~#>])", r"\\\1", plain)
 
@@ -80,9 +81,9 @@ def _block(block: Block) -> Iterator[str]:
             fence = "`" * (1 + max([2, *map(len, re.findall("`+", text))]))
             yield from (fence, *text.rstrip("\n").split("\n"), fence)
         case Grid(headings, rows):
-            yield from table(headings, rows, _cell)
+            yield from table(headings, rows, _markdown_cell)
 
 
-def _cell(cell: Cell) -> str:
+def _markdown_cell(cell: Cell) -> str:
     text = STRONG.get(cell.mark, "{}").format(escaped(cell.text))
     return f"{text} ({escaped(cell.detail)})" if cell.detail else text

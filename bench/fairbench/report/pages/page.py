@@ -1,4 +1,4 @@
-"""The page: the content of a report before it is HTML or Markdown. Renderers escape texts."""
+"""The parts of a report's page. Renderers for HTML and Markdown escape the texts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Pairs = Sequence[tuple[str, str]]
 
 
 class Paragraph(NamedTuple):
-    """A few sentences."""
+    """A paragraph of text."""
 
     text: str
 
 
 class Definitions(NamedTuple):
-    """Labels with a text each."""
+    """A list of labels, with a text for each label."""
 
     pairs: Pairs
 
@@ -28,7 +28,7 @@ class Bullets(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Text in a table; ``mark`` is "best", "worst" or "", ``detail`` is set below it."""
+    """Text in a table; ``mark`` is "best", "worst" or "", and ``detail`` stands below the text."""
 
     text: str
     mark: str = ""
@@ -36,9 +36,9 @@ class Cell(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A table: each row has a name, then numbers.
+    """A table whose rows begin with a name and continue with numbers.
 
-    A row with a single cell is a heading of the rows below.
+    A row with a single cell is a heading for the rows below.
     """
 
     headings: Sequence[str]
@@ -62,7 +62,7 @@ Block = Paragraph | Definitions | Bullets | Grid | Figure | Code
 
 
 class Section(NamedTuple):
-    """Blocks of a page under a title, shown or folded at first."""
+    """Blocks of a page under a title; a reader must open a folded section."""
 
     title: str
     blocks: Sequence[Block]
@@ -70,12 +70,12 @@ class Section(NamedTuple):
 
 
 def filled(title: str, blocks: Sequence[Block], *before: Block) -> list[Section]:
-    """Return a section of some blocks, preceded by others; nothing without blocks."""
+    """Return a list with one section of the blocks, or an empty list without blocks."""
     return [Section(title, [*before, *blocks])] if blocks else []
 
 
 class Headline(NamedTuple):
-    """A number to see first: its name, its value, and how to read it."""
+    """A card at the top of a page: a number's name, its value, and how to read the value."""
 
     label: str
     value: str
@@ -83,10 +83,14 @@ class Headline(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A report: the source of its numbers, the main results, then the details."""
+    """A report: the source of the numbers, the main results, then the details.
+
+    ``answer`` answers the page's question in a sentence, if the title does not.
+    """
 
     title: str
     provenance: str
     headlines: Sequence[Headline]
     warnings: Sequence[str]
     sections: Sequence[Section]
+    answer: str = ""

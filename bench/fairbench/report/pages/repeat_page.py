@@ -7,27 +7,24 @@ from pathlib import Path
 
 from fairbench.errors import DataError, printable
 from fairbench.metrics.catalogue import columns_of
-from fairbench.metrics.floods import Flood, Harm
 from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.records import Window
 from fairbench.metrics.shown_percentiles import chosen_percentiles, shown_client_tail, shown_tail
-from fairbench.metrics.traffic import traffic_of
-from fairbench.report.client_table import described
-from fairbench.report.comparison_table import shown
-from fairbench.report.crowd import shown_clients
+from fairbench.metrics.traffic import Flood, Harm, traffic_of
+from fairbench.report.client_table import described, shown_clients
+from fairbench.report.comparison_table import QUEUES_EMPTY, shown
 from fairbench.report.interval_lines import results_of
 from fairbench.report.numbers import number, whole_percent
 from fairbench.report.pages.page import Bullets, Definitions, Grid, Headline, Page, Section
 from fairbench.report.pages.run_page import judged_traffic, own_files, run_origin, title
 from fairbench.report.pages.sweep_page import plain_row
 from fairbench.report.pages.warnings import counted_warnings
-from fairbench.report.traffic_lines import TTFT, Judged
-from fairbench.results.header import basis, details_line
-from fairbench.results.intervals import METHOD, combine
-from fairbench.results.run_facts import stored_facts
-from fairbench.results.run_tables import read_tables
+from fairbench.report.traffic_lines import TTFT, JudgedTraffic
+from fairbench.report.verdict import repeats_verdict
+from fairbench.results.intervals import METHOD, combine_summaries
+from fairbench.results.run_facts import read_tables, stored_facts
 from fairbench.results.store import SUMMARY, StoredRun, Summary, runs_in
-from fairbench.results.summary_schema import check_whole
+from fairbench.results.summary import basis, check_whole, details_line
 
 
 def repeat_page(path: Path) -> Page:
@@ -39,7 +36,7 @@ def repeat_page(path: Path) -> Page:
         check_whole(run.summary, run.path / SUMMARY)
     runs.sort(key=lambda run: int(run.summary["seed"]))
     summaries = [run.summary for run in runs]
-    combined, seeds = combine(summaries), [summary["seed"] for summary in summaries]
+    combined, seeds = combine_summaries(summaries), [summary["seed"] for summary in summaries]
     tail = shown_tail(summaries)
     of_clients = columns_of(
         Display.REPEATED_CLIENTS, shown_client_tail(summaries), chosen_percentiles(combined)
@@ -49,12 +46,12 @@ def repeat_page(path: Path) -> Page:
     said = list(repeat_lines(found))
     clients, which = shown_clients(combined)
     of_each = ((described(one["client"], one), one) for one in clients)
-    of_seeds = ((f"seed {one['seed']}", combine([one])) for one in summaries)
+    of_seeds = ((f"seed {one['seed']}", combine_summaries([one])) for one in summaries)
     return Page(
         title=f"{title(combined)}, {len(runs)} seeds",
         provenance=f"{basis(combined)}, seeds {seeds[0]} to {seeds[-1]}: {METHOD}. "
         f"{details_line(combined)}.",
-        headlines=[*repeat_headlines(found), *_headlines(combined, of_runs)],
+        headlines=[*repeat_headlines(found), *_repeat_cards(combined, of_runs)],
         warnings=list(_warnings(summaries)),
         sections=[
             *([Section("Who waited and because of whom", [Bullets(said)])] if said else []),
@@ -68,16 +65,20 @@ def repeat_page(path: Path) -> Page:
                 *(runs[0], f" --num-runs {len(runs)}", ", of the first run", own_files(runs[0]))
             ),
         ],
+        answer=repeats_verdict(combined),
     )
 
 
 def _warnings(summaries: Sequence[Summary]) -> Iterator[str]:
     yield from counted_warnings(summaries)
     if limited := sum(bool(summary["demand_limited"]) for summary in summaries):
-        yield (f"{limited} of {len(summaries)} runs are limited by demand, so rates show the load.")
+        yield (
+            f"{QUEUES_EMPTY} in {limited} of {len(summaries)} runs, so rates partly reflect the "
+            "load."
+        )
 
 
-def _headlines(combined: Summary, columns: Sequence[Column]) -> Iterator[Headline]:
+def _repeat_cards(combined: Summary, columns: Sequence[Column]) -> Iterator[Headline]:
     for column in columns:
         value = shown(combined[column.key], column, combined["num_runs"])
         yield Headline(column.title, value.text, value.ends)
@@ -90,8 +91,8 @@ def _grid(
     return Grid(headings, [plain_row(name, values, columns, runs) for name, values in rows])
 
 
-def judged_run(run: StoredRun) -> Judged:
-    """Return the traffic of a stored run with its floods and their harm."""
+def judged_run(run: StoredRun) -> JudgedTraffic:
+    """Return the traffic of a stored run with its floods and the delays that floods cause."""
     summary = run.summary
     facts = stored_facts(run, Window(summary["window_start_s"], summary["window_end_s"]))
     tables = read_tables(run)
@@ -99,40 +100,40 @@ def judged_run(run: StoredRun) -> Judged:
     return judged_traffic(summary, traffic)
 
 
-def repeat_headlines(seeds: Sequence[Judged]) -> Iterator[Headline]:
-    """Yield a card for the client that floods in most seeds, and one for its harm."""
+def repeat_headlines(seeds: Sequence[JudgedTraffic]) -> Iterator[Headline]:
+    """Yield a card for the client that floods in most seeds, and a card for the delays."""
     floods = _floods(seeds)
     if not floods:
         return
     name, found = max(floods.items(), key=lambda one: len(one[1]))
-    load = _range([one.share for one in found], whole_percent)
+    load = _value_range([one.share for one in found], whole_percent)
     yield Headline("who floods", name, f"{_in_seeds(found, seeds)}, {load} of the load then")
     harms = _harms(seeds)
     if harms:
-        wait = _range([one.median_s for one in harms], number)
+        wait = _value_range([one.median_s for one in harms], number)
         note = f"{_in_seeds(harms, seeds)}, median wait {wait} s"
-        yield Headline("who is hurt", _counted_clients(harms), note)
+        yield Headline("who waits", _counted_clients(harms), note)
     elif all(one.traffic.knows_waits and one.shortfall is None for one in seeds):
-        yield Headline("who is hurt", "nobody", "no wait is noticeably longer than usual")
+        yield Headline("who waits", "nobody", "no wait is noticeably longer than usual")
 
 
-def repeat_lines(seeds: Sequence[Judged]) -> Iterator[str]:
-    """Yield each client that floods in a seed, and the harm over the seeds."""
+def repeat_lines(seeds: Sequence[JudgedTraffic]) -> Iterator[str]:
+    """Yield a sentence per client that floods in some seed, and sentences on the delays."""
     floods = _floods(seeds)
     for name, found in sorted(floods.items(), key=lambda one: -len(one[1])):
-        load = _range([one.share for one in found], whole_percent)
+        load = _value_range([one.share for one in found], whole_percent)
         yield f"{name} floods {_in_seeds(found, seeds)}: {load} of the load in that time."
     if harms := _harms(seeds):
-        wait = _range([one.median_s for one in harms], number)
-        usual = _range([one.usual_s for one in harms], number)
+        wait = _value_range([one.median_s for one in harms], number)
+        usual = _value_range([one.usual_s for one in harms], number)
         yield (
-            f"Other clients are hurt {_in_seeds(harms, seeds)}: {_counted_clients(harms)}, "
+            f"Other clients wait {_in_seeds(harms, seeds)}: {_counted_clients(harms)}, "
             f"median {TTFT} {wait} s, usually {usual} s."
         )
 
 
-def _floods(seeds: Sequence[Judged]) -> dict[str, list[Flood]]:
-    """Return the floods of each client, by name: the largest of each seed that has one."""
+def _floods(seeds: Sequence[JudgedTraffic]) -> dict[str, list[Flood]]:
+    """Return the largest flood of each client in each seed in which the client floods."""
     found: dict[str, list[Flood]] = {}
     for one in seeds:
         largest: dict[int, Flood] = {}
@@ -143,18 +144,18 @@ def _floods(seeds: Sequence[Judged]) -> dict[str, list[Flood]]:
     return found
 
 
-def _harms(seeds: Sequence[Judged]) -> list[Harm]:
+def _harms(seeds: Sequence[JudgedTraffic]) -> list[Harm]:
     return [one.harm for one in seeds if one.harm is not None]
 
 
 def _counted_clients(harms: Sequence[Harm]) -> str:
     counts = [len(one.victims) for one in harms]
-    return f"{_range(counts, '{:,}'.format)} client{'s' if max(counts) > 1 else ''}"
+    return f"{_value_range(counts, '{:,}'.format)} client{'s' if max(counts) > 1 else ''}"
 
 
-def _in_seeds(found: Sequence[object], seeds: Sequence[Judged]) -> str:
+def _in_seeds(found: Sequence[object], seeds: Sequence[JudgedTraffic]) -> str:
     return f"in {len(found)} of {len(seeds)} seeds"
 
 
-def _range(values: Sequence[float], shown: Callable[[float], str]) -> str:
+def _value_range(values: Sequence[float], shown: Callable[[float], str]) -> str:
     return " to ".join(dict.fromkeys([shown(min(values)), shown(max(values))]))

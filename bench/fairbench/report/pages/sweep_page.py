@@ -4,37 +4,213 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from fairbench.config.sweep import to_toml
+from fairbench.config.sweep import sweep_toml
 from fairbench.errors import DataError
-from fairbench.metrics.catalogue import columns_of, told
+from fairbench.metrics.catalogue import columns_of, columns_with_values
 from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.shown_percentiles import shown_client_tail
-from fairbench.report.client_table import described
+from fairbench.report.client_table import described, shown_clients
 from fairbench.report.comparison_table import (
     CERTAIN,
     DEMAND_LIMITED,
-    Shown,
+    RATE,
+    ShownValue,
+    compared,
     compared_rows,
     comparison_columns,
+    latency_column,
+    mean_of,
     of_several_seeds,
     percentiles_of,
     provenance,
     shown,
+    sweep_title,
     tail_of,
+    written_of,
 )
-from fairbench.report.crowd import shown_clients
 from fairbench.report.marks import BEST, WORST, Interval
-from fairbench.report.numbers import bound_of
-from fairbench.report.pages.chart_rows import Dot, DotRow, dot_chart
-from fairbench.report.pages.page import Cell, Figure, Grid, Page, Paragraph, Section, filled
+from fairbench.report.numbers import bound_of, number, percent, whole
+from fairbench.report.pages.chart import (
+    ChartPoint,
+    Dot,
+    DotRow,
+    Ends,
+    PointSeries,
+    dot_chart,
+    point_chart,
+    tick_text,
+)
+from fairbench.report.pages.page import (
+    Cell,
+    Figure,
+    Grid,
+    Headline,
+    Page,
+    Paragraph,
+    Section,
+    filled,
+)
 from fairbench.report.pages.run_page import origin, own_files
-from fairbench.report.pages.sweep_lines import line_figures
-from fairbench.report.pages.sweep_tradeoff import sweep_title, tradeoff_figures, tradeoff_headlines
 from fairbench.report.pages.warnings import sweep_warnings
+from fairbench.report.pair_table import lost_between
 from fairbench.report.palette import scheduler_series
 from fairbench.results.comparison import SchedulerResults, by_place, compare_sweep
-from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
+from fairbench.results.store import SWEEP_FILE, SweepStore
+from fairbench.results.sweeps import SweepAxis, SweepLine, axes_of
+
+MOST_FIGURES = 6  # limit on configurations with a picture of the trade-off
+LOG_ABOVE = 8.0  # ratio of the highest to the lowest latency above which the scale is logarithmic
+
+
+def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
+    """Yield a card per scheduler: latency and throughput, or the configurations that it wins."""
+    places, column = compared(cells), latency_column(cells)
+    tail = tail_of(cells)
+    if len(places) == 1:
+        for cell in cells:
+            if cell.combined.get(column.key) is not None:
+                share = mean_of(cell, "min_share_60s")
+                also = "" if share is None else f", {percent(share)} minimum fair share in 60 s"
+                rate = f"{whole(mean_of(cell, RATE))} tok/s{also}"
+                value = f"{written_of(cell, column)} s"
+                yield Headline(cell.scheduler, value, f"P{tail} of the well-behaved; {rate}")
+        return
+    for name in dict.fromkeys(cell.scheduler for cell in cells):
+        own = [cell for cell in cells if cell.scheduler == name]
+        wins = sum(one.best == name for one in places)
+        known = [mean for cell in own if (mean := mean_of(cell, column.key)) is not None]
+        if known:
+            lowest = f"significantly lowest in {wins} of {len(places)} configurations"
+            value = f"{number(min(known))} to {number(max(known))} s"
+            yield Headline(name, value, f"P{tail} of the well-behaved; {lowest}")
+
+
+def tradeoff_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
+    """Yield a picture for each configuration: one mark per scheduler, with intervals."""
+    names = list(dict.fromkeys(cell.scheduler for cell in cells))
+    swatches = dict(zip(names, scheduler_series(names), strict=True))
+    column, tail = latency_column(cells), tail_of(cells)
+    places = compared(cells)
+    for one in places[:MOST_FIGURES]:
+        series = [
+            PointSeries(cell.scheduler, swatches[cell.scheduler], [point])
+            for cell in one.cells
+            if (point := _point(cell, column.key)) is not None
+        ]
+        if not series:
+            continue
+        values = [one.points[0].y for one in series]
+        log = min(values) > 0 and max(values) > LOG_ABOVE * min(values)
+        chart = point_chart(
+            f"Latency against throughput: {one.place}",
+            series,
+            x_label="throughput, weighted tokens/s",
+            y_label=f"P{tail} of the well-behaved clients, s",
+            log_y=log,
+        )
+        yield Figure(
+            chart, f"{one.place}: the best scheduler is at the bottom right.{_bars(one.cells)}"
+        )
+
+
+def _bars(cells: Sequence[SchedulerResults]) -> str:
+    return " Bars: 95% intervals over the seeds." if of_several_seeds(cells) else ""
+
+
+def _point(cell: SchedulerResults, key: str) -> ChartPoint | None:
+    rate, latency = cell.combined.get(RATE), cell.combined.get(key)
+    if rate is None or latency is None or latency["mean"] is None or rate["mean"] is None:
+        return None
+    bound = bool(latency.get("lower_bound") or latency.get("upper_bound"))
+    return ChartPoint(
+        rate["mean"], latency["mean"], interval_ends(rate), interval_ends(latency), bound
+    )
+
+
+def interval_ends(interval: Interval) -> Ends:
+    """Return the ends of an interval, or None for a single value."""
+    low, high = interval.get("low"), interval.get("high")
+    return None if low is None or high is None else (low, high)
+
+
+SHARE = "min_entitlement_best_ratio"
+MOST_ROWS = 4  # limit on axes, and on configurations per axis, that have figures
+
+
+class _Metric(NamedTuple):
+    """A metric over an axis: its key, the label of its axis, a factor, and its form."""
+
+    key: str
+    label: str
+    factor: float = 1.0
+    may_be_log: bool = False
+
+
+def line_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
+    """Yield latency, throughput and fair share over each axis, by configuration.
+
+    A sweep without an axis has no such figures.
+    """
+    tail, column = tail_of(cells), latency_column(cells)
+    metrics = _metrics(column, tail)
+    swatches = _swatches(cells)
+    rows = [(axis, place, lines) for axis in axes_of(cells) for place, lines in axis.places.items()]
+    for axis, place, lines in rows[:MOST_ROWS]:
+        for metric in metrics:
+            series = [
+                PointSeries(line.scheduler, swatches[line.scheduler], points, joined=True)
+                for line in lines
+                if (points := _axis_points(line, metric))
+            ]
+            if series:
+                yield _lines_figure(axis, place, metric, series, several=of_several_seeds(cells))
+
+
+def _metrics(column: Column, tail: int) -> tuple[_Metric, ...]:
+    return (
+        _Metric(column.key, f"P{tail} of the well-behaved clients, s", may_be_log=True),
+        _Metric(RATE, "throughput, weighted tokens/s"),
+        _Metric(SHARE, "minimum fair share of the best total, %", 100.0),
+    )
+
+
+def _swatches(cells: Sequence[SchedulerResults]) -> dict[str, int]:
+    names = list(dict.fromkeys(name for one in axes_of(cells) for name in one.schedulers))
+    return dict(zip(names, scheduler_series(names), strict=True))
+
+
+def _axis_points(line: SweepLine, metric: _Metric) -> list[ChartPoint]:
+    found = []
+    for value, cell in line.points:
+        known = cell.combined.get(metric.key)
+        if known is not None and known["mean"] is not None:
+            ends = interval_ends(known)
+            scaled = None if ends is None else (ends[0] * metric.factor, ends[1] * metric.factor)
+            bound = bool(known.get("lower_bound") or known.get("upper_bound"))
+            found.append(ChartPoint(value, known["mean"] * metric.factor, None, scaled, bound))
+    return found
+
+
+def _lines_figure(
+    axis: SweepAxis, place: str, metric: _Metric, series: Sequence[PointSeries], *, several: bool
+) -> Figure:
+    values = [point.y for one in series for point in one.points]
+    log_y = metric.may_be_log and min(values) > 0 and max(values) > LOG_ABOVE * min(values)
+    called = metric.label.partition(",")[0]
+    chart = point_chart(
+        f"{called} over {axis.name}: {place}",
+        series,
+        x_label=axis.label,
+        y_label=metric.label,
+        log_x=axis.is_log,
+        x_ticks=[(value, tick_text(value)) for value in axis.ticks],
+        log_y=log_y,
+    )
+    bars = " Bars: 95% intervals over the seeds." if several else ""
+    return Figure(chart, f"{place}: {called} over {axis.name}.{bars}")
+
 
 MEANING = (
     "Latency of the worst-off well-behaved client, divided by its latency alone on 1/n "
@@ -63,12 +239,14 @@ def sweep_page(path: Path) -> Page:
         sections=[
             *filled("Metrics over the swept values", list(line_figures(cells))),
             *filled("Latency against throughput", list(tradeoff_figures(cells))),
-            Section("Comparison", [comparison_grid(cells), Paragraph(legend)]),
+            Section(
+                "Comparison", [comparison_grid(cells), Paragraph(legend), *lost_paragraphs(cells)]
+            ),
             *filled("Sharing incentive", list(_figure(cells, tail)), Paragraph(MEANING)),
             Section("Clients by configuration", []),
             *place_sections(cells),
             *origin(
-                *(first, "sweep", SWEEP_FILE, to_toml(swept), ", of the first point"),
+                *(first, "sweep", SWEEP_FILE, sweep_toml(swept), ", of the first point"),
                 before=own_files(first),
             ),
         ],
@@ -98,27 +276,44 @@ def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:
         )
 
 
+MOST_LOST = 8  # limit on sentences that compare lost GPU time
+
+
+def lost_paragraphs(cells: Sequence[SchedulerResults]) -> Iterator[Paragraph]:
+    """Yield sentences on the GPU time that schedulers lose to a configuration's first scheduler."""
+    lines = [
+        f"{place}: {lost}."
+        for place, (first, *others) in by_place(cells).items()
+        for other in others
+        if (lost := lost_between(first, other))
+    ]
+    for line in lines[:MOST_LOST]:
+        yield Paragraph(line)
+    if len(lines) > MOST_LOST:
+        yield Paragraph(f"The runs' own pages have the lost time of {len(lines) - MOST_LOST} more.")
+
+
 INDENT = "\u2003"
 MARKS = {BEST: "best", WORST: "worst"}
 
 
 def comparison_grid(cells: Sequence[SchedulerResults]) -> Grid:
-    """Return a row per scheduler, by configuration, with the best and worst values marked."""
+    """Return a table of schedulers by configuration, with the best and worst values marked."""
     rows: list[list[Cell]] = []
     columns = comparison_columns(cells)
     for place, here in compared_rows(cells, columns):
         rows.append([Cell(place)])
-        rows += [[Cell(f"{INDENT}{name}"), *map(_cell, values)] for name, values in here]
+        rows += [[Cell(f"{INDENT}{name}"), *map(_grid_cell, values)] for name, values in here]
     return Grid(["", *(column.title for column in columns)], rows)
 
 
-def _cell(value: Shown) -> Cell:
+def _grid_cell(value: ShownValue) -> Cell:
     return Cell(value.text, MARKS.get(value.mark, ""), value.ends)
 
 
 def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int) -> list[Cell]:
-    """Return a row without marks, of values combined from ``runs`` runs."""
-    return [Cell(name), *(_cell(shown(values.get(one.key), one, runs)) for one in columns)]
+    """Return a table row of values that are combined from ``runs`` runs, without marks."""
+    return [Cell(name), *(_grid_cell(shown(values.get(one.key), one, runs)) for one in columns)]
 
 
 def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
@@ -127,7 +322,9 @@ def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
         rows: list[list[Cell]] = []
         tail = shown_client_tail(one.summary for cell in here for one in cell.runs)
         keys = {key for cell in here for one in cell.combined["clients"] for key in one}
-        columns = told(columns_of(Display.COMPARED_CLIENTS, tail, percentiles_of(here)), keys)
+        columns = columns_with_values(
+            columns_of(Display.COMPARED_CLIENTS, tail, percentiles_of(here)), keys
+        )
         for cell in here:
             clients, which = shown_clients(cell.combined)
             rows.append([Cell(f"{cell.scheduler}: {which}" if which else cell.scheduler)])

@@ -1,4 +1,4 @@
-"""The pictures of traffic: the load over time by client, and waits over time."""
+"""Pictures of traffic: load over time by client, and waits over time."""
 
 from __future__ import annotations
 
@@ -8,27 +8,23 @@ from math import inf
 import numpy as np
 
 from fairbench.errors import printable
-from fairbench.metrics.floods import Harm
 from fairbench.metrics.records import Flags, Floats
-from fairbench.metrics.traffic import LONG_S, Traffic
+from fairbench.metrics.traffic import LONG_S, Harm, Traffic
 from fairbench.report.numbers import number, percent
-from fairbench.report.pages.chart import colour
-from fairbench.report.pages.chart_rows import HeatRow, heat_chart
-from fairbench.report.pages.chart_series import Area, area_chart
-from fairbench.report.pages.clock_axis import time_axis
+from fairbench.report.pages.chart import Area, HeatRow, area_chart, colour, heat_chart, time_axis
 from fairbench.report.pages.page import Figure, Headline
 from fairbench.report.palette import SERIES
-from fairbench.report.traffic_lines import TTFT, Judged, window, window_list
+from fairbench.report.traffic_lines import TTFT, JudgedTraffic, window, window_list
 
 BINS = 60
-VISIBLE = 0.02  # part of all load from which on a client's area in a chart can be seen
-ROWS = 10  # limit on clients with a row of their own
-SHORT_S = LONG_S / 2  # a time to first token that no user notices
-MOST_TIMES = 10.0  # lowest ratio of the upper to the lower end of the colours
+VISIBLE = 0.02  # fraction of all load above which a client's area in a chart is visible
+ROWS = 10  # limit on clients with their own row
+SHORT_S = LONG_S / 2  # seconds to the first token that no user notices
+MOST_TIMES = 10.0  # minimum ratio of the darkest colour's wait to the lightest colour's wait
 
 
 def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
-    """Return the clients with their own colour: the heavy ones, then the largest."""
+    """Return the clients with their own colour: heavy clients, then clients by decreasing load."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     largest = [traffic.clients[code] for code in np.argsort(-tokens, kind="stable").tolist()]
     return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]
@@ -39,7 +35,8 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    The heavy ones are always among them. A single invisible client keeps its name.
+    Heavy clients always count as visible. If only one client is invisible, the client counts as
+    visible, too.
     """
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))
@@ -48,10 +45,10 @@ def visible_clients(
 
 
 def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int]:
-    """Return which of ``palette.SERIES`` each client has.
+    """Return each client's number in ``palette.SERIES``.
 
-    Heavy clients have the first colours, so that they stand out; the others have the remaining
-    colours, in their order, and repeat if there are more clients than colours.
+    Heavy clients have the first colours, which stand out. The other clients have the remaining
+    colours in order, repeated if there are more clients than colours.
     """
     first = [name for name in shown if name in heavy]
     found = {name: number % len(SERIES) for number, name in enumerate(first)}
@@ -62,16 +59,16 @@ def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int
 
 
 def traffic_figures(
-    found: Judged, measured: str = TTFT, shown: Sequence[str] = ()
+    found: JudgedTraffic, measured: str = TTFT, shown: Sequence[str] = ()
 ) -> Iterator[Figure]:
-    """Yield the load over time, and the waits if they are known.
+    """Yield a picture of the load over time, and a picture of the waits if waits are known.
 
     ``shown`` are the clients with their own colour, by default the largest.
     """
     traffic, heavy = found.traffic, found.heavy
     if traffic.span_s <= 0:
         return
-    yield _load(found, shown or shown_clients(traffic, heavy), _edges(traffic))
+    yield _load_figure(found, shown or shown_clients(traffic, heavy), _edges(traffic))
     if traffic.knows_waits:
         clients = waiting_clients(traffic, heavy, found.harm)
         yield waits_figure(traffic, heavy, clients, wait_limits(traffic, measured), measured)
@@ -81,11 +78,11 @@ def _edges(traffic: Traffic) -> Floats:
     return np.linspace(traffic.arrival_s[0], traffic.arrival_s[-1], BINS + 1)
 
 
-def _load(found: Judged, shown: Sequence[str], edges: Floats) -> Figure:
+def _load_figure(found: JudgedTraffic, shown: Sequence[str], edges: Floats) -> Figure:
     traffic, heavy = found.traffic, found.heavy
     series = client_series(shown, heavy)
     shown = visible_clients(traffic, shown, heavy)
-    # The heavy clients are drawn on top of the others, where a flood is visible.
+    # Heavy clients are drawn above the other clients, where a flood is visible.
     rest = ~np.isin(traffic.client, [traffic.clients.index(name) for name in shown])
     others = len(traffic.clients) - len(shown)
     areas = [Area(f"{others:,} others", _rate(traffic, rest, edges), None)] if others else []
@@ -127,7 +124,7 @@ def waits_figure(
     limits: tuple[float, float],
     measured: str,
 ) -> Figure:
-    """Return the median waits over time of heavy clients, all others, and some of these."""
+    """Draw median waits over time: rows for heavy clients, all other clients, and ``clients``."""
     edges = _edges(traffic)
     rows = [
         HeatRow(printable(name), _medians(traffic, [name], edges), colour(number))
@@ -159,10 +156,11 @@ def waits_figure(
 
 
 def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
-    """Return the waits (s) of the lightest and of the strongest colour.
+    """Return the waits (seconds) of the lightest and the darkest colour.
 
-    Times to first token have the lightest colour until users notice them, so that no picture of
-    short waits looks alarming. Whole responses are long by nature: the shortest are the lightest.
+    Times to first token that no user notices have the lightest colour, so that a picture of short
+    waits does not look alarming. Whole responses are long by nature, so the shortest response
+    has the lightest colour.
     """
     known = traffic.wait_s[np.isfinite(traffic.wait_s)]
     least_s = SHORT_S
@@ -173,7 +171,7 @@ def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
 
 
 def waiting_clients(traffic: Traffic, heavy: Sequence[str], harm: Harm | None) -> list[str]:
-    """Return the victims, the worst first; without any, the clients with the longest waits."""
+    """Return the delayed clients, worst first; without any, the clients with the longest waits."""
     if harm is not None:
         return [traffic.clients[one.client] for one in harm.victims][:ROWS]
     good = [name for name in traffic.clients if name not in heavy]
@@ -204,8 +202,8 @@ def _bins(edges: Floats) -> str:
     return f"in bins of {number(edges[1] - edges[0])} s"
 
 
-def flood_headlines(found: Judged) -> Iterator[Headline]:
-    """Yield a card for the floods and one for their harm; none without a flood."""
+def flood_headlines(found: JudgedTraffic) -> Iterator[Headline]:
+    """Yield a card for the floods and a card for the delays; nothing without a flood."""
     if not found.floods:
         return
     clock = found.traffic.clock
@@ -218,11 +216,11 @@ def flood_headlines(found: Judged) -> Iterator[Headline]:
         clients = f"{len(harm.victims):,} client{'s' if len(harm.victims) > 1 else ''}"
         when = window_list([(one.start_s, one.end_s) for one in harm.parts or (harm,)], clock)
         note = f"{when}, median wait {number(harm.median_s)} s"
-        yield Headline("who is hurt", clients, note)
+        yield Headline("who waits", clients, note)
     elif (short := found.shortfall) is not None:
         note = (
             f"{percent(short.share)} of its fair share, {window(short.start_s, short.end_s, clock)}"
         )
-        yield Headline("who is hurt", printable(short.client), note)
+        yield Headline("who waits", printable(short.client), note)
     elif found.traffic.knows_waits:
-        yield Headline("who is hurt", "nobody", "no wait is noticeably longer than usual")
+        yield Headline("who waits", "nobody", "no wait is noticeably longer than usual")

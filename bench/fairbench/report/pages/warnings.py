@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fairbench.metrics.contention import hides_backlog
 from fairbench.metrics.shown_percentiles import ENOUGH, is_carried, shown_tail
-from fairbench.report.comparison_table import LIMITED
+from fairbench.report.comparison_table import LIMITED, QUEUES_EMPTY
 from fairbench.report.numbers import latency, number, percent, whole
 from fairbench.report.result_lines import (
     NO_ORDER,
@@ -15,16 +15,15 @@ from fairbench.report.result_lines import (
     is_extrapolated,
 )
 from fairbench.results.comparison import SchedulerResults
-from fairbench.results.store import Summary, read_json
-from fairbench.results.sweep_store import SweepStore
+from fairbench.results.store import Summary, SweepStore, read_json
 
-# notes on the run itself
+# Keys of notes that concern the whole run.
 REMARKS = ("complete", "workers", "lateness", "errors", "estimated", "lengths", "cache", "dataset")
 JAIN = {"jain_index": "service", "jain_index_actual": "computed service"}
 
 
 def run_warnings(summary: Summary) -> Iterator[str]:
-    """Yield the warnings, most serious first."""
+    """Yield the warnings of a run, most serious first."""
     notes = summary["notes"]
     if not summary["complete"]:
         yield ("Incomplete: the run ended early.")
@@ -64,7 +63,7 @@ def is_above_bound(summary: Summary) -> bool:
 
 
 def window_is_short(summary: Summary, tail: int) -> bool:
-    """Return whether this percentile of well-behaved clients exceeds the window of the rates."""
+    """Return whether the well-behaved clients' latency at ``tail`` exceeds the measured window."""
     slowest_s = summary[f"victim_p{tail}_s"]
     return slowest_s is not None and bool(slowest_s > _window_s(summary))
 
@@ -86,11 +85,11 @@ def _of_the_window(summary: Summary) -> Iterator[str]:
         yield (f"A P{tail} needs about {ENOUGH[tail]} latencies, and a client has only {n}.")
     if summary["demand_limited"]:
         text = empty_queues(summary)
-        yield f"{text[0].upper()}{text[1:]}, so rates show the load then."
+        yield f"{text[0].upper()}{text[1:]}."
 
 
 def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iterator[str]:
-    """Yield missing and failed points, and the number of runs with warnings."""
+    """Yield warnings on missing and failed runs, and the number of runs with each warning."""
     points = len(read_json(store.path / "index.json")["points"])
     finished = sum(len(cell.runs) for cell in cells)
     if finished < points:
@@ -103,8 +102,8 @@ def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iter
     if limited:
         places = len({cell.place for cell in cells})
         yield (
-            f"{len(limited)} of {places} configurations are limited by demand "
-            f"({LIMITED}), so rates show the load there."
+            f"{QUEUES_EMPTY} in {len(limited)} of {places} configurations ({LIMITED}), so rates "
+            "partly reflect the load there."
         )
 
 

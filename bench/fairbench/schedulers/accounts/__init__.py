@@ -1,1 +1,1 @@
-"""Accounts: how much service each client has received or is owed, flat or in a tree of tenants."""
+"""Accounts of the service that each client or tenant has received or may still receive."""

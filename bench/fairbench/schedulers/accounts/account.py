@@ -1,6 +1,6 @@
-"""The interface of an account: one number for each client, in weighted tokens or picoseconds.
+"""The interface of an account: a balance for each client, in weighted tokens or picoseconds.
 
-Decode steps are booked late (``Decoded``), when a scheduler asks for a client's balance.
+Tokens of decode steps are booked late (``UnbookedTokens``), when a scheduler asks for a balance.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from fairbench.schedulers.setup import Setup
-from fairbench.tenants import ROOT
+from fairbench.tenants import ROOT, Tenants, parent_of
 
 
 @dataclass(slots=True)
-class Decoded:
-    """A buffer that adds ``each`` per decoded token to a client's entry in ``sums`` when needed.
+class UnbookedTokens:
+    """A buffer that adds ``each`` per decoded token to a client's entry in ``sums`` on demand.
 
-    This needs sums of whole numbers, which do not depend on the time. Otherwise every step would
-    update the whole batch, although only few of its clients also wait. ``changed`` are the clients
-    with events, as in ``LocalScheduler.on_steps``.
+    Late additions are exact because the sums are whole numbers. Without a buffer, every step would
+    update the balances of the whole batch, although a scheduler compares only the few clients that
+    also wait. ``changed`` are the clients whose number of running requests may have changed, as in
+    ``LocalScheduler.on_steps``.
     """
 
     sums: dict[str, float]
     each: int
     changed: set[str] = field(default_factory=set)
     _steps: int = 0
-    _requests: dict[str, int] = field(
-        default_factory=dict
-    )  # client -> number of its running requests
-    _booked: dict[str, int] = field(default_factory=dict)  # the step up to which tokens are booked
+    _requests: dict[str, int] = field(default_factory=dict)  # client -> number of running requests
+    # client -> number of the last booked step
+    _booked: dict[str, int] = field(default_factory=dict)
 
-    def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
+    def count_steps(self, steps: int, running: Mapping[str, int]) -> None:
         if self.changed:
-            self.settle(self.changed)
+            self.book(self.changed)
             for client in self.changed:
                 if client in running:
                     self._requests[client], self._booked[client] = running[client], self._steps
@@ -42,7 +42,7 @@ class Decoded:
             self.changed.clear()
         self._steps += steps
 
-    def settle(self, clients: Collection[str]) -> None:
+    def book(self, clients: Collection[str]) -> None:
         """Book the tokens that these clients have decoded until now."""
         steps, requests, booked, sums = self._steps, self._requests, self._booked, self.sums
         for client in requests.keys() & clients:
@@ -50,54 +50,65 @@ class Decoded:
                 sums[client] += self.each * requests[client] * (steps - since)
                 booked[client] = steps
 
-    def settle_all(self) -> None:
-        self.settle(self._requests)
+    def book_all(self) -> None:
+        self.book(self._requests)
 
     def forget(self, client: str) -> None:
-        """Remove a client that has no running requests."""
-        self.settle((client,))
+        """Forget a client without running requests."""
+        self.book((client,))
         self.changed.discard(client)
         self._requests.pop(client, None)
         self._booked.pop(client, None)
 
 
 class Account(ABC):
-    """The balances of all clients.
+    """The balances of all clients, or of all nodes of a tree of tenants.
 
-    A policy asks for balances, a charging changes them. Tokens of decode steps may be booked late.
-    Every method that returns or compares balances books them first, so policies need not know.
+    A charge to a client is booked to each of the client's ``nodes``. Without ``tenants`` the tree
+    has one level, and a client is the only node of its path. A policy reads balances, and a
+    charging changes balances. Tokens of decode steps may be booked late: every method that returns
+    or compares balances books the tokens first.
     """
 
     setup = Setup()
-    decoded: Decoded
+    decoded: UnbookedTokens
     shares = False  # charges may be fractions of a token
-    # returns the time of a token, if time is charged
+    # Returns the GPU time of a token in picoseconds; None if the account counts tokens.
     unit_of_time: Callable[[], float] | None = None
-    no_bound = ""  # why no theorem bounds the accounted service, such as "bounds ..."
-    books_late = True  # whether decode steps may be booked late
+    # the reason why no theorem bounds the service, such as "bounds ..."; "" if a theorem does
+    no_bound = ""
+    books_late = True  # whether tokens of decode steps may be booked late
+    # client with requests at other ranks of a server -> whether the client waits at another rank
+    elsewhere: Mapping[str, bool] = {}
+
+    def __init__(self, tenants: Tenants | None = None) -> None:
+        self.in_tree = tenants is not None
+        if self.in_tree:
+            self.books_late = False
+            self.no_bound = "bounds the difference of siblings among its tenants"
 
     def prepare(self, setup: Setup) -> None:
         """Receive the facts of the experiment, including weights, before the first request."""
         self.setup = setup
 
     def nodes(self, client: str) -> tuple[str, ...]:
-        """Return the nodes that a charge to the client is booked to: the client alone."""
-        return (client,)
+        """Return the client's tenants from the outermost to the innermost, then the client."""
+        return self.setup.lineage(client) if self.in_tree else (client,)
 
     def tenant_of(self, node: str) -> str:
         """Return the tenant directly above a node."""
-        return ROOT
+        return parent_of(node) if self.in_tree else ROOT
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
-        """Return the nodes directly below a tenant that lead to these clients."""
-        return clients
+        """Return the nodes directly below a tenant, on the paths to these clients."""
+        return self.setup.children_of(tenant, clients) if self.in_tree else clients
 
     @abstractmethod
     def charge(self, client: str, amount: float) -> None:
-        """Charge a client that has requests here; a negative amount is a refund."""
+        """Charge a client with requests at this worker; a negative amount is a refund."""
 
     def charge_absent(self, client: str, amount: float) -> None:
-        """Charge a client that may have no request here, such as one that shares a prefix."""
+        """Charge a client that may have no request, such as a client that shares a prefix."""
         self.charge(client, amount)
 
     def refund(self, client: str, amount: float) -> None:
@@ -106,12 +117,11 @@ class Account(ABC):
 
     @abstractmethod
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        """Charge the decode steps of a whole batch, later if that does not change the sum.
+        """Charge the decode steps of a whole batch, and book the tokens late if possible.
 
         Args:
-            each: The price of one token.
-            steps: How many steps every running request has made.
-            running: The number of running requests by client.
+            each: The price of one output token. steps: How many steps every running request has
+            made. running: The number of running requests by client.
         """
 
     def charge_each(self, each: int, steps: int, running: Mapping[str, int]) -> None:
@@ -123,20 +133,20 @@ class Account(ABC):
         """Note that the client's number of running requests may have changed."""
         self.decoded.changed.add(client)
 
-    def settle(self, clients: Collection[str]) -> None:
+    def book_decoded(self, clients: Collection[str]) -> None:
         """Book the tokens that these clients have decoded until now."""
-        self.decoded.settle(clients)
+        self.decoded.book(clients)
 
     def forget(self, client: str) -> None:
-        """Forget a client without requests; by default its balance is kept."""
+        """Forget a client without requests; by default an account keeps the client's balance."""
 
     def ahead(self, client: str) -> tuple[float, ...]:
-        """Return how far the client is ahead of others, by the nodes of its charges."""
+        """Return the ``lead`` of each of the client's nodes."""
         return tuple(self.lead(node) for node in self.nodes(client))
 
     @abstractmethod
     def lead(self, node: str) -> float:
-        """Return a number that is the larger the further a node is ahead of its siblings."""
+        """Return a number that grows with the service of a node relative to its siblings."""
 
     @abstractmethod
     def balances(self) -> dict[str, float]:
@@ -144,7 +154,7 @@ class Account(ABC):
 
 
 def rounds_to_credit(credit: float, quantum: float) -> float:
-    """Return the fewest quanta that lift a credit of at most 0 above 0."""
+    """Return the least number of quanta that lift a credit of at most 0 above 0."""
     rounds = -credit // quantum + 1
     # A weighted quantum may not be a whole number, and quotients of such numbers are rounded.
     return rounds if rounds * quantum > -credit else rounds + 1

@@ -5,32 +5,47 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from itertools import islice
 
-from fairbench.schedulers.accounts.account import Account, Decoded
+from fairbench.schedulers.accounts.account import Account, UnbookedTokens
 from fairbench.schedulers.setup import Setup
-from fairbench.tenants import ROOT
+from fairbench.tenants import ROOT, Tenants
 
 
 class Counters(Account):
-    """The counters c_i. The client with the lowest counter is served next; ties rotate.
+    """The counters c_i.
+
+    The client with the least counter is served next; ties rotate. A tenant's counter is the sum
+    over all clients below the tenant. The search for the next client descends from the top of the
+    tree, and chooses the waiting node with the least counter at each level. A returning node is
+    lifted among its siblings as VTC lifts a client.
 
     Args:
-        output_weight: The price of an output token.
-        lifts: Whether a returning client is lifted to the clients that wait (lines 11-13).
-        lifts_alone: Whether it is lifted to the client that left the queue last if no client waits
-            (lines 8-10).
+        output_weight: The price of an output token. lifts: Whether a returning client is lifted to
+        the least waiting counter (lines 11-13). lifts_alone: Whether a client that returns while no
+        client waits is lifted to the counter of the client that left the queue last (lines 8-10).
+        tenants: Whether the account has counters at every level of a tree of tenants.
+
     """
 
-    def __init__(self, output_weight: int, *, lifts: bool = True, lifts_alone: bool = True) -> None:
+    def __init__(
+        self,
+        output_weight: int,
+        *,
+        lifts: bool = True,
+        lifts_alone: bool = True,
+        tenants: Tenants | None = None,
+    ) -> None:
+        super().__init__(tenants)
         self.of: dict[str, float] = {}
         self.weights: Mapping[str, float] = {}
         self.lifts = lifts
-        self.decoded = Decoded(self.of, output_weight)
+        self.decoded = UnbookedTokens(self.of, output_weight)
         self._output_weight = output_weight
         self._lifts_alone = lifts_alone
         if not (lifts and lifts_alone):
             self.no_bound = "bounds no service difference in this form"
-        self._left: dict[str, str] = {}  # tenant -> its node that left the queue last
-        self._turn: dict[str, int] = {}  # when a node was last picked
+        self._left: dict[str, str] = {}  # tenant -> the child node that left the queue last
+        # node -> number of the turn in which the node was last picked
+        self._turn: dict[str, int] = {}
         self._picks = 0
 
     def prepare(self, setup: Setup) -> None:
@@ -38,32 +53,49 @@ class Counters(Account):
         self.weights = setup.weights
 
     def enter(self, client: str, waiting: Collection[str]) -> None:
-        """Lift the counter of a client whose request arrives; ``waiting`` are the others."""
+        """Lift the counter of a client whose request arrives; ``waiting`` are the waiting clients.
+
+        Clients that wait at other ranks also count as waiting.
+        """
         counters = self.of
+        if self.elsewhere:
+            waiting = {*waiting, *(one for one, waits in self.elsewhere.items() if waits)}
         for node in self.nodes(client):
             counters.setdefault(node, 0)
             tenant = self.tenant_of(node)
             siblings = self.siblings(tenant, waiting)
             if not self.lifts or node in siblings:
                 continue
-            self.decoded.settle((node,))
+            self.decoded.book((node,))
             own = counters[node]
             if siblings:
-                self.decoded.settle(siblings)
+                self.decoded.book(siblings)
                 counters[node] = max(own, min(map(counters.__getitem__, siblings)))
             elif self._lifts_alone and (last := self._left.get(tenant)) is not None:
-                self.decoded.settle((last,))
+                self.decoded.book((last,))
                 counters[node] = max(own, counters[last])
 
     def least(self, waiting: Collection[str]) -> str:
         """Return the waiting client with the least counter (line 19)."""
-        self.decoded.settle(waiting)
-        counters = list(map(self.of.__getitem__, waiting))
+        tenant = ROOT
+        while True:
+            node = self._least_node(self.siblings(tenant, waiting))
+            if not self.in_tree:
+                return node
+            waiting = [client for client in waiting if node in self.nodes(client)]
+            client = waiting[0]
+            if self.nodes(client)[-1] == node:
+                return client
+            tenant = node
+
+    def _least_node(self, siblings: Collection[str]) -> str:
+        self.decoded.book(siblings)
+        counters = list(map(self.of.__getitem__, siblings))
         least = min(counters)
         if counters.count(least) == 1:
-            return next(islice(waiting, counters.index(least), None))
-        tied = [client for client in waiting if self.of[client] == least]
-        return min(tied, key=lambda client: self._turn.get(client, -1))
+            return next(islice(siblings, counters.index(least), None))
+        tied = [node for node in siblings if self.of[node] == least]
+        return min(tied, key=lambda node: self._turn.get(node, -1))
 
     def picked(self, client: str) -> None:
         """Note that a request of the client has left the queue."""
@@ -88,26 +120,29 @@ class Counters(Account):
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
         if self.books_late and not (self.weights or self.shares):
-            self.decoded.on_steps(steps, running)
-        else:  # fractions, for which the order of addition matters
+            self.decoded.count_steps(steps, running)
+        else:  # the sums are fractions, for which the order of addition matters
             self.charge_each(each, steps, running)
 
     def forget(self, client: str) -> None:
-        """Forget a client; it is lifted when it returns, or starts at 0 without lifts."""
-        if client != self.last_left:
+        """Forget a client, which starts at 0 or is lifted when it returns.
+
+        A client with tenants is kept, because the client's service is part of the tenants' service.
+        """
+        if client != self.last_left and not self.in_tree:
             self.decoded.forget(client)
             self.of.pop(client, None)
             self._turn.pop(client, None)
 
     def lead(self, node: str) -> float:
-        self.decoded.settle((node,))
+        self.decoded.book((node,))
         return self.of.get(node, 0.0)
 
     def balances(self) -> dict[str, float]:
-        self.decoded.settle_all()
+        self.decoded.book_all()
         return self.of
 
     def replace(self, kept: dict[str, float]) -> None:
-        """Store the counters in another mapping from now on, such as one shared with peers."""
+        """Store the counters in the mapping ``kept`` from now on, such as shared counters."""
         self.of = kept
-        self.decoded = Decoded(kept, self._output_weight)
+        self.decoded = UnbookedTokens(kept, self._output_weight)

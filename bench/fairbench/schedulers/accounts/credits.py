@@ -1,134 +1,361 @@
-"""Deficit credits: how much each client may still spend before the other clients get their turn."""
+"""Deficit credits: the service that each client may use before other clients get their turns.
+
+``Turns`` applies the credits in one pass over a queue.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import Literal
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-from fairbench.schedulers.accounts.account import Account, Decoded, rounds_to_credit
+from fairbench.schedulers.accounts.account import Account, UnbookedTokens, rounds_to_credit
+from fairbench.schedulers.views import Scan, WaitingView
+from fairbench.tenants import ROOT, Tenants
 
+if TYPE_CHECKING:
+    from fairbench.schedulers.peers import CreditChange, SharedCredit
+
+HERE = 0  # the key of all charges that ranks share, which belong to no worker
 Rejoin = Literal["keep", "min0", "paper_zero"]
-"""Rules by which idle clients leave the client list and come back.
+"""Rules by which idle clients leave and rejoin the client list.
 
-``keep``: they leave once they are in credit, and a debt is never erased. ``min0``: they leave
-immediately; a debt is kept, and a credit is forgotten. ``paper_zero``: they leave immediately;
-both are forgotten, and no theorem holds.
+``keep``: an idle client leaves once the client is in credit, and a debt is never erased. ``min0``:
+an idle client leaves immediately; a debt is kept, and a credit is forgotten. ``paper_zero``: an
+idle client leaves immediately; debts and credits are forgotten, and no theorem holds.
 """
 
 
 class Credits(Account):
     """The credits q_i and the client list l of [DLPM] Alg. 1, refilled in quanta.
 
-    A client joins the list with its first request (line 12). An idle client leaves the list by a
-    rule of ``rejoin``. The ``quantum`` Q^u applies to a client of weight 1, in weighted tokens.
+    A client joins the list with its first request (line 12). An idle client leaves the list by the
+    rule ``rejoin``. The ``quantum`` Q^u of a client of weight 1 is a number of weighted tokens.
+
+    With ``welcomes``, a client joins with one quantum instead of zero, at most once between two
+    refills: a client that left since the last refill joins with the credit that it had. So a client
+    is never granted more than one quantum beyond the refills of clients that are always on the
+    list, and [DLPM] Theorems 4.1 and 4.2 keep their bounds.
+
+    With ``tenants``, a client is in credit only if all tenants of the client are in credit, and the
+    siblings below a tenant are granted quanta together.
     """
 
-    def __init__(self, quantum: float, output_weight: int, rejoin: Rejoin = "keep") -> None:
+    def __init__(
+        self,
+        quantum: float,
+        output_weight: int,
+        rejoin: Rejoin = "keep",
+        tenants: Tenants | None = None,
+        *,
+        welcomes: bool = False,
+    ) -> None:
+        super().__init__(tenants)
         self.quantum = quantum
         self.rejoin = rejoin
+        self.welcomes = welcomes
+        # tenant -> the credits of child nodes that left since the tenant's last refill
+        self._left: dict[str, dict[str, float]] = {}
         if rejoin == "paper_zero":
             self.no_bound = "bounds no service difference in this form"
-        self.of: dict[str, float] = {}  # q_i; its keys are the client list l
-        self._debts: dict[str, float] = {}  # balances of clients off the list
-        self.requests: Counter[str] = Counter()  # requests of each client: waiting or running
-        self.decoded = Decoded(self.of, -output_weight)
+        self.of: dict[str, float] = {}  # the credits q_i; the keys are the client list l
+        self._debts: dict[str, float] = {}  # debts of clients that are not on the list
+        # client or tenant -> number of waiting and running requests
+        self.requests: Counter[str] = Counter()
+        self.decoded = UnbookedTokens(self.of, -output_weight)
+        # the charges of all ranks of a server with several ranks
+        self.shared: SharedCredit | None = None
+        # client -> credit that is valid only at this rank, while all clients in credit wait at
+        # other ranks
+        self.loans: dict[str, float] = {}
+        # node -> number of quanta; a new node starts one below ``_most``
+        self._granted: dict[str, float] = {}
+        self._most: dict[str, float] = {}  # tenant -> the largest number of quanta of a child node
 
-    def enter(self, client: str) -> None:
-        """Count a request that has arrived, and add its client to the list (line 12)."""
+    def begin_request(self, client: str) -> None:
+        """Count an arrived request, and add the request's client to the list (line 12)."""
         for node in self.nodes(client):
             self.requests[node] += 1
             if node not in self.of:
-                self.join(node)
+                self.add_to_list(node)
+                if self.welcomes:
+                    self._welcome(node)
 
-    def leave(self, client: str) -> None:
-        """Count a request that has finished; a client that is now idle may leave the list."""
+    def _welcome(self, node: str) -> None:
+        """Grant a quantum to a node that joins, or the credit with which the node left."""
+        left = self._left.get(self.tenant_of(node), {}).pop(node, None)
+        self._granted[node] += 1
+        if left is not None:
+            self.of[node] += left
+            return
+        self.of[node] += self.quantum_of(node)
+        if self.shared is not None:
+            self.shared.grant(node, 1)
+
+    def end_request(self, client: str) -> None:
+        """Count a finished request; a client that becomes idle may leave the list."""
         for node in self.nodes(client):
             self.requests[node] -= 1
             if not self.requests[node]:
-                self.let_go(node)
+                self.drop_if_idle(node)
                 del self.requests[node]
 
     def forget(self, client: str) -> None:
-        """Forget the debt of a client; a client without debt has already left."""
-        if client not in self.requests:  # otherwise it is also a tenant of other clients
+        """Forget the debt of an idle client."""
+        if client not in self.requests:  # a name with requests is also a tenant of other clients
             self.decoded.forget(client)
             self.of.pop(client, None)
             self._debts.pop(client, None)
+            self._granted.pop(client, None)
+            for left in self._left.values():
+                left.pop(client, None)
 
     def charge(self, client: str, amount: float) -> None:
         for node in self.nodes(client):
             self.of[node] -= amount
+            if self.shared is not None:
+                self.shared.spend(node, HERE, amount)
 
     def charge_absent(self, client: str, amount: float) -> None:
         for node in self.nodes(client):
-            self.join(node)
-            self.of[node] -= amount
-            self.let_go(node)
+            self.add_to_list(node)
+        self.charge(client, amount)
+        for node in self.nodes(client):
+            self.drop_if_idle(node)
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
         if self.books_late and not (self.setup.weights or self.shares):
-            self.decoded.on_steps(steps, running)
-        else:  # fractions, for which the order of addition matters
+            self.decoded.count_steps(steps, running)
+        else:  # the sums are fractions, for which the order of addition matters
             self.charge_each(each, steps, running)
 
     def refund(self, client: str, amount: float) -> None:
-        """Refund an advance charge, without lifting a credit above a quantum."""
+        """Refund a charge made in advance, without lifting a credit above a quantum."""
         for node in self.nodes(client):
             credit = self.of[node]
             self.of[node] = max(credit, min(credit + amount, self.quantum_of(node)))
+            if self.shared is not None:
+                self.shared.spend(node, HERE, credit - self.of[node])
 
     def in_credit(self, client: str) -> bool:
-        return self.of[client] > 0
+        return self.of[client] > 0 if not self.in_tree else self._all_in_credit(client)
+
+    def _all_in_credit(self, client: str) -> bool:
+        return all(self.of[node] > 0 for node in self.nodes(client))
 
     def members(self, tenant: str) -> dict[str, float]:
-        """Return the credits of all nodes below a tenant, after all decoded tokens are booked."""
-        return self.balances()
+        """Return the credits of a tenant's child nodes, after booking all decoded tokens."""
+        members = self.balances()
+        if not self.in_tree:
+            return members
+        return {node: left for node, left in members.items() if self.tenant_of(node) == tenant}
 
     def refill(self, tenant: str, clients: Collection[str]) -> bool:
-        """Repeat lines 6-7 below a tenant until a waiting node is in credit; False if none waits.
+        """Repeat lines 6-7 below a tenant until a waiting node is in credit.
 
-        ``clients`` are the waiting clients. The rounds are summed in closed form.
+        ``clients`` are the waiting clients; the result is False if no client waits. The rounds are
+        summed in closed form. Clients that wait at other ranks also count as waiting. While a
+        client in credit waits at another rank, the clients of this rank get loans instead of
+        quanta.
         """
         waiting = self.siblings(tenant, clients)
         if not waiting:
             return False
-        members = self.members(tenant)
-        rounds = min(rounds_to_credit(self.of[c], self.quantum_of(c)) for c in waiting)
-        for client in list(members):
+        self._left.pop(tenant, None)
+        lends = self._lends()
+        everyone = waiting
+        if self.elsewhere and not lends:
+            everyone = {*waiting, *self._waiting_elsewhere()}
+        rounds = min(rounds_to_credit(self.of[c], self.quantum_of(c)) for c in everyone)
+        for client in list(waiting if lends else self.members(tenant)):
             if (credit := self.of[client]) <= 0:
                 quantum = self.quantum_of(client)
-                self.of[client] += min(rounds, rounds_to_credit(credit, quantum)) * quantum
-                self.let_go(client)
+                granted = min(rounds, rounds_to_credit(credit, quantum))
+                self.of[client] += granted * quantum
+                if lends:
+                    self.loans[client] = self.loans.get(client, 0) + granted * quantum
+                elif self.shared is not None:
+                    self.shared.grant(client, granted)
+                self._granted[client] = self._granted.get(client, 0) + granted
+                self._most[tenant] = max(self._most.get(tenant, 0), self._granted[client])
+                self.drop_if_idle(client)
         return True
+
+    def _waiting_elsewhere(self) -> Collection[str]:
+        return [client for client, waits in self.elsewhere.items() if waits]
+
+    def _lends(self) -> bool:
+        """Return whether some client that waits at another rank is in credit."""
+        return any(self._without_loan(client) > 0 for client in self._waiting_elsewhere())
+
+    def _without_loan(self, client: str) -> float:
+        return self.of[client] - self.loans.get(client, 0)
+
+    def call_in(self, waiting: Collection[str]) -> None:
+        """Take back the loans, unless all clients in credit wait at other ranks."""
+        if not self.loans:
+            return
+        if not self._lends() or any(self._without_loan(client) > 0 for client in waiting):
+            for client in list(self.loans):
+                self.of[client] -= self.loans.pop(client)
+
+    def apply_remote(self, client: str, change: CreditChange) -> None:
+        """Apply quanta and charges of a client, as reported by another rank."""
+        self.add_to_list(client)
+        quanta = change.rounds * self.quantum_of(client)
+        self.of[client] += quanta - sum(change.charged.values())
+        self.drop_if_idle(client)
+
+    def look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:
+        """Add clients with requests at other ranks to the list; idle clients may leave the list."""
+        gone = self.elsewhere.keys() - elsewhere.keys()
+        self.elsewhere = elsewhere
+        for client in elsewhere:
+            self.add_to_list(client)
+        for client in sorted(gone & self.of.keys()):
+            self.drop_if_idle(client)
 
     def quantum_of(self, client: str) -> float:
         """Return the client's quantum (by its weight) in the unit of the charges."""
-        # The quantum is not rounded: quanta out of proportion would let clients drift apart without
-        # limit.
+        # The quantum is not rounded: if quanta were not proportional to weights, the service of
+        # clients would drift apart without limit.
         quantum = self.quantum * self.setup.weight(client)
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
-    def join(self, client: str) -> None:
-        """Put a client on the list, unless it is there."""
+    def add_to_list(self, client: str) -> None:
+        """Add a client to the list, unless the client is on the list."""
         if client not in self.of:
             self.of[client] = self._debts.pop(client, 0)
+            # the new node has as many quanta as a sibling that has not used its last quantum
+            self._granted[client] = self._most.get(self.tenant_of(client), 0) - 1
 
-    def let_go(self, client: str) -> None:
-        """Remove an idle client from the list, by the rule of ``rejoin``."""
-        if self.requests[client]:
+    def drop_if_idle(self, client: str) -> None:
+        """Remove a client from the list if the client is idle, by the rule ``rejoin``."""
+        if self.requests[client] or client in self.elsewhere:
             return
-        self.decoded.settle((client,))
+        self.decoded.book((client,))
+        self.of[client] -= self.loans.pop(client, 0)
         if self.rejoin == "keep" and self.of[client] <= 0:
             return
         credit = self.of.pop(client)
+        self._granted.pop(client, None)
         if self.rejoin == "min0" and credit < 0:
             self._debts[client] = credit
+        elif self.welcomes and credit >= 0:
+            self._left.setdefault(self.tenant_of(client), {})[client] = credit
 
     def lead(self, node: str) -> float:
-        self.decoded.settle((node,))
-        return -self.of.get(node, 0.0) / self.quantum_of(node)
+        """Return how many quanta a node has spent, without refills that left the node out."""
+        self.decoded.book((node,))
+        return self._granted.get(node, 0) - self.of.get(node, 0.0) / self.quantum_of(node)
 
     def balances(self) -> dict[str, float]:
-        self.decoded.settle_all()
+        self.decoded.book_all()
         return self.of
+
+
+MayRefill = Callable[[WaitingView, str], bool]
+"""A function that decides whether a tenant without waiting clients in credit gets quanta now."""
+
+
+@dataclass
+class Turns:
+    """CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one pass, at every level of the credits.
+
+    ``may_refill`` returns whether quanta may be granted when no waiting client is in credit;
+    ``over`` becomes true when ``may_refill`` refuses, and the pass ends. With ``stops`` the first
+    request without room also ends the pass.
+    """
+
+    bounded = True
+    credits: Credits
+    view: WaitingView
+    may_refill: MayRefill
+    stops: bool = True
+    over: bool = False
+    _refilled: bool = False
+    # tenant -> whether some waiting client below the tenant is in credit
+    _known: dict[str, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.credits.book_decoded(self.view.clients())
+        self.credits.call_in(self.view.clients())
+
+    def check_refill(self, client: str, scan: Scan) -> None:
+        """Grant quanta at each level at which the client is in debt, unless a sibling is in credit.
+
+        The ``scan`` skips a client that is in debt while a sibling is in credit.
+        """
+        credits = self.credits
+        for node in credits.nodes(client):
+            if credits.of[node] > 0:
+                continue
+            tenant = credits.tenant_of(node)
+            if (known := self._known.get(tenant)) is None:
+                known = self._known[tenant] = self.someone_in_credit(tenant)
+            if known:  # Alg. 1 line 5
+                scan.skip(client)
+                if not credits.in_tree:  # the scan skips all clients in debt until a credit changes
+                    scan.skip_debtors(credits.of)
+                return
+            if not self.may_refill(self.view, tenant):
+                self.over = tenant == ROOT
+                scan.skip(client)
+                return
+            self._refilled = self.refill(tenant) or self._refilled  # Alg. 1 lines 6-7
+            self._known.clear()
+            if credits.of[node] <= 0:
+                return
+
+    def take_refilled(self) -> bool:
+        """Return whether quanta were granted since the last call."""
+        refilled, self._refilled = self._refilled, False
+        return refilled
+
+    def waiting_clients(self) -> Collection[str]:
+        return self.view.clients()
+
+    def someone_in_credit(self, tenant: str = ROOT) -> bool:
+        """Return whether some waiting client below a tenant is in credit (lines 4-5)."""
+        of, siblings = self.credits.of, self.credits.siblings(tenant, self.waiting_clients())
+        return any(of[client] > 0 for client in siblings)
+
+    def refill(self, tenant: str = ROOT) -> bool:
+        """Grant quanta until a waiting client is in credit. Returns False if no client waits."""
+        return self.credits.refill(tenant, self.waiting_clients())
+
+    def ends_without_room(self, client: str) -> bool:
+        """Return whether the pass ends because the client's request did not fit."""
+        return self.stops
+
+    def end_turn(self, client: str, scan: Scan) -> None:
+        """Offer skipped clients again if the client's turn left no sibling in credit."""
+        self._known.clear()
+        credits, waits = self.credits, client in self.waiting_clients()
+        for node in credits.nodes(client):
+            # In the usual case the client is still in credit and has more requests.
+            if waits and credits.of[node] > 0:
+                continue
+            if not self.someone_in_credit(credits.tenant_of(node)):
+                scan.unskip_all()
+                return
+
+
+@dataclass
+class RelaxedTurns(Turns):
+    """Turns in which clients whose request does not fit do not count as waiting.
+
+    [DLPM] Theorem 4.1 does not hold for relaxed turns.
+    """
+
+    bounded = False
+    _stuck: set[str] = field(default_factory=set)
+
+    def waiting_clients(self) -> Collection[str]:
+        return [client for client in self.view.clients() if client not in self._stuck]
+
+    def ends_without_room(self, client: str) -> bool:
+        if not self.stops:
+            self._stuck.add(client)
+        return self.stops

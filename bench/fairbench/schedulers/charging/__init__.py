@@ -1,1 +1,1 @@
-"""Charging: the cost that each event of the engine adds to a client's account."""
+"""Charging: the amount by which each event of an engine or a router changes a client's account."""

@@ -1,28 +1,108 @@
-"""Charging outputs in advance, by a prediction of their length ([VTC] §4.4, Alg. 3)."""
+"""Charging outputs in advance, by a prediction of their length, and the cost of a request.
+
+[VTC] §4.4 and Alg. 3 predict lengths. [VTC] §4.2 only requires that the cost h(input tokens, output
+tokens) grows with both: the cost is linear, measured, or a user's function.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator
 
 from fairbench.core import Request
+from fairbench.errors import UsageError, unknown_name
+from fairbench.files.reader import module_of
 from fairbench.schedulers.accounts.account import Account
-from fairbench.schedulers.charging.tokens import Prices, TokenCharging
-from fairbench.schedulers.costs import Cost
+from fairbench.schedulers.charging.engine import Prices, TokenCharging
+from fairbench.schedulers.params import COST_FILES
 from fairbench.schedulers.sharing import Sharing
 
-WINDOW = 5  # window of the moving average
+Cost: TypeAlias = Callable[[int, int], float]
+
+LINEAR, PROFILED = "linear", "profiled"
+SUFFIX, FUNCTION = COST_FILES
+# numbers of input and output tokens with which a user's cost function is tested
+TRIED_TOKENS = (0, 1, 2, 16, 17, 256, 4_096, 100_000)
+
+
+def profiled_cost_ms(input_tokens: int, output_tokens: int) -> float:
+    """Return a request's time in a full batch, for Llama-7b on an A10G ([VTC-artifact])."""
+    x, y = input_tokens, output_tokens
+    return 0.21001891 * x + 0.10075395 * y + 0.0039868 * x * y + 0.00324733 * y * y + 1.14601454
+
+
+def own_cost(name: str) -> Cost | None:
+    """Return the cost function that a setting names, or None for weighted tokens.
+
+    Raises UsageError for an unknown name, for a file that cannot be run, and for an invalid cost
+    function. A cost must be a number of at least 0 that does not fall as tokens grow.
+    """
+    if name == LINEAR:
+        return None
+    if name == PROFILED:
+        return profiled_cost_ms
+    if not name.endswith(SUFFIX):
+        raise unknown_name("cost", name, (LINEAR, PROFILED, f"FILE{SUFFIX}"))
+    function = getattr(module_of(Path(name).resolve(), "cost"), FUNCTION, None)
+    if not callable(function):
+        raise UsageError(f"{name}: must define a function {FUNCTION}(input_tokens, output_tokens)")
+    _try_out(function, name)
+    cost: Cost = function
+    return cost
+
+
+def _try_out(function: Callable[[int, int], Any], name: str) -> None:
+    values: dict[tuple[int, int], float] = {}
+    for x, y in product(TRIED_TOKENS, repeat=2):
+        where = f"{name}: {FUNCTION}({x}, {y})"
+        try:
+            value = function(x, y)
+        except Exception as error:  # any exception of the user's code
+            raise UsageError(f"{where} raises {type(error).__name__}: {error}") from error
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            raise UsageError(f"{where} is {value!r}: must be a number")
+        if value < max(values.get(fewer, 0) for fewer in ((_fewer(x), y), (x, _fewer(y)))):
+            raise UsageError(
+                f"{where} is {value!r}: a cost must be at least 0, and must not fall as tokens grow"
+            )
+        values[x, y] = value
+
+
+def _fewer(tokens: int) -> int:
+    return max([tried for tried in TRIED_TOKENS if tried < tokens], default=0)
+
+
+def _known(name: str) -> str:
+    try:
+        own_cost(name)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    return name
+
+
+CostName = Annotated[str, AfterValidator(_known)]
+"""A parameter that selects the charge: ``linear``, ``profiled`` or a file."""
+
+
+WINDOW = 5  # number of requests whose mean output the moving average approximates
 
 
 class PredictedCharging(TokenCharging):
     """Charges the predicted output at admission, and corrects the charge as tokens come.
 
-    ``predict`` returns the expected outputs of a request, given the moving average of its client's
-    last outputs (0 before the first). Without a ``cost`` function of input and output tokens,
-    ``prices`` apply. With ``charges_at_finish``, each step that ends a request charges one further
-    token for requests that exceed their prediction ([VTC-artifact]).
+    ``predict`` returns the expected output tokens of a request, given the moving average of the
+    client's last outputs (0 before the first output). Without a ``cost`` function of input and
+    output tokens, ``prices`` apply. With ``charges_at_finish``, each step that ends a request
+    charges one further token for every request that has exceeded its prediction ([VTC-artifact]).
     """
 
-    refunds = False  # outputs are charged in advance here already
+    refunds = False  # this charging already charges outputs in advance
+    per_request = True
 
     def __init__(
         self,
@@ -41,7 +121,7 @@ class PredictedCharging(TokenCharging):
         self._step_charged = False
         self._predicted: dict[Request, int] = {}
         self._produced: dict[Request, int] = {}
-        self._input: dict[Request, int] = {}  # tokens charged at admission
+        self._input: dict[Request, int] = {}  # request -> input tokens charged at admission
         self._average: dict[str, float] = {}
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
@@ -55,7 +135,7 @@ class PredictedCharging(TokenCharging):
             super().admitted(request, extend_tokens, recompute)
         predicted = self._predict(request, self._average.get(request.client, 0.0))
         self._predicted[request], self._produced[request] = predicted, 0
-        self._charge(request, 0, predicted)
+        self._charge_outputs(request, 0, predicted)
 
     def tokens(self, client: str, tokens: int) -> None:
         self._step_charged = False
@@ -67,7 +147,7 @@ class PredictedCharging(TokenCharging):
         before = max(self._produced[request], self._predicted[request])
         self._produced[request] += tokens
         if (produced := self._produced[request]) > before:
-            self._charge(request, before, produced)
+            self._charge_outputs(request, before, produced)
 
     def finished(self, request: Request) -> None:
         if request not in self._predicted:  # the request never ran
@@ -76,7 +156,7 @@ class PredictedCharging(TokenCharging):
             self._charge_beyond()
         produced, predicted = self._produced.pop(request), self._predicted.pop(request)
         if predicted > produced:
-            self._charge(request, predicted, produced)
+            self._charge_outputs(request, predicted, produced)
         del self._input[request]
         old = self._average.get(request.client, 0.0)
         new = ((WINDOW - 1) * old + produced) / WINDOW
@@ -92,9 +172,9 @@ class PredictedCharging(TokenCharging):
         for request, predicted in self._predicted.items():
             produced = self._produced[request]
             if predicted < produced < request.max_new_tokens:
-                self._charge(request, produced - 1, produced)
+                self._charge_outputs(request, produced - 1, produced)
 
-    def _charge(self, request: Request, before: int, after: int) -> None:
+    def _charge_outputs(self, request: Request, before: int, after: int) -> None:
         """Charge the output tokens between the numbers ``before`` and ``after``."""
         if self._cost is None:
             cost: float = self.prices.output_weight * (after - before)

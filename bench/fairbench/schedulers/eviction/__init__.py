@@ -1,1 +1,1 @@
-"""Eviction policies of a replica's KV memory, one in each file."""
+"""Eviction policies, which choose the cached tokens that a replica's full KV memory loses."""

@@ -1,4 +1,4 @@
-"""The interface of an eviction policy, which chooses the tokens that a full replica drops."""
+"""The interface of an eviction policy, and the two orders from which policies inherit."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from fairbench.core import Request
+from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.setup import Setup
 
-# the time of a leaf's last use; a later use compares larger
+# the time of a leaf's last use; the value of a later use is larger
 Access: TypeAlias = tuple[int, int, int]
 Rank: TypeAlias = tuple[float, Access]
 
@@ -17,23 +18,26 @@ Rank: TypeAlias = tuple[float, Access]
 class Leaf(NamedTuple):
     """A cached stretch of tokens without a cached continuation.
 
-    ``access`` orders the last uses, ``uses`` counts the finished requests that ended in or below
-    the stretch, and ``keep_s`` is the time until which the policy wanted to keep it, in seconds.
-    ``awaited`` is true if the match of a waiting request's prompt ends there.
+    - ``access`` is the time of the last use.
+    - ``uses`` counts the finished requests whose tokens ended in or below the stretch.
+    - ``keep_s`` is the time in seconds until which the policy wanted to keep the stretch.
+    - ``awaited`` is true if the match of a waiting request's prompt ends at the stretch.
     """
 
     access: Access
-    uses: int
-    keep_s: float
-    awaited: bool
+    uses: int = 0
+    keep_s: float = 0.0
+    awaited: bool = False
 
 
 class Claimant(NamedTuple):
-    """A client that claims cached tokens of the pool; all numbers are tokens.
+    """A client that claims cached tokens of the pool. All amounts are in tokens.
 
-    ``held`` is the client's residency, running or cached, ``unpinned`` the part that no running
-    request uses (always above 0), and ``wanted`` the memory that its requests are waiting for. A
-    token that k clients claim counts 1/k for each.
+    - ``held`` is the client's share of the running and cached tokens.
+    - ``unpinned`` is the part of ``held`` that no running request uses, and is above 0.
+    - ``wanted`` is the memory for which the client's requests wait.
+
+    A token that k clients claim counts 1/k for each client.
     """
 
     client: str
@@ -43,37 +47,40 @@ class Claimant(NamedTuple):
 
     @property
     def after(self) -> float:
-        """The residency of the client once it has the memory for its waiting requests."""
+        """The client's tokens once its waiting requests have their memory."""
         return self.held + self.wanted
 
 
 class EvictionPolicy(ABC):
-    """The order in which cached tokens are evicted. Subclass this, one policy per file.
+    """The order in which cached tokens are evicted. Subclass this class to add a policy.
 
     A policy is a pure state machine: it reads no clock, and receives every fact from the cache. The
-    cache drops the leaf of lowest ``rank``. A ``ClientEviction`` chooses a client first.
+    cache evicts the leaf of lowest ``rank``. A ``ClientEviction`` chooses a client first.
     """
 
     name: ClassVar[str]
-    Params: ClassVar[Any]
+    Params: ClassVar[Any] = NoParams
 
     setup: Setup = Setup()
+
+    def __init__(self, params: Any) -> None:
+        self.params = params
 
     def prepare(self, setup: Setup) -> None:
         """Receive clients, weights and the size of the pool, once, before any request.
 
-        Raises UsageError if the parameters do not fit, such as a quota of an unknown client.
+        Raises UsageError if the parameters are invalid, such as a quota of an unknown client.
         """
         self.setup = setup
 
     @abstractmethod
     def rank(self, leaf: Leaf) -> Rank:
-        """Return the leaf's rank, which must not fall; the lowest rank is evicted first."""
+        """Return the leaf's rank, which must not fall. The leaf of lowest rank is evicted first."""
 
     def limit(self, client: str) -> float | None:
-        """Return the limit on the client's tokens, or None for no limit.
+        """Return the most tokens that the client may claim, or None for no limit.
 
-        The cache ends the client's own claims beyond the limit even if memory is free.
+        The cache ends the client's own claims above the limit, even if memory is free.
         """
         return None
 
@@ -85,20 +92,27 @@ class EvictionPolicy(ABC):
         return 0.0
 
 
-class ClientEviction(EvictionPolicy):
-    """A policy that takes memory first from clients that hold more than they are entitled to.
+class LRU(EvictionPolicy):
+    """Evicts the least recently used leaf, as engines do by default, regardless of the client."""
 
-    The cache calls ``choose`` for a client and ends that client's claim on its leaf of lowest rank.
-    Memory is freed when the last claim on a leaf has ended.
-    """
+    name = "lru"
 
     def rank(self, leaf: Leaf) -> Rank:
-        """Return the leaf's rank among its client's leaves: the least recently used comes first."""
+        """Return a rank that grows with the time of the leaf's last use."""
         return 0, leaf.access
+
+
+class ClientEviction(LRU):
+    """A policy that takes memory first from clients that hold more than they are entitled to.
+
+    The cache calls ``choose`` for a client, and ends this client's claim on the leaf that the
+    client used least recently. The leaf's memory is freed when the last claim on the leaf has
+    ended.
+    """
 
     @abstractmethod
     def entitled(self, client: str) -> float:
-        """Return the tokens that the client may hold before others lose tokens to it."""
+        """Return the tokens that the client may hold before other clients lose tokens to it."""
 
     @abstractmethod
     def excess(self, claimant: Claimant) -> float:
@@ -107,8 +121,8 @@ class ClientEviction(EvictionPolicy):
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the victim among the clients above their entitlement.
 
-        If every such client has all its tokens pinned, the client nearest to its entitlement is the
-        victim.
+        If no claimant is above its entitlement, because running requests use all tokens of every
+        client above it, the victim is the claimant that uses the largest part of its entitlement.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]

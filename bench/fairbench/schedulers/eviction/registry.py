@@ -1,8 +1,12 @@
-"""Eviction policies by name. To add a policy, write its file and add its line here."""
+"""Eviction policies by name, and the parameter of memory shares.
+
+To add a policy, write its class, and add its line here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import unknown_name
@@ -13,16 +17,28 @@ if TYPE_CHECKING:
     from fairbench.schedulers.eviction.policy import EvictionPolicy
 
 DEFAULT_EVICTION = "lru"
+MEMORY = "memory"  # name of the part with ``MemoryParams``
 
 _HERE = "fairbench.schedulers.eviction"
 EVICTIONS = {
-    "lru": f"{_HERE}.lru:LRU",
-    "lfu": f"{_HERE}.lfu:LFU",
-    "quota": f"{_HERE}.quota:Quota",
-    "quota-lending": f"{_HERE}.quota_lending:QuotaLending",
-    "max-min": f"{_HERE}.max_min:MaxMin",
-    "retention": f"{_HERE}.retention:Retention",
+    "lru": f"{_HERE}.policy:LRU",
+    "lfu": f"{_HERE}.policies:LFU",
+    "quota": f"{_HERE}.policies:QuotaEviction",
+    "quota-lending": f"{_HERE}.policies:QuotaLending",
+    "max-min": f"{_HERE}.policies:MaxMin",
+    "retention": f"{_HERE}.policies:Retention",
 }
+
+
+@dataclass(frozen=True)
+class MemoryParams:
+    """The parameter of memory as a fair share.
+
+    With ``share``, admission counts the running and cached tokens of each client, and a client
+    above its share waits while another client needs the memory.
+    """
+
+    share: bool = False
 
 
 def eviction_class(name: str) -> type[EvictionPolicy]:
@@ -34,7 +50,9 @@ def eviction_class(name: str) -> type[EvictionPolicy]:
 
 
 def build_eviction(name: str, settings: Mapping[str, Any]) -> EvictionPolicy:
-    """Return a fresh policy. Settings and errors are as in ``schedulers.registry.build_local``."""
-    policy: Any = eviction_class(name)
-    built: EvictionPolicy = policy(make_params(name, policy.Params, settings))
-    return built
+    """Return a fresh policy with the parameters from ``settings``, whose keys are NAME.PARAM.
+
+    Raises UsageError for an unknown name or an invalid parameter.
+    """
+    policy = eviction_class(name)
+    return policy(make_params(name, policy.Params, settings))

@@ -1,1 +1,1 @@
-"""The gateway's queue in front of the cluster: it orders requests and releases them."""
+"""The gateway: a queue before the cluster, which orders, releases and refuses requests."""

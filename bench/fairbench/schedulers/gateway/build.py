@@ -1,4 +1,4 @@
-"""A gateway, built from the names of its parts and their settings."""
+"""The construction of a gateway from the names and settings of its parts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Any
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.admission.control import AdmissionControl
-from fairbench.schedulers.gateway.admission.estimate import Estimator
-from fairbench.schedulers.gateway.admission.reroute import Rerouting
-from fairbench.schedulers.gateway.bands import Gateway
+from fairbench.schedulers.gateway.admission import AdmissionControl, Estimator
 from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.orders import ORDERS, Matched
+from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.queue import (
     FlowView,
+    Gateway,
     GatewayQueue,
     HoldsRequests,
-    InOrder,
     OutputsAhead,
+    arrival_queue,
 )
 from fairbench.schedulers.gateway.registry import (
     GATEWAY,
@@ -28,10 +27,9 @@ from fairbench.schedulers.gateway.registry import (
     detector_class,
     policy_class,
 )
-from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
+from fairbench.schedulers.gateway.rerouting import Rerouting
 from fairbench.schedulers.params import make_params
-from fairbench.schedulers.peers.counters import SharedCounters, shares_counters
-from fairbench.schedulers.peers.params import Terms
+from fairbench.schedulers.peers import SharedCounters, Terms, shares_counters
 from fairbench.schedulers.setup import Setup
 
 
@@ -45,13 +43,13 @@ def with_admission(
 ) -> AdmissionControl:
     """Return admission control before a queue, or before a ``router`` if there is no queue.
 
-    A ``rerouting`` router receives the target of each request. ``setup`` has the costs and the
-    fleet.
+    The router asks admission control for each request's worker if the router is ``Rerouting``.
+    ``setup`` must have costs and a fleet.
     """
     assert setup.costs is not None, "an estimate needs the time that iterations take"
     assert setup.fleet is not None, "an estimate needs the loads of the workers"
     if queue is None:
-        queue = GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom())
+        queue = arrival_queue(router)
     estimator = Estimator(setup.costs, setup.fleet, matched, params.ahead)
     control = AdmissionControl(queue, estimator, params)
     if isinstance(router, Rerouting):
@@ -71,9 +69,9 @@ def build_gateway(
 ) -> Gateway:
     """Build a gateway before ``router``. ``settings`` maps ``NAME.PARAM`` to values.
 
-    ``setup.fleet`` is required. ``matched`` returns how much of a request's prompt is cached at
-    some worker; without it, caches are unknown. ``terms`` are given if the gateway is one of
-    several routers'. Raises UsageError for an unknown name or a setting that is not allowed.
+    ``setup.fleet`` is required. ``matched`` returns how many tokens of a request's prompt are
+    cached at some worker; by default the caches are unknown. ``terms`` are given if several routers
+    have gateways. Raises UsageError for an unknown name or a setting that is not allowed.
     """
     kind: Any = policy_class(policy)
     params = make_params(GATEWAY, GatewayParams, settings)
@@ -85,12 +83,19 @@ def build_gateway(
 
     def queue() -> GatewayQueue:
         scheduler = kind(make_params(policy, kind.Params, settings))
-        if scheduler.times_steps:
+        if scheduler.on_gpu_time is not None:
             raise UsageError(
                 f"{policy}.charge: GPU time is not supported in a gateway, which does not "
                 "know the time of iterations; leave charge out"
             )
+        if scheduler.sort_queue is not None:
+            raise UsageError(
+                f"gateway = {policy!r}: sorts the queue of SGLang itself, which a gateway is not; "
+                f"use it with --local {policy}"
+            )
         scheduler.prepare(setup)
+        if isinstance(scheduler, FlowPolicy):
+            scheduler.priorities = params.priority
         shared = None
         if terms is not None and shares_counters(scheduler):
             shared = SharedCounters(scheduler, terms)
@@ -100,4 +105,4 @@ def build_gateway(
         return GatewayQueue(scheduler, router, detector, FlowView(order), shared, ahead)
 
     limits = ClientLimits(params, setup) if params.limits_clients else None
-    return Gateway(queue, params, limits)
+    return Gateway(queue, params, limits, orders_bands=getattr(kind, "orders_bands", False))

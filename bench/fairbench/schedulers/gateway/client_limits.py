@@ -1,9 +1,9 @@
 """Limits of clients: each client gets at most its share of an efficient batch at the workers.
 
-A fair queue orders its waiting requests. Its order does not apply to running requests, nor to
-requests before them in an engine's tokenizer: a flood of long prompts makes other clients wait
-there in order of arrival, and then at every step, because of its long contexts. The flood is
-therefore queued here.
+A fair queue orders waiting requests. No order applies to running requests, or to requests in an
+engine's tokenizer: a flood of long prompts makes other clients wait in the tokenizer, in order of
+arrival, and in every step, because long contexts slow down the steps. The limits therefore keep a
+flood in line before the queue.
 """
 
 from __future__ import annotations
@@ -18,41 +18,45 @@ from typing import TypeAlias
 from fairbench.core import Request
 from fairbench.errors import UsageError
 from fairbench.schedulers.gateway.registry import UNKNOWN_COSTS, GatewayParams
-from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, OutputLengths, step_units
-from fairbench.schedulers.local.programs import Programs
+from fairbench.schedulers.lengths import OutputLengths
+from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, step_units
+from fairbench.schedulers.local.programs import ProgramStates
 from fairbench.schedulers.setup import Setup
 
-Own: TypeAlias = tuple[int, str]  # a client's requests of one priority
+# priority and client, the key of a client's requests of one priority
+Own: TypeAlias = tuple[int, str]
 
 
 class ClientLine:
-    """The requests of an owner (one client or several) that wait until the owner may have more.
+    """The requests of an owner (a client or a tenant) that wait until the owner may have more.
 
-    Each arrival is a turn of its client: the highest priority first, then in order of arrival. In
-    its turn a client sends its request of that priority whose program came first, so requests of
-    begun programs come before new programs; within a program, requests go by arrival.
+    Each arrival gives its client a turn: the highest priority first, then in order of arrival. In a
+    turn, the client sends its request of the turn's priority whose program came first, so requests
+    of begun programs precede new programs; requests of a program go by arrival.
     """
 
     def __init__(self) -> None:
-        self._turns: dict[int, OrderedDict[int, str]] = {}  # turns by priority; none is empty
-        # may include requests that have left
+        # priority -> number of a turn -> client; no priority is empty
+        self._turns: dict[int, OrderedDict[int, str]] = {}
+        # requests by program and arrival, including requests that have left the line
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
-        self._places: dict[Request, tuple[int, int]] = {}  # priority and number, by waiting request
+        # waiting request -> its priority and number
+        self._places: dict[Request, tuple[int, int]] = {}
         self._numbers = count()
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def add(self, request: Request, priority: int, program: int) -> None:
-        """Add a request; ``program`` is the number of its program, lowest for the oldest."""
+    def add_request(self, request: Request, priority: int, program: int) -> None:
+        """Add a request of the program number ``program``; lower numbers are older programs."""
         number, own = next(self._numbers), (priority, request.client)
         self._turns.setdefault(priority, OrderedDict())[number] = request.client
         heappush(self._heaps.setdefault(own, []), (program, number, request))
         self._waiting[own] += 1
         self._places[request] = priority, number
 
-    def first(self) -> Request:
+    def first_request(self) -> Request:
         """Return the next request. Raises ValueError if no request waits."""
         priority = max(self._turns)
         heap = self._heaps[priority, next(iter(self._turns[priority].values()))]
@@ -62,20 +66,20 @@ class ClientLine:
                 return request
             heappop(heap)
 
-    def go(self) -> Request:
+    def take_first(self) -> Request:
         """Remove and return the next request, using the first turn."""
-        request = self.first()
+        request = self.first_request()
         priority, _ = self._places[request]
         self._remove(request, next(iter(self._turns[priority])))
         return request
 
-    def leave(self, request: Request) -> bool:
-        """Remove a waiting request with a turn of its client; return False if not waiting."""
+    def drop_request(self, request: Request) -> bool:
+        """Remove a request and a turn of its client; return False if the request is not in line."""
         if request not in self._places:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        if number not in turns:  # another request of the client has used this turn
+        if number not in turns:  # another request of the client has used the turn of this request
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)
         return True
@@ -94,21 +98,21 @@ class ClientLine:
 def reserved_tokens(request: Request) -> int:
     """Return the most KV memory that an engine may hold for a request, in tokens.
 
-    SGLang reserves the prompt and up to 4,096 output tokens when it admits a request, and more as
-    the answer grows; vLLM takes blocks as the answer grows. No engine takes running requests back
-    for a newcomer, so only the whole request is a safe count.
+    SGLang reserves the prompt and up to 4,096 output tokens at admission, and more as the answer
+    grows; vLLM allocates blocks as the answer grows. No engine retracts running requests in order
+    to admit a new request, so only prompt plus ``max_new_tokens`` is a safe count.
     """
     return request.input_tokens + request.max_new_tokens
 
 
-class Held:
-    """The amounts that owners hold, and the total."""
+class HeldAmounts:
+    """The amounts (tokens or requests) that owners hold, and the total."""
 
     def __init__(self) -> None:
         self.by_owner: Counter[str] = Counter()
         self.total = 0
 
-    def add(self, owner: str, more: int) -> None:
+    def add_amount(self, owner: str, more: int) -> None:
         self.by_owner[owner] += more
         self.total += more
         if not self.by_owner[owner]:
@@ -116,19 +120,19 @@ class Held:
 
 
 class ClientLimits:
-    """Limits that decide which requests enter the queue; the rest wait by priority and program.
+    """Limits that decide which requests enter the queue; other requests wait in line.
 
-    - A worker may hold ``client_limit`` of context, as in ``batch_cost``, and ``client_requests``
-    requests. ``auto`` is the value of the load cap; None is no limit.
+    - A worker may hold ``client_limit`` tokens of context, as in ``BatchCost``, and
+      ``client_requests`` requests. ``auto`` is the value of the load cap; None is no limit.
     - Present clients share both limits, over all workers, by weight. A client without admitted
-    requests may always send one.
-    - A worker may hold requests that reserve ``client_memory`` (``reserved_tokens``). A client is
-    then also limited in memory and requests to its part of what other clients leave: without that,
-    a second greedy client would take what the first one had to leave.
-    - With ``tenants``, the sharing is between the outermost tenants, independent of their
-    clients' names.
-    - Running requests are never removed for later clients. A ``reserve`` is therefore kept: the
-      share of absent clients with that weight.
+      requests may always send one request.
+    - A worker may hold requests that reserve ``client_memory`` tokens (``reserved_tokens``). A
+      client's memory and requests are then also limited to the client's part of the amount that
+      other clients leave: otherwise a second greedy client would take the reserve that the first
+      greedy client had to leave.
+    - With ``tenants``, the outermost tenants share, whatever the names of their clients.
+    - Running requests are never removed for later clients. A reserve is therefore kept: the share
+      of absent clients with the weight ``client_reserve``.
 
     Raises UsageError for ``auto`` if step costs are unknown.
     """
@@ -151,64 +155,68 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
-        self._reserved, self._running = Held(), Held()  # tokens of memory, requests
-        self._programs = Programs(count().__next__)  # the numbers of the programs that have come
+        # tokens of KV memory, and requests
+        self._reserved, self._running = HeldAmounts(), HeldAmounts()
+        self._programs = ProgramStates(
+            count().__next__
+        )  # the number of each program, in order of first arrival
 
-    def enters(self, request: Request, priority: int = 0) -> bool:
-        """Admit an arriving request if possible, else put it in line; return whether it entered."""
+    def admits(self, request: Request, priority: int = 0) -> bool:
+        """Admit an arriving request, or put the request in line; return whether it was admitted."""
         owner = self._owner(request)
-        program, _ = self._programs.enter(request)
-        if owner not in self._lines and self._has_room(owner, request, self._weights(owner)):
-            self._go(owner, request)
+        program, _ = self._programs.begin_call(request)
+        if owner not in self._lines and self._may_admit(owner, request, self._weights(owner)):
+            self._admit(owner, request)
             return True
-        self._lines.setdefault(owner, ClientLine()).add(request, priority, program)
+        self._lines.setdefault(owner, ClientLine()).add_request(request, priority, program)
         return False
 
-    def freed(self) -> Iterator[Request]:
+    def admit_freed(self) -> Iterator[Request]:
         """Admit and yield the requests in line that can enter now."""
         if not self._lines:
             return
-        weights = self._weights()  # equal for all: the clients in line are counted already
+        # The weights stay equal, because the clients in line are already counted.
+        weights = self._weights()
         for owner in list(self._lines):
             line = self._lines[owner]
-            while len(line) and self._has_room(owner, line.first(), weights):
-                request = line.go()
-                self._go(owner, request)
+            while len(line) and self._may_admit(owner, line.first_request(), weights):
+                request = line.take_first()
+                self._admit(owner, request)
                 yield request
             if not len(line):
                 del self._lines[owner]
 
-    def withdraw(self, request: Request) -> bool:
-        """Withdraw a request; return False if it is not in line."""
+    def leave_line(self, request: Request) -> bool:
+        """Withdraw a request from its line; return False if the request is not in line."""
         owner = self._owner(request)
         line = self._lines.get(owner)
-        if line is None or not line.leave(request):
+        if line is None or not line.drop_request(request):
             return False
-        self._programs.leave(request)
+        self._programs.end_call(request)
         if not len(line):
             del self._lines[owner]
         return True
 
-    def over(self, request: Request, output_tokens: int) -> None:
+    def end_admitted(self, request: Request, output_tokens: int) -> None:
         """Handle an admitted request that has ended or was withdrawn."""
         owner = self._owner(request)
-        self._programs.leave(request)
-        self._under_way[owner].finish(request, output_tokens)
+        self._programs.end_call(request)
+        self._under_way[owner].end_running(request, output_tokens)
         self._hold(owner, request, -1)
         if not len(self._under_way[owner]):
             del self._under_way[owner]
 
-    def _go(self, owner: str, request: Request) -> None:
+    def _admit(self, owner: str, request: Request) -> None:
         if owner not in self._under_way:
             self._under_way[owner] = BatchCost(self._lengths)
-        self._under_way[owner].enter(request)
+        self._under_way[owner].add_running(request)
         self._hold(owner, request, 1)
 
     def _hold(self, owner: str, request: Request, times: int) -> None:
-        self._reserved.add(owner, times * reserved_tokens(request))
-        self._running.add(owner, times)
+        self._reserved.add_amount(owner, times * reserved_tokens(request))
+        self._running.add_amount(owner, times)
 
-    def _has_room(self, owner: str, request: Request, weights: float) -> bool:
+    def _may_admit(self, owner: str, request: Request, weights: float) -> bool:
         mine = self._under_way.get(owner)
         if mine is None:
             return True
@@ -218,22 +226,22 @@ class ClientLimits:
             return False
         more = mine.expected_context(request) + self._request_tokens
         most_tokens = weighed * self._worker_tokens / weights
-        if mine.tokens(self._request_tokens) + more > most_tokens:
+        if mine.cost_tokens(self._request_tokens) + more > most_tokens:
             return False
-        return self._worker_memory is None or self._leaves_room(owner, request, weights)
-
-    def _leaves_room(self, owner: str, request: Request, weights: float) -> bool:
-        """Return whether the owner would leave their parts to present and absent others."""
-        assert self._worker_memory is not None, "there is a limit"
+        if self._worker_memory is None:
+            return True
         return self._is_part(
             owner, self._worker_memory, self._reserved, reserved_tokens(request), weights
         ) and self._is_part(owner, self._worker_requests, self._running, 1, weights)
 
-    def _is_part(self, owner: str, each: float, held: Held, more: int, weights: float) -> bool:
-        """Return whether ``more`` for the owner stays within its part of ``each`` worker's limit.
+    def _is_part(
+        self, owner: str, each: float, held: HeldAmounts, more: int, weights: float
+    ) -> bool:
+        """Return whether the owner's amount plus ``more`` stays within the owner's part.
 
-        The part is the owner's share among present and absent owners, and at most its share of what
-        other owners leave, among absent owners.
+        ``each`` is the limit of each worker. The part is the owner's share among present and absent
+        owners, and at most the owner's share, among absent owners, of the amount that other owners
+        leave.
         """
         assert self._setup.fleet is not None, "limits are of workers"
         weight, mine = self._setup.weight(owner), held.by_owner[owner]
@@ -243,9 +251,9 @@ class ClientLimits:
         return mine + more <= weight * most
 
     def _weights(self, *newcomers: str) -> float:
-        """Return the total weight of present clients and newcomers, plus the reserve."""
+        """Return the total weight of present owners and newcomers, plus the reserve."""
         present = {*self._under_way, *self._lines, *newcomers}
-        # the sum is equal in any order
+        # fsum returns the same sum in any order
         return fsum(map(self._setup.weight, present)) + self._reserve
 
     def _owner(self, request: Request) -> str:

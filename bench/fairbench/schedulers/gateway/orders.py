@@ -1,4 +1,4 @@
-"""The orders in which a gateway can sort the requests of one flow."""
+"""The orders by which a gateway can sort the requests of one flow (a client in a band)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Matched = Callable[[Request], int]
 class Order(ABC):
     """A ranking of requests, lowest first; requests of equal rank go in order of arrival.
 
-    ``ttl_s`` is the longest time for which the queue holds a request, infinite for no limit.
+    ``ttl_s`` is the longest time in seconds that a request may wait in the queue; inf is no limit.
     """
 
     name: ClassVar[str]
@@ -30,19 +30,20 @@ class Order(ABC):
     def rank(self, request: Request) -> float:
         """Return the request's present rank."""
 
-    def first(self, flow: Iterable[Request]) -> Request:
-        """Return the first request of a non-empty flow, which is given in order of arrival."""
+    def first_of(self, flow: Iterable[Request]) -> Request:
+        """Return the first request of a non-empty ``flow``, given the flow in order of arrival."""
         return min(flow, key=self.rank)
 
-    def in_order(self, requests: Iterable[Request]) -> Sequence[Request]:
-        """Return requests, given by arrival, in this order as a single flow."""
+    def ordered(self, requests: Iterable[Request]) -> Sequence[Request]:
+        """Return the requests of all flows in this order, given them in order of arrival."""
         return sorted(requests, key=self.rank)
 
 
 class EarliestDeadline(Order):
-    """An order by the request's first deadline, else by arrival plus TTL.
+    """An order by the request's first deadline, or by arrival plus ``ttl_s``.
 
-    Requests without both go last. Source: llm-d's edf-ordering-policy (llm-d-router @7c6ba75).
+    A request goes last if it has no deadline and ``ttl_s`` is infinite. Source: llm-d's
+    edf-ordering-policy (llm-d-router @7c6ba75).
     """
 
     name = "edf"
@@ -53,15 +54,14 @@ class EarliestDeadline(Order):
         return request.arrival_s + self.ttl_s if self.ttl_s < inf else inf
 
 
-# requests of a flow that are matched: matching is expensive, and the queue may be long
+# largest number of a flow's requests that are matched, because matching a long queue is expensive
 LOOKAHEAD = 64
 
 
 class LongestPrefix(Order):
     """An order by the longest match at any worker, among the first 64 requests of a flow.
 
-    A request with a short match may be skipped as long as others keep arriving: its wait is
-    unbounded.
+    A request with a short match may wait for as long as requests with longer matches arrive.
     """
 
     name = "longest-prefix"
@@ -69,11 +69,11 @@ class LongestPrefix(Order):
     def rank(self, request: Request) -> float:
         return -self.matched(request)
 
-    def first(self, flow: Iterable[Request]) -> Request:
-        return super().first(islice(flow, LOOKAHEAD))
+    def first_of(self, flow: Iterable[Request]) -> Request:
+        return super().first_of(islice(flow, LOOKAHEAD))
 
 
-class Arrival(Order):
+class ArrivalOrder(Order):
     """An order by arrival: llm-d's fcfs-ordering-policy, its default."""
 
     name = "fcfs"
@@ -81,13 +81,13 @@ class Arrival(Order):
     def rank(self, request: Request) -> float:
         return 0.0
 
-    def first(self, flow: Iterable[Request]) -> Request:
+    def first_of(self, flow: Iterable[Request]) -> Request:
         return next(iter(flow))
 
-    def in_order(self, requests: Iterable[Request]) -> Sequence[Request]:
+    def ordered(self, requests: Iterable[Request]) -> Sequence[Request]:
         return list(requests)
 
 
 ORDERS: dict[str, type[Order]] = {
-    order.name: order for order in (Arrival, EarliestDeadline, LongestPrefix)
+    order.name: order for order in (ArrivalOrder, EarliestDeadline, LongestPrefix)
 }

@@ -1,34 +1,54 @@
-"""The interface of a fairness policy before the cluster, which chooses the next client.
+"""The interface of fairness policies before the cluster, which choose the next client.
 
-``SharePolicy`` is the base of policies that divide shares by client, or level by level in a tree.
+``SharePolicy`` is the base of policies that divide service among clients or among tenants.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
-from fairbench.core import Request
+from fairbench.core import OUTPUT_PRICE, Request
 from fairbench.schedulers.base import LocalScheduler, Read, Selection, Setup, WaitingView
 from fairbench.schedulers.params import NotNegative, NotNegativeInt, Positive
 from fairbench.tenants import ROOT, Tenants, parent_of
 
 
 class FlowPolicy(LocalScheduler):
-    """The choice of the next client; an order then chooses among its requests. One policy per file.
+    """A policy that chooses the next client; an order chooses among the client's requests.
 
-    A flow is a client in a band of one priority, and each band has its own policy. Any other
-    ``LocalScheduler`` can be used instead; a FlowPolicy also learns the time at which a request
-    ends.
+    A flow is a client in a band of one priority, and each band has a policy. Any ``LocalScheduler``
+    can order a band; a FlowPolicy also receives the time at which a request ends. A policy that
+    ``orders_bands`` receives the requests of all priorities; ``priorities`` are the clients'
+    priorities that override those of requests. A policy that ``needs_sessions`` decides by session.
+    ``detector`` is the saturation detector of a policy that does not use the usual default.
+
+    Two parts are optional. ``place(request, now_s)`` returns the worker of a request that goes now,
+    or None for the router's choice. ``given_up(now_s)`` returns the queued requests that the policy
+    refuses now.
     """
 
-    def next_flow(self, view: WaitingView, now_s: float) -> str:
-        """Return the client whose request goes next, by ``score``. Precondition: a request waits.
+    orders_bands: ClassVar[bool] = False
+    needs_sessions: ClassVar[bool] = False
+    detector: ClassVar[str] = ""
+    priorities: Mapping[str, int] = {}
 
-        The method is called again after each sent request, after ``on_admitted`` for that request.
-        If the request cannot be sent after all, the method is called again later.
+    place: Callable[[Request, float], int | None] | None = None
+    given_up: Callable[[float], Collection[Request]] | None = None
+
+    def priority_of(self, request: Request) -> int:
+        """Return the priority of the request's client, or else the request's own priority."""
+        return self.priorities.get(request.client, request.priority)
+
+    def next_flow(self, view: WaitingView, now_s: float) -> str:
+        """Return the client whose request goes next, by ``score``.
+
+        Precondition: a request waits. The method is called again after each sent request, after
+        ``on_admitted`` for the request. If the request of the returned client cannot be sent, the
+        method is called again later.
         """
         return min(
             view.clients(),
@@ -36,7 +56,7 @@ class FlowPolicy(LocalScheduler):
         )
 
     def score(self, request: Request, now_s: float) -> float:
-        """Return the score of a client's next request; the lowest goes first, then by arrival."""
+        """Return the score of a client's next request; the lowest score goes first."""
         return 0.0
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
@@ -45,11 +65,11 @@ class FlowPolicy(LocalScheduler):
                 return
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
-        """Handle the end of a sent request; ``read`` is the real cost of its prompt."""
+        """Handle the end of a sent request; ``read`` has the real length of its prompt."""
 
 
 def earliest(view: WaitingView, client: str) -> tuple[float, int]:
-    """Return the tie-breaker: the order of arrival of the client's next request."""
+    """Return the arrival of the client's next request, by which equal scores are ordered."""
     request = view.oldest(client)
     return request.arrival_s, request.request_id
 
@@ -59,21 +79,21 @@ class PriceParams:
     """Prices: ``input_weight`` for a prompt token and ``output_weight`` for an output token.
 
     ``assumed_output_tokens`` are charged when a request is sent; with ``corrected``, the difference
-    to the real length is charged or refunded when the request ends.
+    to the real number of output tokens is charged or refunded when the request ends.
     """
 
     input_weight: Positive = 1.0
-    output_weight: NotNegative = 2.0
+    output_weight: NotNegative = float(OUTPUT_PRICE)
     assumed_output_tokens: NotNegativeInt = 128
     corrected: bool = True
 
-    def of(self, request: Request) -> float:
-        """Return the charge when a request is sent, before its output length is known."""
+    def price_of(self, request: Request) -> float:
+        """Return the charge when a request is sent, before the output length is known."""
         outputs = self.output_weight * self.assumed_output_tokens
         return self.input_weight * request.input_tokens + outputs
 
     def correction(self, request: Request, read: Read, output_tokens: int) -> float:
-        """Return the additional charge at a request's end; negative if too much was charged."""
+        """Return the additional charge at a request's end; a refund is negative."""
         if not self.corrected:
             return 0.0
         inputs = self.input_weight * (read.input_tokens - request.input_tokens)
@@ -88,8 +108,8 @@ NextClient = Callable[[str], str]
 class ShareParams(PriceParams):
     """The parameters of ``PriceParams``, tenants and weights.
 
-    With ``tenants=tree``, siblings share level by level. ``weights`` override the experiment's
-    weights for the clients that they name.
+    With ``tenants=tree``, siblings share at each level of the tree. ``weights`` of clients override
+    the experiment's weights.
     """
 
     tenants: Tenants | None = None
@@ -97,32 +117,33 @@ class ShareParams(PriceParams):
 
 
 class SharePolicy(FlowPolicy):
-    """A policy that divides service among siblings. Without a tree, all clients are siblings.
+    """A policy that divides service among siblings.
 
-    With a tree, siblings are the nodes directly below a tenant. Each level chooses a node, from the
-    outermost tenants down to a client. A request is charged to its client and to all its tenants.
+    Without a tree, all clients are siblings. With a tree, siblings are the nodes directly below a
+    tenant. The policy chooses a node at each level, from the outermost tenants down to a client. A
+    request is charged to its client and to all tenants of the client.
     """
 
     params: ShareParams
 
     @abstractmethod
-    def enter(self, tenant: str, node: str) -> None:
-        """Add a node below a tenant that had no request in the queue."""
+    def add_node(self, tenant: str, node: str) -> None:
+        """Add a node without queued requests to the waiting nodes below a tenant."""
 
     @abstractmethod
     def next_node(
         self, tenant: str, nodes: Collection[str], view: WaitingView, client: NextClient
     ) -> str:
-        """Return the next of a tenant's waiting nodes, which are directly below the tenant.
+        """Return the next of the waiting ``nodes``, which are directly below the tenant.
 
         ``client`` returns the next client below a node.
         """
 
     @abstractmethod
-    def charge(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
+    def charge_node(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
         """Charge a node below a tenant; a negative price is a refund.
 
-        ``sent`` is true if a request is sent now, and false if an earlier charge is corrected.
+        ``sent`` is true for a request that is sent now, and false for a correction.
         """
 
     def prepare(self, setup: Setup) -> None:
@@ -131,12 +152,12 @@ class SharePolicy(FlowPolicy):
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         for tenant, node in self._nodes(request.client):
             if node not in self.siblings(tenant, view.clients()):
-                self.enter(tenant, node)
+                self.add_node(tenant, node)
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
-        return self._next(ROOT, view.clients(), view)
+        return self._next_client(ROOT, view.clients(), view)
 
-    def _next(self, tenant: str, clients: Collection[str], view: WaitingView) -> str:
+    def _next_client(self, tenant: str, clients: Collection[str], view: WaitingView) -> str:
         if self.params.tenants is None:
             return self.next_node(tenant, clients, view, str)
 
@@ -144,21 +165,21 @@ class SharePolicy(FlowPolicy):
         def client(node: str) -> str:
             below = [one for one in clients if node in self.setup.lineage(one)]
             leaf = self.setup.lineage(below[0])[-1] == node
-            return below[0] if leaf else self._next(node, below, view)
+            return below[0] if leaf else self._next_client(node, below, view)
 
         return client(self.next_node(tenant, self.siblings(tenant, clients), view, client))
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         for tenant, node in self._nodes(request.client):
-            self.charge(tenant, node, self.params.of(request), sent=True)
+            self.charge_node(tenant, node, self.params.price_of(request), sent=True)
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
         correction = self.params.correction(request, read, output_tokens)
         for tenant, node in self._nodes(request.client):
-            self.charge(tenant, node, correction, sent=False)
+            self.charge_node(tenant, node, correction, sent=False)
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
-        """Return the nodes directly below a tenant that lead to these clients."""
+        """Return the nodes directly below a tenant, on the paths to these clients."""
         return clients if self.params.tenants is None else self.setup.children_of(tenant, clients)
 
     def _nodes(self, client: str) -> Iterator[tuple[str, str]]:

@@ -1,69 +1,74 @@
-"""A queue before the cluster: any local scheduler orders the queue, any router empties it."""
+"""The queue before the cluster: local schedulers order waiting requests, a router sends them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from itertools import islice
-from typing import Protocol, TypeAlias
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from heapq import heappop, heappush
+from itertools import count, islice
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from fairbench.core import Request
-from fairbench.schedulers.accounts.worker_credits import BATCH, MAX_CLIENTS
 from fairbench.schedulers.base import LocalScheduler, Read, Router, Selection, WaitingView
-from fairbench.schedulers.charging.dispatch import MeanAnswers
 from fairbench.schedulers.drive import Tried, drive
+from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.orders import Order
 from fairbench.schedulers.gateway.policy import FlowPolicy
-from fairbench.schedulers.gateway.saturation.detector import Detector
+from fairbench.schedulers.gateway.registry import GatewayParams
+from fairbench.schedulers.gateway.rerouting import Rerouting
+from fairbench.schedulers.gateway.saturation import AlwaysRoom, Detector
+from fairbench.schedulers.lengths import BATCH, MAX_CLIENTS, MeanAnswers
 from fairbench.schedulers.list_view import ListScan, QueueView
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.peers.counters import SharedCounters
+from fairbench.schedulers.peers import Changes, Heard, SharedCounters, Sums, Totals
 
 
 class OutputsAhead:
     """Charges a ``scheduler`` the mean length of a client's answers, and later the difference.
 
-    Otherwise a client's requests would be sent one after the other until the first answer has
-    ended; the client would then have no waiting request left, and its lead would be gone when its
-    next request comes ([VTC] lines 8-13). Precondition: the scheduler ``refunds_tokens``.
+    Without charges in advance, the queue would send all requests of a client before the first
+    answer has ended. The client would then have no waiting request, and would lose its lead by the
+    lift at its next arrival ([VTC] lines 8-13). Precondition: the scheduler ``refunds_tokens``.
     """
 
     def __init__(self, scheduler: LocalScheduler) -> None:
         self._scheduler = scheduler
         self._answers = MeanAnswers()
-        self._charged: dict[Request, int] = {}  # tokens charged for requests in progress
+        # unfinished request -> output tokens charged in advance
+        self._charged: dict[Request, int] = {}
 
-    def sent(self, request: Request) -> None:
-        """Handle a request that is sent for the first time."""
+    def charge_ahead(self, request: Request) -> None:
+        """Charge a request that is sent for the first time."""
         mean = round(self._answers.expected(request.client))
         self._charged[request] = tokens = min(mean, request.max_new_tokens)
         if tokens:
             self._scheduler.on_tokens(request.client, tokens)
 
-    def over(self, request: Request, output_tokens: int) -> None:
-        """Handle the end of a request; its output is 0 tokens if no worker served it."""
+    def charge_rest(self, request: Request, output_tokens: int) -> None:
+        """Charge the rest at a request's end; an unserved request has 0 output tokens."""
         more = output_tokens - self._charged.pop(request)
         if more:
             self._scheduler.on_tokens(request.client, more)
         if output_tokens:
-            self._answers.finished(request.client, output_tokens)
+            self._answers.learn(request.client, output_tokens)
 
     def forget(self, client: str) -> None:
         self._answers.forget(client)
 
 
 class IdleClients:
-    """The clients without a request; only ``MAX_CLIENTS`` are remembered."""
+    """The idle clients, of which ``MAX_CLIENTS`` are remembered."""
 
     def __init__(self) -> None:
-        self._requests: Counter[str] = Counter()  # clients with requests that are queued or sent
+        # client -> number of queued and unfinished requests
+        self._requests: Counter[str] = Counter()
         self._idle: dict[str, None] = {}  # the longest idle client first
 
-    def entered(self, client: str) -> None:
+    def begin_request(self, client: str) -> None:
         self._requests[client] += 1
         self._idle.pop(client, None)
 
-    def over(self, client: str) -> Collection[str]:
+    def end_request(self, client: str) -> Collection[str]:
         """Record the end of a request, and return the clients to forget."""
         self._requests[client] -= 1
         if self._requests[client] > 0:
@@ -79,10 +84,11 @@ class IdleClients:
 
 
 class FlowView(QueueView):
-    """A ``QueueView`` in which the requests of each client (its flow) are sorted by ``order``.
+    """A ``QueueView`` that sorts the requests of each client (a flow) by ``order``.
 
-    Cached tokens are those of the best worker; a scheduler that asks for match order gets this
-    order over all flows, without the engine's deprioritisation of equal prompts.
+    The cached tokens of a request are those at the worker with the longest match. ``match_order``
+    sorts the requests of all flows by cached tokens, without an engine's deprioritisation of equal
+    prompts.
     """
 
     def __init__(self, order: Order) -> None:
@@ -90,10 +96,10 @@ class FlowView(QueueView):
         self._order = order
 
     def oldest(self, client: str) -> Request:
-        return self._order.first(self._of_client[client])
+        return self._order.first_of(self._of_client[client])
 
     def queue_order(self) -> ListScan:
-        return ListScan(list(self._order.in_order(self._requests)), self._requests)
+        return ListScan(list(self._order.ordered(self._requests)), self._requests)
 
     def match_order(self, *, refresh: bool = True) -> ListScan:
         if not refresh:
@@ -106,11 +112,11 @@ class FlowView(QueueView):
 
 
 Send: TypeAlias = Callable[[Request, int], None]
-"""Sends a request to a worker."""
+"""A function that sends a request to a worker."""
 
 
 class InOrder(FCFS):
-    """A policy that offers every queued request, oldest first, even if others were not admitted."""
+    """A policy that offers every queued request by arrival, also after a request without room."""
 
     name = "in-order"
 
@@ -130,17 +136,17 @@ class HoldsRequests(Protocol):
         """Add an arriving request; return False if the request is refused."""
 
     def shed(self, now_s: float) -> Collection[Request]:
-        """Return the queued requests that are given up now; the host then refuses them."""
+        """Return the requests that the queue gives up now; the host refuses these requests."""
         return ()
 
     def release(self, now_s: float, send: Send) -> None:
-        """Call ``send`` for each request that can go now, one by one, so that loads are current."""
+        """Call ``send`` for each request that may go now, one after the other."""
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return the time of the next call without an event."""
+        """Return the time of the next call without an event, in seconds, or None for no call."""
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """Record the present worker of a sent request; None if it has none but is not over."""
+        """Record which worker a sent request has, or None while the request has no worker."""
 
     def finish(
         self,
@@ -149,27 +155,67 @@ class HoldsRequests(Protocol):
         now_s: float | None = None,
         read: Read | None = None,
     ) -> None:
-        """Handle the end of a sent request, with its output tokens.
+        """Handle the end of a sent request that produced ``output_tokens``.
 
-        ``now_s`` is for policies that count time; None means the time of the latest event. ``read``
-        corrects the charge for its prompt, or None for no correction.
+        ``now_s`` is the time in seconds; None means the time of the latest event. ``read`` corrects
+        the charge for the prompt; None means no correction.
         """
 
     def withdraw(self, request: Request) -> None:
         """Withdraw a queued request."""
 
     def retry_after_s(self) -> float | None:
-        """Return when the latest refused request should be retried, None if unknown."""
+        """Return after how many seconds to retry the latest refused request, None if unknown."""
         return None
+
+
+T = TypeVar("T")
+
+
+class QueueHost(Generic[T]):
+    """A host of a queue before the workers, in the simulator or in a real router.
+
+    ``held`` has the queued requests, each with the facts that the host needs in order to send it.
+    """
+
+    def __init__(self, queue: HoldsRequests) -> None:
+        self.queue = queue
+        self.held: dict[Request, T] = {}
+        self._sent: set[Request] = set()  # requests that were sent and have not ended
+
+    def is_sent(self, request: Request) -> bool:
+        """Return whether the request was sent and has not ended."""
+        return request in self._sent
+
+    def end_sent(self, request: Request) -> bool:
+        """Record the end of a sent request; return False for any other request."""
+        was_sent = request in self._sent
+        self._sent.discard(request)
+        return was_sent
+
+    def shed_queue(self, now_s: float, refuse: Callable[[Request], None]) -> None:
+        """Call ``refuse`` for each queued request that the queue gives up."""
+        for request in self.queue.shed(now_s):
+            refuse(request)
+
+    def release_queue(self, now_s: float, send: Send, refuse: Callable[[Request], None]) -> None:
+        """Refuse the requests that the queue gives up, and send the requests that may go now."""
+
+        def send_one(request: Request, worker: int) -> None:
+            self._sent.add(request)
+            send(request, worker)
+
+        self.shed_queue(now_s, refuse)
+        self.queue.release(now_s, send_one)
 
 
 class GatewayQueue(HoldsRequests):
     """A queue that keeps requests until the ``detector`` and the router release them, in order.
 
-    The queue hosts a ``LocalScheduler`` as an engine does, but knows no caches without a ``view``:
-    the whole input is charged when a request is sent; its outputs are charged when it ends, or in
-    advance with ``ahead``. The queue sheds no requests and has one priority; ``bands`` has several
-    priorities.
+    The queue hosts a ``LocalScheduler`` as an engine does, but knows caches only with a ``view``.
+    The whole input is charged when a request is sent; outputs are charged when a request ends, or
+    in advance with ``ahead``. The queue gives up no requests, and ignores priorities: a ``Gateway``
+    has a queue for each priority.
     """
 
     def __init__(
@@ -182,8 +228,9 @@ class GatewayQueue(HoldsRequests):
         ahead: OutputsAhead | None = None,
     ) -> None:
         self.scheduler = scheduler
-        self.shared = shared  # the scheduler's counters, if other routers have a part in them
-        self._held_until_s: float | None = None  # because a client that waits elsewhere goes first
+        self.shared = shared  # the scheduler's counters, if other routers share the counters
+        # time until which requests wait for a client at another router
+        self._held_until_s: float | None = None
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._ahead = ahead
         self._router = router
@@ -196,7 +243,7 @@ class GatewayQueue(HoldsRequests):
         return len(self._view)
 
     def __iter__(self) -> Iterator[Request]:
-        return self._view.arrivals()
+        return self._view.by_arrival()
 
     def enter(self, request: Request, now_s: float) -> bool:
         self._heard_s = now_s
@@ -211,7 +258,7 @@ class GatewayQueue(HoldsRequests):
             self._view.elsewhere = ()
             self.shared.lifted(request.client, before)
         self._view.enter(request)
-        self._idle.entered(request.client)
+        self._idle.begin_request(request.client)
         return True
 
     def release(self, now_s: float, send: Send) -> None:
@@ -223,21 +270,37 @@ class GatewayQueue(HoldsRequests):
                 self._held_until_s = self.shared.may_go_s(request.client, now_s)
                 if self._held_until_s is not None:
                     return Tried.NO_ROOM
-            worker = self._router.route(request, now_s)
+            worker = self._worker_for(request, now_s)
             if worker is None:
                 return Tried.NO_ROOM
             self._view.leave(request)
             self.scheduler.on_admitted(request, request.input_tokens, False)
             if self._ahead is not None:
-                self._ahead.sent(request)
-            detector.on_sent(request, worker)  # the next line may move the request
+                self._ahead.charge_ahead(request)
+            detector.on_sent(request, worker)  # called before ``send``, which may move the request
             send(request, worker)
             return Tried.ADMITTED if detector.has_room(now_s) else Tried.LAST
 
         self._held_until_s = None
-        detector.look(now_s)
+        detector.poll_workers(now_s)
         if len(self._view) and detector.has_room(now_s):
             drive(self.scheduler.select(self._view, now_s), try_send)
+
+    def _worker_for(self, request: Request, now_s: float) -> int | None:
+        """Return the worker that the policy chooses, or else the router; None without room."""
+        routed = self._router.route(request, now_s)
+        place = None if self._flows is None else self._flows.place
+        chosen = None if place is None else place(request, now_s)
+        if chosen is None or routed is None:
+            return routed
+        assert isinstance(self._router, Rerouting), "a policy that places requests overrides"
+        self._router.redirect(request, routed, chosen)
+        return chosen
+
+    def given_up(self, now_s: float) -> Collection[Request]:
+        """Return the queued requests that the policy refuses now."""
+        given_up = None if self._flows is None else self._flows.given_up
+        return () if given_up is None else given_up(now_s)
 
     def wake_s(self, now_s: float) -> float | None:
         times_s = [self._detector.wake_s(now_s), self._held_until_s]
@@ -260,35 +323,280 @@ class GatewayQueue(HoldsRequests):
             at_s = self._heard_s if now_s is None else now_s
             self._flows.on_answer(request, read or Read(request.input_tokens), output_tokens, at_s)
         else:
-            self._tell(request, output_tokens, read)
-        self._over(request)
+            self._tell_scheduler(request, output_tokens, read)
+        self._end_request(request)
 
-    def _tell(self, request: Request, output_tokens: int, read: Read | None) -> None:
-        """Tell a local scheduler the request's outcome, as an engine would."""
-        if read is not None:
-            self.scheduler.on_read(request, read)
+    def _tell_scheduler(self, request: Request, output_tokens: int, read: Read | None) -> None:
+        """Report the request's outcome to the local scheduler, as an engine would."""
+        if read is not None and (correct := self.scheduler.on_read) is not None:
+            correct(request, read)
         if self._ahead is not None:
-            self._ahead.over(request, output_tokens)
+            self._ahead.charge_rest(request, output_tokens)
         elif output_tokens:
             self.scheduler.on_tokens(request.client, output_tokens)
-        if output_tokens and self.scheduler.per_request_tokens:
-            self.scheduler.on_request_tokens(request, output_tokens)
+        charge_tokens = self.scheduler.on_request_tokens
+        if output_tokens and charge_tokens is not None:
+            charge_tokens(request, output_tokens)
         self.scheduler.on_output(request, output_tokens)
 
-    def waiting(self) -> Collection[str]:
+    def waiting_clients(self) -> Collection[str]:
         return self._view.clients()
 
     def withdraw(self, request: Request) -> None:
         self._view.leave(request)
         if self._flows is None:
             self.scheduler.on_output(request, 0)
-        self._over(request)
+        self._end_request(request)
 
-    def _over(self, request: Request) -> None:
+    def _end_request(self, request: Request) -> None:
         """Handle the end of a request; forget clients that have been idle for longest."""
         self.scheduler.on_finish(request)
-        for client in self._idle.over(request.client):
-            if self.shared is None:  # otherwise other routers rely on the counter
+        for client in self._idle.end_request(request.client):
+            if self.shared is None:  # other routers rely on a shared counter
                 self.scheduler.forget(client)
             if self._ahead is not None:
                 self._ahead.forget(client)
+
+
+def arrival_queue(router: Router) -> GatewayQueue:
+    """Return a queue that offers its requests to the router by arrival, for a router that holds."""
+    return GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom())
+
+
+class Gateway(HoldsRequests):
+    """A queue with strict priority between bands, which refuses requests beyond its limits.
+
+    The rules are those of llm-d's flow control (llm-d-router @7c6ba75), with limits on numbers of
+    requests only. ``make_queue`` returns a new queue for a band; the queues of all bands share one
+    detector and one router. A policy that ``orders_bands`` has one queue for all priorities.
+    """
+
+    def __init__(
+        self,
+        make_queue: Callable[[], GatewayQueue],
+        params: GatewayParams,
+        limits: ClientLimits | None = None,
+        *,
+        orders_bands: bool = False,
+    ) -> None:
+        self.params = params
+        self._orders_bands = orders_bands
+        self._limits = limits
+        self._make_queue = make_queue
+        self._bands: dict[int, GatewayQueue] = {}  # priority -> queue, the highest priority first
+        # queued or unfinished request -> its band
+        self._band_of: dict[Request, int] = {}
+        self._held: dict[Request, None] = {}
+        self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(
+            dict
+        )  # band -> queued requests
+        # heap of (time in seconds at which a request is too old, number, request)
+        self._ends: list[tuple[float, int, Request]] = []
+        self._numbers = count()
+        self._displaced: list[Request] = []
+        self.others = Heard()  # totals of the gateways of other routers
+        self._changes = Changes()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(list(self._held))
+
+    @property
+    def balances(self) -> Mapping[int, Mapping[str, float]]:
+        """Return the balances of clients in each band's policy."""
+        return {band: queue.scheduler.balances() for band, queue in self._bands.items()}
+
+    def enter(self, request: Request, now_s: float) -> bool:
+        priority = self._priority_of(request)
+        queue = self._band(priority)
+        if 0 < self.params.band_requests <= len(self._held_in[priority]):
+            return False
+        victim = None
+        if 0 < self.params.max_requests <= len(self._held):
+            lowest = min((band for band, held in self._held_in.items() if held), default=priority)
+            if lowest >= priority:
+                return False
+            victim = next(reversed(self._held_in[lowest]))
+        if not self._enter_band(request, priority, queue, now_s):
+            return False
+        if victim is not None:
+            self.withdraw(victim)
+            self._displaced.append(victim)
+        self._band_of[request] = priority
+        self._held[request] = self._held_in[priority][request] = None
+        if self.params.ttl_s:
+            heappush(self._ends, (now_s + self.params.ttl_s, next(self._numbers), request))
+        return True
+
+    def _enter_band(
+        self, request: Request, priority: int, queue: GatewayQueue, now_s: float
+    ) -> bool:
+        """Put the request into its band's queue or in line; return False for a refused request."""
+        if self._limits is None:
+            return queue.enter(request, now_s)
+        if not self._limits.admits(request, priority):
+            return True
+        entered = queue.enter(request, now_s)
+        if not entered:
+            self._limits.end_admitted(request, 0)
+        return entered
+
+    def shed(self, now_s: float) -> Collection[Request]:
+        gone, self._displaced = self._displaced, []
+        for queue in self._bands.values():
+            for request in list(queue.given_up(now_s)):
+                self.withdraw(request)
+                gone.append(request)
+        self._forget_gone()
+        while self._ends and self._ends[0][0] <= now_s:
+            request = self._ends[0][2]
+            self.withdraw(request)
+            gone.append(request)
+            self._forget_gone()
+        return gone
+
+    def release(self, now_s: float, send: Send) -> None:
+        def sent(request: Request, worker: int) -> None:
+            self._hold_no_more(request)
+            send(request, worker)
+
+        for request in self._limits.admit_freed() if self._limits is not None else ():
+            if not self._bands[self._band_of[request]].enter(request, now_s):
+                assert self._limits is not None  # the policy refuses the request after its wait
+                self._limits.end_admitted(request, 0)
+                self._hold_no_more(request)
+                del self._band_of[request]
+                self._displaced.append(request)
+        for queue in self._bands.values():
+            queue.release(now_s, sent)
+
+    def wake_s(self, now_s: float) -> float | None:
+        self._forget_gone()
+        if self._displaced:
+            return now_s
+        times_s = [queue.wake_s(now_s) for queue in self._bands.values()]
+        if self._ends:
+            times_s.append(self._ends[0][0])
+        return min((time_s for time_s in times_s if time_s is not None), default=None)
+
+    def moved(self, request: Request, worker: int | None) -> None:
+        self._bands[self._band_of[request]].moved(request, worker)
+
+    def finish(
+        self,
+        request: Request,
+        output_tokens: int,
+        now_s: float | None = None,
+        read: Read | None = None,
+    ) -> None:
+        self._bands[self._band_of.pop(request)].finish(request, output_tokens, now_s, read)
+        if self._limits is not None:
+            self._limits.end_admitted(request, output_tokens)
+
+    def withdraw(self, request: Request) -> None:
+        if request in self._displaced:  # the request is displaced, and the host does not know yet
+            self._displaced.remove(request)
+            return
+        self._hold_no_more(request)
+        queue = self._bands[self._band_of.pop(request)]
+        if self._limits is not None:
+            if self._limits.leave_line(request):
+                return
+            self._limits.end_admitted(request, 0)
+        queue.withdraw(request)
+
+    def _hold_no_more(self, request: Request) -> None:
+        del self._held[request], self._held_in[self._band_of[request]][request]
+
+    # The methods of ``Exchanges``.
+
+    @property
+    def shares_counters(self) -> bool:
+        """Return whether the gateway has peers, and a policy whose counters can be shared."""
+        return self._make_queue().shared is not None
+
+    def join_peers(self) -> None:
+        """Do nothing, because the queues share counters from the start."""
+
+    def export_totals(self, since: int = 0) -> Totals:
+        shared = self._shared_by_band()
+        for counters in shared.values():
+            for client in counters.changed():
+                self._changes.note(client)
+        changed = self._changes.exported(since)
+        raised: dict[str, dict[int, float]] = {}
+        for band, of in shared.items():
+            for client in of.raised if changed is None else changed:
+                if client in of.raised:
+                    raised.setdefault(client, {})[band] = of.raised[client]
+        totals = Totals(
+            self._changes.version, self._charged(changed), raised, self._waiting_bands()
+        )
+        return totals if changed is None else totals._replace(since=since)
+
+    def _waiting_bands(self) -> dict[str, tuple[int, ...]]:
+        waiting: dict[str, tuple[int, ...]] = {}
+        for band, queue in self._bands.items():
+            for client in queue.waiting_clients():
+                waiting[client] = (*waiting.get(client, ()), band)
+        return waiting
+
+    def _shared_by_band(self) -> dict[int, SharedCounters]:
+        queues = self._bands.items()
+        return {band: queue.shared for band, queue in queues if queue.shared is not None}
+
+    def charged_totals(self) -> Sums:
+        return self._charged(None)
+
+    def _charged(self, clients: Collection[str] | None) -> dict[str, dict[int, float]]:
+        charged: dict[str, dict[int, float]] = {}
+        for band, of in self._shared_by_band().items():
+            known = of.clients()
+            for client in known if clients is None else clients:
+                if client in known:
+                    charged.setdefault(client, {})[band] = of.charged(client)
+        return charged
+
+    def heard_totals(self) -> Mapping[str, Totals]:
+        return self.others.latest
+
+    def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
+        """Apply the charges and waiting clients of another router's gateway."""
+        newly = self.others.newer(origin, totals)
+        if newly is None:
+            return
+        for band in sorted(self.others.charged_places(origin)):
+            shared = self._band(band).shared
+            if shared is not None:
+                there = [client for client, bands in totals.waiting.items() if band in bands]
+                shared.apply_totals(origin, newly, totals.raised, there, band, now_s)
+
+    def forget_origin(self, origin: str) -> None:
+        self.others.forget_origin(origin)
+        for shared in self._shared_by_band().values():
+            shared.forget_origin(origin)
+
+    @property
+    def ahead(self) -> float:
+        """The largest lead of a served client over a client that waited at another router."""
+        found = [queue.shared.ahead for queue in self._bands.values() if queue.shared is not None]
+        return max(found, default=0.0)
+
+    def _priority_of(self, request: Request) -> int:
+        """Return the band of the request."""
+        if self._orders_bands:
+            return 0
+        return self.params.priority.get(request.client, request.priority)
+
+    def _band(self, priority: int) -> GatewayQueue:
+        if priority not in self._bands:
+            self._bands[priority] = self._make_queue()
+            self._bands = dict(sorted(self._bands.items(), reverse=True))
+        return self._bands[priority]
+
+    def _forget_gone(self) -> None:
+        """Remove requests that are no longer queued from the head of the heap."""
+        while self._ends and self._ends[0][2] not in self._held:
+            heappop(self._ends)

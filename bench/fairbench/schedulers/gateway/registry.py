@@ -1,7 +1,8 @@
 """Gateways: policies and detectors by name, and parameters of gateway and admission control.
 
-To add a policy or a detector, write its file and add its line here. Any local scheduler is also a
-policy under its own name, including the user's own schedulers.
+To add a policy, write the policy's file and add a line here; a detector is a class in
+``saturation``. Any local scheduler is also a policy under its own name, including users'
+schedulers.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from fairbench.schedulers.registry import local_class, locals_by_name
 from fairbench.tenants import Tenants
 
 if TYPE_CHECKING:
-    from fairbench.schedulers.gateway.saturation.detector import Detector
+    from fairbench.schedulers.gateway.saturation import Detector
 
 
-GATEWAY = "gateway"  # the part whose parameters apply under every policy
-ADMISSION = "admission"  # the part whose parameters control admission
+GATEWAY = "gateway"  # name of the part with ``GatewayParams``
+ADMISSION = "admission"  # name of the part with ``AdmissionParams``
 OFF: Final = "off"
 REFUSE: Final = "refuse"
 DEMOTE: Final = "demote"
@@ -47,7 +48,7 @@ UNKNOWN_COSTS = (
 )
 
 
-def _checked(value: Any) -> str | int | None:
+def _checked_limit(value: Any) -> str | int | None:
     tokens = isinstance(value, int) and not isinstance(value, bool) and value > 0
     if value in (AUTO, None) or tokens:
         found: str | int | None = value
@@ -55,24 +56,26 @@ def _checked(value: Any) -> str | int | None:
     raise ValueError("must be auto or a number of tokens above 0")
 
 
-ClientLimit: TypeAlias = Annotated[str | int | None, PlainValidator(_checked)]
+ClientLimit: TypeAlias = Annotated[str | int | None, PlainValidator(_checked_limit)]
 
 
 @dataclass(frozen=True)
 class GatewayParams:
-    """The gateway parameters that apply under every policy. A limit of 0 means none.
+    """The gateway parameters that apply under every policy; 0 turns a limit off.
 
     - ``order`` is the order of the requests of a flow.
-    - ``ttl_s`` is the time after which a queued request is refused.
-    - ``band_requests`` limits the queued requests per band, ``max_requests`` those of all bands. An
-      arrival at a full gateway displaces the latest request of the lowest band below its own, if
-      there is one.
-    - ``priority`` of clients by name, larger first, overrides the priority of their requests. A
-    band is served only if no higher band can be.
-    - ``outputs`` says when a local scheduler is charged for output: at the ``end`` of a request
-    (the default), or ``ahead`` as in ``OutputsAhead``, if the scheduler can refund.
-    - ``client_limit``, ``client_requests``, ``client_memory``, the part of them reserved for absent
-    clients (``client_reserve``), and shares by ``tenants``: see ``ClientLimits``.
+    - ``ttl_s`` is the time in seconds after which a queued request is refused.
+    - ``band_requests`` limits the queued requests of each band, ``max_requests`` the queued
+      requests of all bands. A request that arrives at a full gateway displaces the latest request
+      of the lowest band, if this band has a lower priority than the request's band, and is refused
+      otherwise.
+    - ``priority`` maps clients to priorities, which override the priorities of the clients'
+      requests; larger numbers go first. A band is served only if no request of a higher band can be
+      sent.
+    - ``outputs`` says when a local scheduler is charged for output tokens: at the ``end`` of a
+      request (the default), or ``ahead`` as in ``OutputsAhead``, if the scheduler can refund.
+    - ``ClientLimits`` describes ``client_limit``, ``client_requests``, ``client_memory``,
+      ``client_reserve`` and ``tenants``.
     """
 
     order: Literal["fcfs", "edf", "longest-prefix"] = "fcfs"
@@ -108,19 +111,19 @@ class GatewayParams:
 
 @dataclass(frozen=True)
 class AdmissionParams:
-    """Parameters of admission control. ``policy`` decides about a request that would be late.
+    """Parameters of admission control.
 
-    ``ahead`` selects the requests that count as ahead (``Estimator``); choose the value for the
-    local scheduler. ``margin`` multiplies the estimate: a value above 1 is stricter. With
-    ``reroute``, a request that would be late at the router's worker, and in time elsewhere, goes to
-    the worker where it would end first. A demoted request is treated like any other once it is
-    ``aging_s`` old. ``profile`` is the timing profile of real servers; the simulator has its own.
+    ``policy`` decides what happens to a request that would be late. ``ahead`` selects the requests
+    that count as ahead (``Estimator``) and should match the local scheduler. ``margin`` multiplies
+    the estimate: a value above 1 is stricter. A request that would be late at the router's worker,
+    and in time at another worker, goes to the worker where the request would end first. A demoted
+    request is treated like other requests ``aging_s`` seconds after its arrival. ``profile`` is the
+    timing profile of real servers; a simulation uses the experiment's profile.
     """
 
     policy: Literal["off", "refuse", "demote"] = OFF
     ahead: Ahead = "fair"
     margin: Positive = 1.0
-    reroute: bool = True
     aging_s: Positive = 60.0
     profile: str = ""
 
@@ -149,21 +152,21 @@ POLICIES = {
 
 _SATURATION = "fairbench.schedulers.gateway.saturation"
 DETECTORS = {
-    "utilization": f"{_SATURATION}.utilization:Utilization",
-    "concurrency": f"{_SATURATION}.concurrency:Concurrency",
-    "none": f"{_SATURATION}.detector:AlwaysRoom",
+    "utilization": f"{_SATURATION}:Utilization",
+    "concurrency": f"{_SATURATION}:Concurrency",
+    "none": f"{_SATURATION}:AlwaysRoom",
 }
 
 
 @cache
 def policies_by_name() -> Mapping[str, str]:
-    """Return the gateway policies, name -> ``module:class``, including installed ones."""
+    """Return ``module:class`` of each gateway policy by name, including installed policies."""
     added = {name: point.value for name, point in registered(GATEWAY_GROUP).items()}
     return {**POLICIES, **added}
 
 
 def policy_names() -> list[str]:
-    """Return the gateway policies first, then every other local scheduler."""
+    """Return the names of the gateway policies, and of all other local schedulers."""
     policies = policies_by_name()
     return [*policies, *(name for name in locals_by_name() if name not in policies)]
 
@@ -177,6 +180,23 @@ def policy_class(name: str) -> type[LocalScheduler]:
         return local_class(name)
     found: type[LocalScheduler] = imported(policies[name])
     return found
+
+
+def default_detector(policy: str, usual: str) -> str:
+    """Return the detector that a policy uses if no other is chosen; ``usual`` for most policies.
+
+    Raises UsageError for an unknown policy.
+    """
+    own: str = getattr(policy_class(policy), "detector", "")
+    return own or usual
+
+
+def needs_sessions(policy: str | None) -> bool:
+    """Return whether a policy decides by session; None is no gateway.
+
+    Raises UsageError for an unknown policy.
+    """
+    return policy is not None and getattr(policy_class(policy), "needs_sessions", False)
 
 
 def detector_class(name: str) -> type[Detector]:
@@ -193,4 +213,4 @@ GATEWAY_PARAMS: PartParams = (
     | params_of(policies_by_name(), policy_class)
     | params_of(DETECTORS, detector_class)
 )
-"""The gateway-only ``Params`` by name: policies, detectors, the gateway and admission control."""
+"""The ``Params`` of gateway policies, detectors, the gateway and admission control, by name."""

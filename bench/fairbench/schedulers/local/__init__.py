@@ -1,1 +1,1 @@
-"""Local schedulers: the order of one worker's queue, one policy in each file."""
+"""Local schedulers, which order the queue of one worker; a file has one policy and its variants."""

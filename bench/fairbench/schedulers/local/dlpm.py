@@ -8,24 +8,29 @@ from typing import Annotated, Literal
 from annotated_types import Gt
 from pydantic import FiniteFloat
 
-from fairbench.core import NoBound, Request, ServiceBound
-from fairbench.schedulers.accounts.credits import Rejoin
-from fairbench.schedulers.accounts.tenant_trees import CREDITS, RELAXED_TURNS, TURNS
-from fairbench.schedulers.accounts.turns import Turns
+from fairbench.core import OUTPUT_PRICE, NoBound, Request, ServiceBound
+from fairbench.schedulers.accounts.credits import Credits, Rejoin, RelaxedTurns, Turns
 from fairbench.schedulers.base import Scan, Selection, WaitingView
-from fairbench.schedulers.charging.tokens import Prices
+from fairbench.schedulers.charging.engine import Prices
 from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.sharing import Sharing
 from fairbench.tenants import Tenants
 
+KEPT_AS_IN_DLPM = (
+    "charge_recompute", "extend_weight", "join", "no_room", "output_weight", "preempt", "refill",
+    "rejoin", "sharing",
+)  # fmt: skip
+"""The parameters of DLPM that derived schedulers keep at their defaults."""
+
 
 class DLPM(FairScheduler):
-    """Longest cached prefix first, among clients in credit; if there are none, all get a quantum.
+    """Longest cached prefix first, among clients with credit, which is granted in quanta.
 
     ``select`` is lines 16 to 22 of Algorithm 1; CHECKREFILL (lines 3 to 8) is ``Turns``, and the
-    charges (lines 23 and 26) are ``Prices``. Rules where Algorithm 1 is silent or never ends: a
-    full pass without progress ends the selection (line 17), and refills that leave all clients in
-    debt are summed in closed form (line 7).
+    charges (lines 23 and 26) are ``Prices``. Clients get a quantum when no waiting client is in
+    credit. Algorithm 1 never ends in two cases, for which this class has rules: a full pass without
+    progress ends the selection (line 17), and refills that leave all clients in debt are summed in
+    closed form (line 7).
     """
 
     name = "dlpm"
@@ -35,18 +40,18 @@ class DLPM(FairScheduler):
     class Params:
         """Parameters of the order, the credits and the charging.
 
-        ``quantum`` is Q^u of a client of weight 1, in service units (an output token counts
+        ``quantum`` is Q^u of a client of weight 1, in weighted tokens (an output token counts
         ``output_weight``); a client of weight 2 gets twice as much. ``no_room``: ``stop`` ends the
-        pass at a request that does not fit, as SGLang does; ``skip`` tries the next request, as
-        Algorithm 1 reads. ``refill``: ``relaxed`` is ``RelaxedTurns``, only with ``skip``.
-        ``rejoin``: the rule by which idle clients leave the list. ``charge_recompute`` also charges
-        the second prefill of a retracted request. ``sharing``: the clients that pay for a shared
-        prefix, as in ``SharedCharges``; the client that computes it by default. ``charge``:
-        ``gpu-time`` charges the time of iterations, as in ``GPUCharges``; a quantum is then the
-        time of that number of computed tokens. ``tenants``: ``tree`` keeps credits at every level
-        of ``org/team/user``. ``weights`` of clients override the experiment's.
-        ``preempt``: when memory runs out, ``fair`` takes it from the running requests of the client
-        that is furthest ahead, the newest first; by default the engine chooses the request.
+        pass at a request without room, as SGLang does; ``skip`` tries the next request, as in
+        Algorithm 1. ``refill``: ``relaxed`` selects ``RelaxedTurns``, which only differs with
+        ``skip``. ``join``: the credit of a client that joins the list: ``zero``, as printed and by
+        default, or one ``quantum``, so that newcomers do not wait until all others have used up
+        theirs. ``rejoin``: the rule by which idle clients leave the list. ``charge_recompute``
+        also charges the second prefill of a retracted request. ``sharing``, ``charge``, ``tenants``
+        and ``weights`` are as in ``FairParams``; with ``charge=gpu-time`` a quantum is the GPU time
+        of ``quantum`` computed tokens. ``preempt``: when memory runs out, ``fair`` takes the memory
+        of running requests of the client that is furthest ahead, the newest request first; by
+        default the engine chooses the request.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
@@ -58,51 +63,59 @@ class DLPM(FairScheduler):
         charge: Literal["gpu-time"] | None = None
         tenants: Tenants | None = None
         preempt: Literal["fair"] | None = None
+        join: Literal["zero", "quantum"] | None = None
         extend_weight: Annotated[int, Gt(0)] = 1
-        output_weight: Annotated[int, Gt(0)] = 2
+        output_weight: Annotated[int, Gt(0)] = OUTPUT_PRICE
         weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self.orders_retraction = params.preempt == "fair"
         self.prices = Prices(
             params.extend_weight, params.output_weight, recompute=params.charge_recompute
         )
-        self.credits = CREDITS[params.tenants](params.quantum, params.output_weight, params.rejoin)
+        self.credits = Credits(
+            params.quantum,
+            params.output_weight,
+            params.rejoin,
+            params.tenants,
+            welcomes=params.join == "quantum",
+        )
         self.compose(self.credits, params, self.prices)
-        self._rule = (RELAXED_TURNS if params.refill == "relaxed" else TURNS)[params.tenants]
+        if params.preempt == "fair":
+            self.retraction_order = self.furthest_ahead_first
+        self._rule = RelaxedTurns if params.refill == "relaxed" else Turns
 
     @property
     def credit(self) -> dict[str, float]:
-        """The credits of the clients on the list."""
+        """The credit of each client on the list, by client."""
         return self.credits.balances()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.credits.enter(request.client)  # line 12
+        self.credits.begin_request(request.client)  # Alg. 1 line 12
 
     def on_finish(self, request: Request) -> None:
         self.charging.finished(request)
-        self.credits.leave(request.client)
+        self.credits.end_request(request.client)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         turns = self._turns(view)
         progressed, refresh = True, True
-        while progressed and len(view):  # line 17
-            scan = self._scan(view, now_s, refresh)  # line 16
+        while progressed and len(view):  # Alg. 1 line 17
+            scan = self._scan(view, now_s, refresh)  # Alg. 1 line 16
             progressed = refresh = False
-            for request in scan:  # line 18
-                client = request.client  # line 19
-                if not self.credits.in_credit(client):  # line 20
+            for request in scan:  # Alg. 1 line 18
+                client = request.client  # Alg. 1 line 19
+                if not self.credits.in_credit(client):  # Alg. 1 line 20
                     turns.check_refill(client, scan)
                     if turns.over:
                         return
-                    if not self.credits.in_credit(client):  # q_i > 0 of line 21
+                    if not self.credits.in_credit(client):  # Alg. 1 line 21: q_i > 0
                         continue
-                if (yield request):  # CANADD of line 21; lines 22 and 24 are the engine's
+                if (yield request):  # Alg. 1 line 21: CANADD; the engine runs lines 22 and 24
                     progressed = True
                 elif turns.ends_without_room(client):
                     return
-                turns.tried(client, scan)
+                turns.end_turn(client, scan)
             progressed = turns.take_refilled() or progressed
 
     def _turns(self, view: WaitingView) -> Turns:
@@ -110,15 +123,17 @@ class DLPM(FairScheduler):
         return self._rule(self.credits, view, self._may_refill, stops=self.params.no_room == "stop")
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
-        """Return the order among clients in credit (line 16)."""
+        """Return the order of the requests of clients in credit (line 16)."""
         return view.match_order(refresh=refresh)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        """Return whether to grant quanta now that no waiting client is in credit."""
+        """Return whether to grant quanta; called when no waiting client is in credit."""
         return True
 
     def service_bound(self) -> ServiceBound | NoBound:
-        bound = self._bound("actual", self.params.quantum, "DLPM Theorem 4.1", self.prices)
+        bound = self._bound_or_reason(
+            "actual", self.params.quantum, "DLPM Theorem 4.1", self.prices
+        )
         if isinstance(bound, ServiceBound) and not self._rule.bounded:
             return NoBound(f"{self.name} bounds no service difference in this form")
         return bound

@@ -1,4 +1,4 @@
-"""Deadlines within fair shares: DLPM chooses the client, EDF chooses the client's request.
+"""DLPM combined with deadlines: deadlines within fair shares, and fair shares within deadlines.
 
 ``ReorderedDLPM`` is the base of schedulers that change DLPM's order among clients in credit.
 """
@@ -7,21 +7,78 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from math import inf
+from typing import Annotated, ClassVar, Literal
 
-from fairbench.core import Request
-from fairbench.schedulers.base import Scan, WaitingView
+from annotated_types import Gt
+
+from fairbench.core import NoBound, Request, ServiceBound
+from fairbench.schedulers.base import Scan, Selection, Setup, WaitingView
 from fairbench.schedulers.list_view import ListScan
-from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.schedulers.local.dlpm_urgency import UrgentDLPM
+from fairbench.schedulers.local.dlpm import DLPM, KEPT_AS_IN_DLPM
+from fairbench.schedulers.local.edf import AGED, EDF, IN_TIME, LATE
+
+
+class UrgentDLPM(DLPM):
+    """DLPM with the ranks of ``EDF``; subclasses combine both orders.
+
+    A request that is late or has no deadline ranks first once it has waited for ``aging_s``
+    seconds, in order of arrival. The next ranks are requests that can still be in time, the
+    earliest deadline first. All further requests have the same, last rank.
+    """
+
+    wants_costs = True
+
+    @dataclass(frozen=True)
+    class Params(DLPM.Params):
+        """The parameters of DLPM, and ``aging_s`` in seconds; inf turns aging off."""
+
+        constants: ClassVar[tuple[str, ...]] = KEPT_AS_IN_DLPM
+
+        aging_s: Annotated[float, Gt(0)] = 60.0
+
+    params: Params
+
+    def __init__(self, params: Params) -> None:
+        super().__init__(params)
+        self._edf = EDF(EDF.Params(aging_s=inf))
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        self._edf.prepare(setup)
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        super().on_arrival(request, view, now_s)
+        self._edf.on_arrival(request, view, now_s)
+
+    def on_request_tokens(self, request: Request, tokens: int) -> None:
+        self._edf.on_request_tokens(request, tokens)
+
+    def on_finish(self, request: Request) -> None:
+        super().on_finish(request)
+        self._edf.on_finish(request)
+
+    def _urgency(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
+        """Return a function that returns a request's rank: its group, then a time."""
+        rank = self._edf.ranks(view, now_s)
+
+        def urgency(request: Request) -> tuple[int, float]:
+            group, due_s = rank(request)
+            if group == IN_TIME and request.next_deadline_s is not None:
+                return IN_TIME, due_s
+            if now_s - request.arrival_s >= self.params.aging_s:
+                return AGED, request.arrival_s
+            return LATE, 0.0
+
+        return urgency
 
 
 class ReorderedDLPM(DLPM):
     """DLPM's credits and bound, which do not depend on the order among clients in credit.
 
-    Subclasses define the order of the requests that DLPM would offer by longest cached prefix.
+    Subclasses replace the order by longest cached prefix.
     """
 
     @abstractmethod
@@ -36,20 +93,21 @@ class ReorderedDLPM(DLPM):
 class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
     """DLPM chooses the client, and the client's most urgent request goes next.
 
-    Turns are those of DLPM, by credit and longest cached prefix, so that a client with only urgent
-    requests gets no more than its share, up to the bound. ``UrgentDLPM`` defines urgency. Requests
-    that are late or have no deadline keep DLPM's order behind the others of their client.
+    Clients take turns as under DLPM, by credit and longest cached prefix, so that a client with
+    only urgent requests gets no more than its share, up to the bound. ``UrgentDLPM`` defines
+    urgency. Requests that are late or have no deadline keep DLPM's order, behind their client's
+    other requests.
     """
 
     name = "dlpm-edf"
 
     @dataclass(frozen=True)
     class Params(UrgentDLPM.Params):
-        """The parameters of DLPM and the scope of deadlines; ``aging_s`` as in ``UrgentDLPM``.
+        """The parameters of ``UrgentDLPM``, and the scope of deadlines.
 
-        ``within`` is ``client`` as above, or ``credit``, which orders the requests of all clients
-        in credit by deadline. Deadlines then also decide between clients, though not about their
-        shares.
+        ``within=client`` orders the requests of each client by deadline. ``within=credit`` orders
+        the requests of all clients in credit by deadline, so that deadlines also decide between
+        clients, though not about the clients' shares.
         """
 
         within: Literal["client", "credit"] = "client"
@@ -65,3 +123,39 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
         for request in reversed(urgent):
             of_client[request.client].append(request)
         return (of_client[turn.client].pop() for turn in turns)
+
+
+class EDFThenDLPM(UrgentDLPM):
+    """Requests that can still be in time go by deadline, all others by DLPM.
+
+    All requests are charged in full, so a client that received much service through its deadlines
+    waits longer once its requests are late. Among equal deadlines, clients in credit go first, then
+    the longest cached prefix. A late request, or a request without a deadline, that has waited for
+    ``aging_s`` seconds goes before all deadlines while its client is in credit. Without aging, a
+    flood of deadlines would starve requests without deadlines. If aged requests did not need
+    credit, a flood of late requests would only have to wait. No theorem bounds shares: a client
+    that claims tighter deadlines gets more service.
+    """
+
+    name = "edf-dlpm"
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        for request in self._urgent(view, now_s):
+            if not (yield request) and self.params.no_room == "stop":
+                return
+        yield from super().select(view, now_s)
+
+    def _urgent(self, view: WaitingView, now_s: float) -> Iterator[Request]:
+        turns = self._turns(view)
+        if len(view) and not turns.someone_in_credit():
+            turns.refill()
+        ranks = self._urgency(view, now_s)
+        order = [(*ranks(request), request) for request in view.match_order()]
+        order = [one for one in order if one[0] != LATE]
+        order.sort(key=lambda one: (one[0], one[1], not self.credits.in_credit(one[2].client)))
+        for group, _, request in order:
+            if group != AGED or self.credits.in_credit(request.client):
+                yield request
+
+    def service_bound(self) -> ServiceBound | NoBound:
+        return NoBound(f"{self.name} puts deadlines before shares")

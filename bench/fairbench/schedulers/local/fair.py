@@ -1,21 +1,27 @@
 """Fair schedulers by composition of an order, an account and a charging.
 
-The *account* records each client's service, the *charging* sets the cost of an event. A policy
-decides which client's request goes next, and nothing else.
+The account records each client's service, and the charging sets the price of each event. The order
+of a subclass decides only which client's request goes next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal
 
-from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
+from fairbench.core import OUTPUT_PRICE, NoBound, Request, ServiceBound, ServiceWeights
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import Account
-from fairbench.schedulers.base import LocalScheduler, Read, RunningView, Setup, WaitingView
-from fairbench.schedulers.charging.gpu_time import GPU_TIME, TimeCharging
-from fairbench.schedulers.charging.tokens import Charging, Prices, TokenCharging
+from fairbench.schedulers.base import LocalScheduler, RunningView, Setup, WaitingView
+from fairbench.schedulers.charging.engine import (
+    Charging,
+    ChargingParams,
+    Prices,
+    TimeCharging,
+    TokenCharging,
+    engine_charging,
+)
 from fairbench.schedulers.params import Positive, PositiveInt
 from fairbench.schedulers.sharing import Sharing
 from fairbench.tenants import Tenants
@@ -25,9 +31,10 @@ from fairbench.tenants import Tenants
 class FairParams:
     """The parameters of charging and accounts. Schedulers derive their parameters from this class.
 
-    ``charge``: ``gpu-time`` charges the time of iterations instead of tokens. ``sharing``: the
-    clients that pay for a shared prefix; the client that computes it by default. ``tenants``:
-    ``tree`` shares between tenants first. ``weights`` override those of the experiment.
+    ``charge``: ``gpu-time`` charges the time of iterations instead of tokens (``GPUCharges``).
+    ``sharing``: the clients that pay for a shared prefix (``SharedCharges``); by default the client
+    whose request computes the prefix. ``tenants``: ``tree`` shares at every level of
+    ``org/team/user``. ``weights`` of clients override the experiment's weights.
     """
 
     charge: Literal["gpu-time"] | None = None
@@ -35,18 +42,11 @@ class FairParams:
     tenants: Tenants | None = None
     weights: dict[str, Positive] | None = None
     input_weight: PositiveInt = 1
-    output_weight: PositiveInt = 2
+    output_weight: PositiveInt = OUTPUT_PRICE
 
 
-class ChargingParams(Protocol):
-    """The parameters that select a charging."""
-
-    @property
-    def charge(self) -> str | None: ...
-    @property
-    def sharing(self) -> Sharing | None: ...
-    @property
-    def weights(self) -> Mapping[str, float] | None: ...
+# the hooks in which ``FairScheduler`` charges
+CHARGED = {"prepare", "on_admitted", "on_tokens", "on_retract", "on_finish", "forget"}
 
 
 class FairScheduler(LocalScheduler):
@@ -54,17 +54,38 @@ class FairScheduler(LocalScheduler):
 
     account: Account
     charging: Charging
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a class that overrides a charging hook without a charge. Raises UsageError."""
+        super().__init_subclass__()
+        for hook in CHARGED & vars(cls).keys():
+            code = getattr(vars(cls)[hook], "__code__", None)
+            if code is not None and not {"super", "charging"} & {*code.co_names}:
+                raise UsageError(
+                    f"class {cls.__name__}: {hook} must call super().{hook}, or the charges of "
+                    "clients are wrong"
+                )
+
     _weights: Mapping[str, float]
 
     def _compose(
         self, account: Account, charging: Charging, weights: Mapping[str, float] | None = None
     ) -> None:
-        """Set both parts; ``weights`` override the clients' weights in the experiment."""
+        """Set the account and the charging; ``weights`` override the experiment's weights."""
         self.account, self.charging, self._weights = account, charging, weights or {}
         self.refunds_tokens = charging.refunds
         self.account.prepare(self.setup.weighted("weights", weights))
+        parts: dict[str, Any] = {"on_read": charging.read}
+        if type(self).on_tokens is FairScheduler.on_tokens:
+            parts["on_steps"] = charging.steps
+        if charging.per_request:
+            parts["on_request_tokens"] = charging.request_tokens
         if isinstance(charging, TimeCharging):
-            self.times_steps = self.wants_costs = True
+            parts |= {"on_prompt_time": charging.prompt_time, "on_gpu_time": charging.gpu_time}
+            self.wants_costs = True
+        for name, charge in parts.items():
+            if getattr(type(self), name) is None:  # a subclass may define the part itself
+                setattr(self, name, charge)
 
     def compose(
         self,
@@ -75,21 +96,13 @@ class FairScheduler(LocalScheduler):
     ) -> None:
         """Set an account and the charging that the parameters select.
 
-        ``prices`` are by default those of ``FairParams``, ``tokens`` is the form of their charging.
-        Raises UsageError if GPU time is to be charged with ``sharing``.
+        ``prices`` are by default the prices in ``FairParams``, and ``tokens`` is the class that
+        charges tokens. Raises UsageError for parameters that combine GPU time with ``sharing``.
         """
         if prices is None:
             assert isinstance(params, FairParams)
             prices = Prices(params.input_weight, params.output_weight)
-        charging: Charging
-        if params.charge != GPU_TIME:
-            charging = tokens(account, prices, params.sharing)
-        elif params.sharing is None:
-            charging = TimeCharging(account)
-        else:
-            raise UsageError(
-                f"{self.name}.charge = {GPU_TIME!r}: cannot be combined with {self.name}.sharing"
-            )
+        charging = engine_charging(self.name, account, params, prices, tokens)
         self._compose(account, charging, params.weights)
 
     def prepare(self, setup: Setup) -> None:
@@ -103,31 +116,13 @@ class FairScheduler(LocalScheduler):
     def on_tokens(self, client: str, tokens: int) -> None:
         self.charging.tokens(client, tokens)
 
-    def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
-        if type(self).on_tokens is FairScheduler.on_tokens:
-            self.charging.steps(steps, running)
-        else:
-            super().on_steps(steps, running)
-
-    def on_request_tokens(self, request: Request, tokens: int) -> None:
-        self.charging.request_tokens(request, tokens)
-
-    def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
-        self.charging.prompt_time(request, gpu_ps, complete)
-
-    def on_gpu_time(self, client: str, gpu_ps: int) -> None:
-        self.charging.gpu_time(client, gpu_ps)
-
-    def on_read(self, request: Request, read: Read) -> None:
-        self.charging.read(request, read)
-
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.charging.retracted(request)
 
-    def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Order running requests by how far their clients are ahead, each client's newest first.
+    def furthest_ahead_first(self, running: RunningView, now_s: float) -> Sequence[Request]:
+        """Return running requests, those of the client furthest ahead first, its newest first.
 
-        Only ``preempt=fair`` asks for this order.
+        ``preempt=fair`` makes this method the ``retraction_order``.
         """
         newest = [one.request for one in running][::-1]
         ahead = {client: self.account.ahead(client) for client in {r.client for r in newest}}
@@ -140,10 +135,10 @@ class FairScheduler(LocalScheduler):
         self.account.forget(client)
         self.charging.forget(client)
 
-    def _bound(
+    def _bound_or_reason(
         self, view: Literal["actual", "client"], quantum: int, theorem: str, prices: Prices
     ) -> ServiceBound | NoBound:
-        """Return a theorem's bound, or none if it does not hold for these parts."""
+        """Return a theorem's bound, or why the theorem does not hold for these parts."""
         if reason := self.charging.no_bound or self.account.no_bound:
             return NoBound(f"{self.name} {reason}")
         if any(self.setup.weight(client) != weight for client, weight in self._weights.items()):

@@ -7,7 +7,7 @@ from fairbench.schedulers.params import NoParams
 
 
 class FCFS(LocalScheduler):
-    """Queue order; the pass stops at the first request that does not fit."""
+    """Requests go in queue order; the pass stops at the first request without room."""
 
     name = "fcfs"
     Params = NoParams

@@ -1,4 +1,4 @@
-"""Waiting requests sorted by a key: kept in order, or sorted in each pass."""
+"""Waiting requests sorted by a key, either permanently or in each pass."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from fairbench.schedulers.views import WaitingView
 
 
 class KeptOrder:
-    """Least key first, equal keys by entry. A change or a candidate takes O(log n).
+    """Requests in the order of their keys, equal keys by entry.
 
-    This suits long queues of which a pass reaches little: ``least_first`` examines the whole queue
-    each time.
+    An insertion, a removal and the next candidate take O(log n) time. A kept order suits long
+    queues in which a pass tries few requests, because ``least_first`` examines the whole queue in
+    each pass.
     """
 
     def __init__(self) -> None:
-        self._sorted = SortedList()  # key, number of entry, request
+        self._sorted = SortedList()  # (key, number of the entry, request)
         self._entries: dict[Request, tuple[Any, int, Request]] = {}
         self._numbers = count()
 
-    def enter(self, request: Request, key: Any) -> None:
+    def put_request(self, request: Request, key: Any) -> None:
         """Insert a request, or move it to a new key, behind requests with an equal key."""
-        self.leave(request)
+        self.drop_request(request)
         entry = key, next(self._numbers), request
         self._entries[request] = entry
         self._sorted.add(entry)
 
-    def leave(self, request: Request) -> None:
-        """Remove a request; nothing happens if it is not there."""
+    def drop_request(self, request: Request) -> None:
+        """Remove a request, if present."""
         entry = self._entries.pop(request, None)
         if entry is not None:
             self._sorted.remove(entry)
 
     def within(self, view: Container[Request]) -> Iterator[Request]:
-        """Yield the present requests that are in the view at their turn; skip later arrivals.
+        """Yield the requests that are in the view at their turn, without requests that enter later.
 
-        A host may show only part of the waiting requests: vLLM skips those whose grammar is not
-        ready.
+        A host may show only a part of the waiting requests: vLLM hides requests whose grammar is
+        not ready.
         """
         newest, at = next(self._numbers), None
         while True:
@@ -54,7 +55,7 @@ class KeptOrder:
 
 
 def least_first(view: WaitingView, key: Callable[[Request], Any]) -> Iterator[Request]:
-    """Yield the currently waiting requests by key; equal keys go in queue order."""
+    """Yield the waiting requests, least key first; equal keys go in queue order."""
     waiting = [(key(request), at, request) for at, request in enumerate(view.queue_order())]
     heapify(waiting)
     while waiting:

@@ -1,15 +1,18 @@
-"""Longest prefix match: SGLang's cache-aware policy ([DLPM] §4.1)."""
+"""Longest prefix match: SGLang's cache-aware policy ([DLPM] §4.1), also with limits by client."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import ClassVar
 
+from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
-from fairbench.schedulers.params import NotNegativeInt
+from fairbench.schedulers.params import NotNegativeInt, PositiveInt
 
 
 class LPM(LocalScheduler):
-    """Longest cached prefix first; a pass stops at the first request that does not fit."""
+    """The longest cached prefix goes first; a pass stops at the first request without room."""
 
     name = "lpm"
     cache_aware = True
@@ -18,8 +21,8 @@ class LPM(LocalScheduler):
     class Params:
         """Parameters: with more than ``queue_limit`` waiting requests, LPM does not match or sort.
 
-        SGLang's own limit is 128 (since PR #1896), which makes LPM near FCFS under load. 0 means no
-        limit, which is the LPM of the papers.
+        SGLang's own limit is 128 (since PR #1896), which makes LPM similar to FCFS under load. 0
+        means no limit, as in the papers.
         """
 
         queue_limit: NotNegativeInt = 0
@@ -32,3 +35,65 @@ class LPM(LocalScheduler):
         for request in view.match_order(refresh=not limit or len(view) <= limit):
             if not (yield request):
                 return
+
+
+class ClientCappedLPM(LPM):
+    """Longest cached prefix first, among the clients with fewer running requests than their limit.
+
+    This policy is a baseline that a policy with credits has to beat. The limit counts requests, not
+    their cost, and leaves room unused while only clients at their limit wait. If the requests of
+    some clients at their limit fill the engine, other clients may starve.
+    """
+
+    name = "lpm-client-cap"
+    work_conserving = False
+
+    @dataclass(frozen=True)
+    class Params(LPM.Params):
+        """The parameters of LPM, and ``max_running``: requests per client and worker.
+
+        The limit applies to a client of weight 1. A client of weight 2 may run twice as many
+        requests, and every client may run at least 1.
+        """
+
+        constants: ClassVar[tuple[str, ...]] = ("queue_limit",)
+
+        max_running: PositiveInt = 16
+
+    params: Params
+
+    def __init__(self, params: Params) -> None:
+        super().__init__(params)
+        self._running: set[Request] = set()
+        self._of_client: Counter[str] = Counter()
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self._running.add(request)
+        self._of_client[request.client] += 1
+
+    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._stop_running(request)
+
+    def on_finish(self, request: Request) -> None:
+        self._stop_running(request)
+
+    def _stop_running(self, request: Request) -> None:
+        if request in self._running:  # an aborted request may never have run
+            self._running.remove(request)
+            self._of_client[request.client] -= 1
+            if not self._of_client[request.client]:
+                del self._of_client[request.client]
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        if all(self._is_full(client) for client in view.clients()):
+            return
+        scan = view.match_order()
+        for request in scan:
+            if self._is_full(request.client):
+                scan.skip(request.client)
+            elif not (yield request):
+                return
+
+    def _is_full(self, client: str) -> bool:
+        most = max(1, int(self.params.max_running * self.setup.weight(client)))
+        return self._of_client[client] >= most

@@ -12,25 +12,30 @@ from fairbench.schedulers.params import PositiveInt
 
 
 class PrebleGroups(LocalScheduler):
-    """Groups requests by cached fraction of the prompt; a batch takes from all, in proportion.
+    """Groups of requests by the cached fraction of the prompt; a batch takes from all groups.
 
     With P = 10 a request with 63 of 100 tokens cached is in group 6 ([Preble] §3.3). Group g may
-    send g + 1 requests each round, so that requests without hits do not starve; within a group,
-    requests go by arrival. A request is grouped once, in the first pass after it arrived. The round
-    continues from one pass to the next, since a pass often admits a single request.
+    send g + 1 requests in each round, so that requests without cached tokens do not starve;
+    requests of a group go by arrival. A request is assigned to a group once, in the first pass
+    after its arrival, or again in each pass, as Algorithm 3 is printed (``regroup``). A round
+    continues from one pass to the next, because a pass often admits a single request.
     """
 
     name = "preble-groups"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``groups`` is P.
+        """Parameters of the groups.
 
-        ``no_room`` is ``stop`` as in SGLang or ``skip`` as in Preble's code.
+        ``groups`` is P. ``no_room``: ``stop`` ends the pass at a request without room, as in
+        SGLang; ``skip`` tries the next request, as in Preble's code. ``regroup``: ``pass`` assigns
+        every waiting request to a group in each pass, as Algorithm 3 is printed; by default, or
+        with ``arrival``, a request keeps its first group.
         """
 
         groups: PositiveInt = 10
         no_room: Literal["stop", "skip"] = "stop"
+        regroup: Literal["arrival", "pass"] | None = None
 
     def __init__(self, params: Params) -> None:
         self.params = params
@@ -38,21 +43,21 @@ class PrebleGroups(LocalScheduler):
         self._groups: list[deque[Request]] = [deque() for _ in range(params.groups)]
         self._group = params.groups - 1
         self._drawn = 0
-        self._queued: set[Request] = set()
+        self._queued: dict[Request, None] = {}  # the waiting requests in order of arrival
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._new.append(request)
-        self._queued.add(request)
+        self._queued[request] = None
 
     on_retract = on_arrival
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        self._queued.discard(request)
+        self._queued.pop(request, None)
         self._drawn += 1
 
     def on_finish(self, request: Request) -> None:
-        if request in self._queued:  # aborted while it was waiting
-            self._queued.discard(request)
+        if request in self._queued:  # the request was aborted while it waited
+            del self._queued[request]
             queue = next(q for q in (self._new, *self._groups) if request in q)
             queue.remove(request)
 
@@ -75,14 +80,18 @@ class PrebleGroups(LocalScheduler):
                     group.appendleft(request)
 
     def _sort_in(self, view: WaitingView) -> None:
+        if self.params.regroup == "pass":
+            self._new = list(self._queued)
+            for group in self._groups:
+                group.clear()
         for request in self._new:
-            # The outputs of a retracted request may be cached, too.
+            # The cache may also hold outputs of a retracted request.
             cached = min(view.matched_tokens(request), request.input_tokens)
             self._groups[self.group_of(cached, request)].append(request)
         self._new.clear()
 
     def group_of(self, matched_tokens: int, request: Request) -> int:
-        """Return the group of a request with that many cached tokens, from 0."""
+        """Return the number of a request's group, from 0, by its cached tokens."""
         group = matched_tokens * self.params.groups // request.input_tokens
         return min(group, self.params.groups - 1)
 

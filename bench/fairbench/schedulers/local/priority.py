@@ -1,4 +1,4 @@
-"""vLLM's ``--scheduling-policy priority``."""
+"""The priority policies of vLLM (``--scheduling-policy priority``) and of SGLang."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fairbench.core import Request
-from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
+from fairbench.schedulers.base import (
+    LocalScheduler,
+    Preempt,
+    Running,
+    RunningView,
+    Selection,
+    Setup,
+    WaitingView,
+)
 from fairbench.schedulers.local.kept_order import least_first
+from fairbench.schedulers.params import NotNegativeInt
 
 
 class Priority(LocalScheduler):
-    """The lowest number goes first, then by arrival; stops at the first request that does not fit.
+    """The request with the lowest number goes first; equal numbers go by arrival.
 
-    As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no request is preempted to make room for another,
-    but when memory runs out, the request with the highest number and latest arrival loses its
-    memory. A client with a low number can starve all others, and no rule limits the choice of
-    numbers.
+    The pass stops at the first request without room. As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no
+    request is preempted to make room for another request, but when memory runs out, the request
+    with the highest number and latest arrival loses its memory. A client with a low number can
+    starve all other clients, and no rule limits the choice of numbers.
     """
 
     name = "priority"
-    orders_retraction = True
 
     @dataclass(frozen=True)
     class Params:
@@ -35,13 +43,92 @@ class Priority(LocalScheduler):
         super().prepare(setup)
         setup.check_clients(f"{self.name}.of", self.params.of)
 
-    def _place(self, request: Request) -> tuple[int, float]:
-        return self.params.of.get(request.client, request.priority), request.arrival_s
+    def _arrival_rank(self, request: Request) -> tuple[int, float, int]:
+        number = self.params.of.get(request.client, request.priority)
+        return number, request.arrival_s, request.request_id
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        for request in least_first(view, self._place):
+        for request in least_first(view, self._arrival_rank):
             if not (yield request):
                 return
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        return sorted((one.request for one in running), key=self._place, reverse=True)
+        return sorted((one.request for one in running), key=self._arrival_rank, reverse=True)
+
+
+CLIP_NEW_TOKENS = 4096  # maximum number of output tokens that SGLang reserves for a request
+
+
+class SGLangPriority(LocalScheduler):
+    """The request with the highest number goes first; equal numbers go in queue order.
+
+    The rules are those of SGLang 0.5.23, schedule_policy.py. A request without room preempts
+    running requests whose number is lower by more than ``threshold``, lowest number and latest
+    arrival first, if these requests together hold enough memory; preempted requests are recomputed.
+    SGLang preempts one pass after the pass that found no room; this scheduler preempts in the same
+    pass. Requests with low numbers may starve.
+    """
+
+    name = "sglang-priority"
+    preempts = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """Parameters: ``of`` maps a client to its number, instead of the request's own (or 0).
+
+        ``low_first`` is ``--schedule-low-priority-values-first``; ``preempt=false`` is
+        ``--disable-priority-preemption``.
+        """
+
+        of: dict[str, int] = field(default_factory=dict)
+        low_first: bool = False
+        preempt: bool = True
+        threshold: NotNegativeInt = 10
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        setup.check_clients(f"{self.name}.of", self.params.of)
+
+    def _number_rank(self, request: Request) -> int:
+        """Return a request's rank; the lowest rank goes first."""
+        number = self.params.of.get(request.client, request.priority)
+        return number if self.params.low_first else -number
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        for request in least_first(view, self._number_rank):
+            if (yield request):
+                continue
+            victims = self._preempted_for(request, view)
+            for victim in victims:
+                yield Preempt(victim)
+            if not victims or not (yield request):
+                return
+
+    def _preempted_for(self, request: Request, view: WaitingView) -> list[Request]:
+        """Return the requests to preempt, or [] if preempting all candidates would not suffice."""
+        if not self.params.preempt:
+            return []
+        running = list(view.running)
+        limit = self._number_rank(request) + self.params.threshold
+        lower = [one for one in running if self._number_rank(one.request) > limit]
+        lower.sort(
+            key=lambda one: (self._number_rank(one.request), one.request.arrival_s), reverse=True
+        )
+        room = view.running.free_tokens - sum(one.reserved_tokens for one in running)
+        need = request.input_tokens - view.matched_tokens(request)
+        need += min(request.max_new_tokens, CLIP_NEW_TOKENS)
+        return _enough(lower, need - room)
+
+
+def _enough(candidates: list[Running], tokens: int) -> list[Request]:
+    """Return the first candidates that free enough tokens, or [] if all candidates free too few."""
+    chosen: list[Request] = []
+    for one in candidates:
+        chosen.append(one.request)
+        tokens -= one.held_tokens + one.reserved_tokens
+        if tokens <= 0:
+            return chosen
+    return []

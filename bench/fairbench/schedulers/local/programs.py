@@ -1,34 +1,34 @@
-"""Programs as a scheduler knows them: a state for each program that may have more calls."""
+"""The programs that a scheduler knows: a state for each program that may have more calls."""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
 from fairbench.core import Request
 
-IDLE_PROGRAMS = 10_000  # programs that are remembered, if their ends are unknown
+IDLE_PROGRAMS = 10_000  # number of idle programs that are remembered, if their ends are unknown
 
 T = TypeVar("T")
 
 
-class Programs(Generic[T]):
-    """Program states: calls of a program share one; a request without a program has its own."""
+class ProgramStates(Generic[T]):
+    """The states of programs; a request without a program has a state by itself."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._states: dict[tuple[str, int], T] = {}
-        self._calls: Counter[tuple[str, int]] = Counter()  # calls in flight
-        self._complete: set[tuple[str, int]] = set()  # no further call will come
+        self._calls: Counter[tuple[str, int]] = Counter()  # program -> number of unfinished calls
+        self._complete: set[tuple[str, int]] = set()  # programs that will send no further call
         self._idle: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._states)
 
-    def enter(self, request: Request) -> tuple[T, bool]:
-        """Begin a call; return its program's state, and whether the program is new."""
-        program = _name(request)
+    def begin_call(self, request: Request) -> tuple[T, bool]:
+        """Begin a call; return the program's state, and whether the program is new."""
+        program = _program_key(request)
         self._calls[program] += 1
         self._idle.pop(program, None)
         if request.calls_left == 0 or not program[0]:
@@ -39,11 +39,20 @@ class Programs(Generic[T]):
         return self._states[program], new
 
     def __getitem__(self, request: Request) -> T:
-        return self._states[_name(request)]
+        return self._states[_program_key(request)]
 
-    def leave(self, request: Request) -> bool:
-        """End a call; return whether its program is over, with no call running or to come."""
-        program = _name(request)
+    def values(self) -> Collection[T]:
+        """Return the states of all known programs, the oldest program first."""
+        return self._states.values()
+
+    def forget_idle(self, gone: Callable[[T], bool]) -> None:
+        """Forget idle programs, the longest idle first, while ``gone`` is true of their states."""
+        while self._idle and gone(self._states[next(iter(self._idle))]):
+            del self._states[self._idle.popitem(last=False)[0]]
+
+    def end_call(self, request: Request) -> bool:
+        """End a call; return whether the program has neither running nor further calls."""
+        program = _program_key(request)
         self._calls[program] -= 1
         if self._calls[program]:
             return False
@@ -59,11 +68,11 @@ class Programs(Generic[T]):
 
 
 def has_program(request: Request) -> bool:
-    """Return whether the host names programs: others use 0 or -1 and no ``calls_left``."""
+    """Return whether the host knows the request's program; else the number is 0 or -1."""
     return request.program_id > 0 or request.calls_left is not None
 
 
-def _name(request: Request) -> tuple[str, int]:
+def _program_key(request: Request) -> tuple[str, int]:
     return (
         (request.client, request.program_id) if has_program(request) else ("", request.request_id)
     )

@@ -17,20 +17,22 @@ WINDOW_S = 60.0
 class RPM(LocalScheduler):
     """Admits at most ``limit`` requests of a client per minute, in the order of the queue.
 
-    ``window=sliding`` counts requests passed on in the last 60 s, as the code behind [VTC]'s
-    figures does ([VTC-artifact], lshare_req_queue.py), ``fixed`` those of the current minute.
-    Requests over the limit are refused for good (that code, and [VTC] §5.3), or with ``over=delay``
-    wait until the limit allows them, for a fixed window until the start of a minute ([VTC] §5.1).
+    ``window=sliding`` counts the accepted requests of the last 60 s, as the code behind [VTC]'s
+    figures does ([VTC-artifact], lshare_req_queue.py); ``fixed`` counts the accepted requests of
+    the current minute. A request over the limit is refused for good (as in the artifact, and in
+    [VTC] §5.3). With ``over=delay`` the request waits until the limit allows another request; with
+    a fixed window, until the start of a minute ([VTC] §5.1).
     """
 
     name = "rpm"
-    work_conserving = False  # false with over=delay
+    work_conserving = False  # with over=delay, requests wait although the engine has room
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``limit`` is requests per client and minute.
+        """Parameters of the limit.
 
-        ``window`` and ``over`` are as above.
+        ``limit`` is the number of requests per client and minute. The class describes ``window``
+        and ``over``.
         """
 
         limit: PositiveInt = 20
@@ -40,9 +42,10 @@ class RPM(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._limit = params.limit
-        # times of requests; the last ``limit`` are enough
+        # client -> times of the last ``limit`` accepted requests, in seconds
         self._let_through: dict[str, deque[float]] = {}
-        self._from_s: dict[Request, float] = {}  # the time at which a delayed request may go
+        # delayed request -> time in seconds from which it may go
+        self._from_s: dict[Request, float] = {}
 
     def accepts(self, request: Request, now_s: float) -> bool:
         past = self._let_through.setdefault(request.client, deque(maxlen=self._limit))
@@ -53,14 +56,14 @@ class RPM(LocalScheduler):
             return True
         sliding = self.params.window == "sliding"
         start_s = now_s - WINDOW_S if sliding else _minute_s(now_s)
-        # A request exactly 60 s old still counts.
+        # A request that is exactly 60 s old still counts.
         if len(past) == self._limit and past[0] >= start_s:
             return False
         past.append(now_s)
         return True
 
     def _first_room_s(self, past: deque[float], now_s: float) -> float:
-        """Return when the next request may go, behind all requests that wait already."""
+        """Return when a new request may go, behind all delayed requests of its client."""
         if len(past) < self._limit:
             return max(now_s, past[-1] if past else now_s)
         oldest_s = past[0] if self.params.window == "sliding" else _minute_s(past[0])
@@ -84,7 +87,7 @@ class RPM(LocalScheduler):
         return min(later, default=None)
 
     def balances(self) -> Mapping[str, float]:
-        """Return the number of delayed requests of each client that has any."""
+        """Return the number of delayed requests by client."""
         held: dict[str, float] = {}
         for request in self._from_s:
             held[request.client] = held.get(request.client, 0) + 1
@@ -92,5 +95,5 @@ class RPM(LocalScheduler):
 
 
 def _minute_s(time_s: float) -> float:
-    """Return the start of the minute."""
+    """Return the start of the minute, in seconds."""
     return time_s // WINDOW_S * WINDOW_S

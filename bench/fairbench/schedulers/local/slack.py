@@ -1,42 +1,32 @@
-"""Slack: how long a request can wait without memory and still be in time, by the profile."""
+"""Slack: how long a request can wait without memory and still meet its deadlines.
+
+The timing profile predicts the times of prefills and decode steps. The slack of running requests
+also decides which requests lose their memory (``Victims``), and how many prompt tokens a step may
+compute (``chunk_budget``).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Container, Generator
+from dataclasses import dataclass, field
 from math import inf
+from operator import attrgetter
 
 from fairbench.core import CostModel, Request
-from fairbench.schedulers.base import RunningView, Setup
+from fairbench.schedulers.base import Preempt, Running, RunningView, Setup
+from fairbench.schedulers.lengths import MeanAnswers
 
-MAX_CLIENTS = 10_000
-
-
-class Lengths:
-    """Expected output lengths: the mean of a client, or the limit before any request has ended."""
-
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, int]] = {}  # client -> number of requests, tokens
-
-    def ended(self, request: Request, tokens: int) -> None:
-        requests, total = self._seen.pop(request.client, (0, 0))
-        self._seen[request.client] = requests + 1, total + tokens
-        if len(self._seen) > MAX_CLIENTS:  # the client heard of longest ago is forgotten
-            del self._seen[next(iter(self._seen))]
-
-    def expected(self, request: Request, produced: int) -> int:
-        """Return the expected total output of a request: at least one more than produced."""
-        requests, total = self._seen.get(request.client, (0, 0))
-        mean = -(-total // requests) if requests else request.max_new_tokens
-        return min(max(mean, produced + 1), request.max_new_tokens)
+HELD_TOKENS = attrgetter("held_tokens")
 
 
 @dataclass(slots=True)
 class State:
     """The state of an unfinished request.
 
-    ``prefill_s`` is the time for computing or copying back at its next admission. ``first_s`` is
-    the approximate time of its first token. The request is spared until it has produced ``spared``
-    tokens.
+    ``prefill_s`` is the time in seconds that the request's next admission needs for computing or
+    copying back. ``first_s`` is the approximate time of the first token. The request keeps its
+    memory until it has produced ``spared`` tokens.
     """
 
     prefill_s: float
@@ -46,15 +36,16 @@ class State:
 
 
 class Slack:
-    """Deadlines of requests compared with the time that they still need at the batch's pace.
+    """The deadlines of requests, compared with the time that the requests need at the batch's pace.
 
-    Decoding requests run side by side, so a request costs another one its prefill, its memory and a
-    small part of each step. Without costs (at unmeasured servers) times are 0, and only deadlines
-    count. ``default_s`` is the deadline of requests without one.
+    Decoding requests run side by side, so a request delays another request by its prefill and by a
+    small part of each step, and takes memory. Without costs (at unmeasured servers) times are 0,
+    and only deadlines count. ``default_s`` is the deadline in seconds after arrival of a request
+    without a deadline.
     """
 
     def __init__(self, default_s: float) -> None:
-        self.lengths = Lengths()
+        self.lengths = MeanAnswers()
         self.states: dict[Request, State] = {}
         self.step_s = 0.0
         self._default_s = default_s
@@ -65,7 +56,7 @@ class Slack:
 
     @property
     def costs(self) -> CostModel | None:
-        """The costs by the timing profile; None at unmeasured servers."""
+        """The cost model of the timing profile, or None at unmeasured servers."""
         return self._setup.costs
 
     def prefill_s(self, tokens: int) -> float:
@@ -74,50 +65,50 @@ class Slack:
         return costs.prefill_s(0, tokens) if costs else 0.0
 
     def swap_s(self, tokens: int) -> float:
-        """Return the time to copy ``tokens`` to host memory or back; inf without a copy path."""
+        """Return the seconds to copy ``tokens`` to the host's memory or back; inf if impossible."""
         token_s = self._setup.swap_token_s
         return inf if token_s is None else tokens * token_s
 
-    def arrive(self, request: Request) -> None:
+    def track_request(self, request: Request) -> None:
         self.states[request] = State(self.prefill_s(request.input_tokens))
 
-    def admit(self, request: Request, extend_tokens: int, now_s: float) -> None:
+    def note_admission(self, request: Request, extend_tokens: int, now_s: float) -> None:
         """Estimate the first-token time of a request that starts to run now."""
         state = self.states[request]
         if state.first_s is None:
             state.first_s = now_s + self.prefill_s(extend_tokens)
 
-    def leave(self, request: Request) -> None:
-        """Stop tracking a request that has ended, and record its output length."""
+    def untrack_request(self, request: Request) -> None:
+        """Forget a request that has ended, and record the request's output length."""
         state = self.states.pop(request, None)
         if state is not None and state.produced:
-            self.lengths.ended(request, state.produced)
+            self.lengths.learn(request.client, state.produced)
 
-    def look(self, running: RunningView) -> None:
+    def measure_step(self, running: RunningView) -> None:
         """Set the step time to the decode time of the current batch plus one request."""
         if self._setup.costs is not None:
-            held = sum(one.held_tokens for one in running)
+            held = sum(map(HELD_TOKENS, running))
             self.step_s = self._setup.costs.decode_step_s(len(running) + 1, held)
 
     def due_s(self, request: Request) -> float:
-        """Return when the request's next token is due to meet all targets; inf without targets."""
+        """Return when the request's next token is due to meet all deadlines; inf without any."""
         state = self.states[request]
-        total = self.lengths.expected(request, state.produced)
+        total = self.lengths.expected_total(request, state.produced)
         due_s = self._end_s(request, state, total) - self.step_s * (total - state.produced - 1)
         if state.produced or request.first_token_by_s is None:
             return due_s
         return min(due_s, request.first_token_by_s)
 
     def pace_s(self, request: Request, now_s: float) -> float:
-        """Return the mean time that each remaining token may take from now on, in seconds."""
+        """Return the mean time that each remaining token of the request may take, in seconds."""
         state = self.states[request]
-        total = self.lengths.expected(request, state.produced)
+        total = self.lengths.expected_total(request, state.produced)
         return (self._end_s(request, state, total) - now_s) / max(total - state.produced, 1)
 
     def service_s(self, request: Request) -> float:
-        """Return how long the request will hold memory once it is admitted, in seconds."""
+        """Return how long the request will hold memory after its admission, in seconds."""
         state = self.states[request]
-        total = self.lengths.expected(request, state.produced)
+        total = self.lengths.expected_total(request, state.produced)
         return state.prefill_s + self.step_s * (total - state.produced - 1)
 
     def _end_s(self, request: Request, state: State, total: int) -> float:
@@ -131,3 +122,136 @@ class Slack:
         if end_s is None and request.first_token_by_s is None:
             return request.arrival_s + self._default_s
         return inf if end_s is None else end_s
+
+
+LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits of the prompt tokens in a step
+
+
+def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
+    """Return the largest token limit of a step that keeps decoding requests in time.
+
+    [Sarathi] sizes chunks by the target time between tokens; this function uses the time that
+    remains until each request is due, per remaining token. Requests that are late at any limit do
+    not count. The time of a step is the time of the prompts plus the time of the outputs.
+    """
+    costs = slack.costs
+    if costs is None:
+        return MOST_TOKENS
+    slack.measure_step(running)
+    decoding = [one.request for one in running if slack.states[one.request].produced]
+    paces = [slack.pace_s(request, now_s) for request in decoding]
+    left_s = min((pace for pace in paces if pace >= slack.step_s), default=inf) - slack.step_s
+    fitting = bisect_right(
+        range(LEAST_TOKENS, MOST_TOKENS), left_s, key=lambda tokens: costs.prefill_s(0, tokens)
+    )
+    return len(decoding) + LEAST_TOKENS + max(fitting - 1, 0)
+
+
+@dataclass
+class Victims:
+    """The choice of running requests that lose their memory to a more urgent request.
+
+    Victims are ranked by how long they can pause without memory and still be in time; a request
+    that is already late can pause for any time. A request that has lost memory is spared until it
+    has produced ``progress`` more tokens, and so is a request that arrived ``aging_s`` seconds ago.
+    Memory is copied to the host (``swaps``) if copying is quicker than recomputing, or whenever the
+    host has room (``always_swaps``).
+    """
+
+    slack: Slack
+    swaps: bool
+    always_swaps: bool
+    rescue_s: float
+    aging_s: float
+    progress: int
+    # requests whose memory is being copied to the host
+    _swapped: set[Request] = field(default_factory=set)
+
+    def victims_for(
+        self,
+        request: Request,
+        due_s: float,
+        running: RunningView,
+        admitted: Container[Request],
+        now_s: float,
+    ) -> list[Running]:
+        """Return the requests to preempt for this request, in order, or [] if all are not enough.
+
+        The list is also empty unless the request would be late within ``rescue_s`` seconds.
+        Requests ``admitted`` in this pass keep their memory.
+        """
+        if due_s - now_s - self.slack.states[request].prefill_s > self.rescue_s:
+            return []
+        needs_s = self.slack.service_s(request)
+        chosen = [
+            one
+            for one in running
+            if one.request not in admitted
+            and self._may_go(one.request, now_s)
+            and (
+                self._spare_s(one, now_s) == inf
+                or (self.slack.due_s(one.request) > due_s and self._spare_s(one, now_s) >= needs_s)
+            )
+        ]
+        chosen.sort(key=lambda one: (-self._spare_s(one, now_s), self._return_s(one.held_tokens)))
+        gone = {one.request for one in chosen}
+        return chosen if gone and running.would_fit(request, gone) else []
+
+    def by_spare_time(self, running: RunningView, now_s: float) -> list[Request]:
+        """Return the running requests, most spare time first; spared requests come last."""
+
+        def last(one: Running) -> tuple[bool, float]:
+            return self._may_go(one.request, now_s), self._spare_s(one, now_s)
+
+        return [one.request for one in sorted(running, key=last, reverse=True)]
+
+    def free_memory(self, one: Running) -> Generator[Preempt, bool, bool]:
+        """Take a request's memory in the cheaper way; return whether the host took the memory."""
+        tokens = one.held_tokens
+        swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
+        if swap:
+            self._swapped.add(
+                one.request
+            )  # set before the yield, during which the host calls ``note_retraction``
+            if (yield Preempt(one.request, swap=True)):
+                return True
+            self._swapped.discard(one.request)
+        return (yield Preempt(one.request))
+
+    def note_retraction(self, request: Request) -> None:
+        """Record that a request has lost its memory, and the cost of its next admission."""
+        state = self.slack.states[request]
+        state.spared = state.produced + self.progress
+        if not state.produced:
+            state.first_s = None
+        tokens = request.input_tokens + state.produced
+        swapped = request in self._swapped
+        self._swapped.discard(request)
+        state.prefill_s = self._back_s(tokens) if swapped else self.slack.prefill_s(tokens)
+
+    def forget_victim(self, request: Request) -> None:
+        self._swapped.discard(request)
+
+    def _may_go(self, request: Request, now_s: float) -> bool:
+        state = self.slack.states[request]
+        return state.produced >= state.spared and now_s - request.arrival_s < self.aging_s
+
+    def _spare_s(self, one: Running, now_s: float) -> float:
+        """Return for how many seconds a request can pause and still be in time; inf if late."""
+        left_s = self.slack.due_s(one.request) - now_s
+        return inf if left_s < self.slack.step_s else left_s - self._return_s(one.held_tokens)
+
+    def _return_s(self, tokens: int) -> float:
+        """Return the seconds to restore a request's tokens, including copies in both directions."""
+        copied_s = self._copied_s(tokens)
+        if self.always_swaps and copied_s < inf:
+            return copied_s
+        return min(self.slack.prefill_s(tokens), copied_s)
+
+    def _copied_s(self, tokens: int) -> float:
+        """Return the seconds to restore tokens by copying; inf if copying is impossible."""
+        return self.slack.swap_s(tokens) + self._back_s(tokens) if self.swaps else inf
+
+    def _back_s(self, tokens: int) -> float:
+        """Return the seconds from a request's admission with copied tokens to its next token."""
+        return self.slack.swap_s(tokens) + self.slack.prefill_s(1)

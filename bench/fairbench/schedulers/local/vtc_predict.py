@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.errors import UsageError
-from fairbench.schedulers.charging.gpu_time import GPU_TIME
-from fairbench.schedulers.charging.predicted import PredictedCharging
-from fairbench.schedulers.costs import LINEAR, CostName, own_cost
+from fairbench.schedulers.charging.engine import GPU_TIME
+from fairbench.schedulers.charging.predicted import LINEAR, CostName, PredictedCharging, own_cost
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.params import Fraction
 
-GOLDEN = 0.6180339887498949  # its multiples modulo 1 are spread evenly
+GOLDEN = 0.6180339887498949  # multiples of this number modulo 1 are spread evenly
 
 
 class PredictiveVTC(VTC):
     """VTC that charges predicted outputs at admission, and corrects the charge at the end.
 
-    ``oracle`` takes the allowed output as the true length, as runs with ``ignore_eos`` have it,
-    with an error of up to ``error`` times the length; ``average`` is a moving average of the
-    client's last outputs, 0 before the first; ``none`` predicts 0, which is VTC. ``cost`` replaces
-    weighted tokens as the charge ([VTC] §4.2): ``profiled`` is the time of a request on an A10G,
-    and a file such as ``mine.py`` has your own function ``cost(input_tokens, output_tokens)``. With
-    ``form=artifact``, each step that ends a request charges one further token for requests that
-    exceed their prediction ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).
+    ``oracle`` predicts the request's ``max_new_tokens``, the true length in runs with
+    ``ignore_eos``, with an error of up to ``error`` times the length. ``average`` predicts a moving
+    average of the client's last outputs, and 0 before the first output. ``none`` predicts 0, as VTC
+    does. ``cost`` replaces weighted tokens as the charge ([VTC] §4.2): ``profiled`` is the time of
+    a request on an A10G, and a file such as ``mine.py`` defines your own function
+    ``cost(input_tokens, output_tokens)``.
     """
 
     name = "vtc-predict"
-    per_request_tokens = True
+    charges_at_finish: ClassVar[bool] = False  # see ``PredictedCharging``
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC, plus predictor, error (0.5: up to 50% off) and charged cost."""
+        """The parameters of VTC, and the predictor, its error (0.5: up to 50%) and the cost."""
+
+        constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
 
         predictor: Literal["oracle", "average", "none"] = "oracle"
         cost: CostName = LINEAR
@@ -54,7 +54,7 @@ class PredictiveVTC(VTC):
             params.sharing,
             self._predict,
             own_cost(params.cost),
-            charges_at_finish=params.form == "artifact",
+            charges_at_finish=self.charges_at_finish,
         )
         self._compose(self.account, charging, params.weights)
 

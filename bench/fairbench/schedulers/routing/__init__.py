@@ -1,1 +1,1 @@
-"""Routers: the choice of a worker for each request, one policy in each file."""
+"""Routers, which choose a worker for each request."""

@@ -1,4 +1,4 @@
-"""The base classes of routers that keep the live workers, the prefixes there, or their loads."""
+"""The base classes of routers that track the live workers, their prefixes, or their loads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MASK = 2**64 - 1
 
 
 def draw(number: int, stream: int = 0) -> float:
-    """Return a uniform number in [0, 1): SplitMix64 of a request's id in one of many streams."""
+    """Return a pseudo-random number in [0, 1): SplitMix64 of a request id and a stream's number."""
     mixed = (number * _GOLDEN + stream * 0xD1B54A32D192ED03 + _GOLDEN) & _MASK
     mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _MASK
@@ -23,24 +23,24 @@ def draw(number: int, stream: int = 0) -> float:
 
 
 class FleetRouter(Router):
-    """A router that keeps the live workers. A worker that joins again starts empty."""
+    """A router that tracks the live workers. A worker that joins again starts empty."""
 
     def __init__(self, workers: int) -> None:
         self._fleet = Fleet(workers)
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
-        self._fleet.finish(request, worker)
+        self._fleet.end_request(request, worker)
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
         self.on_worker_leave(worker, now_s)
-        self._fleet.join(worker)
+        self._fleet.add_worker(worker)
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
-        self._fleet.leave(worker)
+        self._fleet.remove_worker(worker)
 
 
 class PrefixRouter(FleetRouter):
-    """A router that keeps the prefixes which each live worker holds, with their evictions."""
+    """A router that tracks the prefixes in each live worker's cache, including evictions."""
 
     wants_evictions = True
     _tree: LocationTree[Any]
@@ -50,45 +50,46 @@ class PrefixRouter(FleetRouter):
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         if worker in self._fleet:
-            self._fleet.leave(worker)
+            self._fleet.remove_worker(worker)
             self._tree.purge(worker)
-            self.left(worker)
+            self.on_worker_left(worker)
 
-    def left(self, worker: int) -> None:
-        """Forget the other facts about a worker that has left."""
+    def on_worker_left(self, worker: int) -> None:
+        """Forget further facts about a worker that has left."""
 
 
 class CountingRouter(FleetRouter):
-    """A router that counts requests in flight, and reads other loads from ``setup.fleet``.
+    """A router that counts requests in flight, and reads further loads from ``setup.fleet``.
 
-    A simulated fleet reports immediately what real routers poll every 50 ms to 5 s.
+    A simulated fleet reports loads without delay, whereas real routers poll workers every 50 ms to
+    5 s.
     """
 
-    def in_flight(self) -> dict[int, int]:
+    def in_flight_by_worker(self) -> dict[int, int]:
         """Return the number of unfinished requests sent to each live worker."""
-        return {worker: self._fleet.in_flight(worker) for worker in self._fleet.workers}
+        return {worker: self._fleet.unfinished_at(worker) for worker in self._fleet.workers}
 
-    def reported(self, worker: int) -> WorkerLoad:
-        """Return the load that the worker reports; without a fleet, the requests sent there."""
+    def reported_load(self, worker: int) -> WorkerLoad:
+        """Return the load that the worker reports; without a fleet, only the requests in flight."""
         if self.setup.fleet is None:
-            return WorkerLoad(self._fleet.in_flight(worker), 0)
+            return WorkerLoad(self._fleet.unfinished_at(worker), 0)
         return self.setup.fleet.load(worker)
 
-    def waiting(self, worker: int) -> int:
-        """Return the requests in the worker's queue; if unknown, all in flight there."""
-        load = self.reported(worker)
+    def queued_at(self, worker: int) -> int:
+        """Return the number of requests in the worker's queue; if unknown, of all in flight."""
+        load = self.reported_load(worker)
         return load.in_flight if load.queued is None else load.queued
 
     def usage(self, worker: int) -> float | None:
-        """Return the share of the worker's KV pool in use; None if unknown."""
-        load = self.reported(worker)
+        """Return the fraction of the worker's KV pool in use, or None if unknown."""
+        load = self.reported_load(worker)
         if load.running is None or not self.setup.pool_tokens:
             return None
         return load.tokens / self.setup.pool_tokens
 
 
 def any_of(workers: list[int], request: Request) -> int:
-    """Return a pseudo-random worker of ``workers`` for the request, equal in every run."""
+    """Return a pseudo-random worker for the request; the choice is the same in every run."""
     return workers[int(draw(request.request_id) * len(workers))]
 
 

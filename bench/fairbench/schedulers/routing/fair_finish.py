@@ -1,4 +1,4 @@
-"""Fair finish: locality, unless fair sharing would end the request much sooner elsewhere."""
+"""Fair finish: locality, unless the request would end much sooner at another worker."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.load_cap import OutputLengths
+from fairbench.schedulers.lengths import OutputLengths
 from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, Holders
-from fairbench.schedulers.request_work import RequestWork
-from fairbench.schedulers.routing.backlogs import Backlogs
 from fairbench.schedulers.routing.bases import PrefixRouter
-from fairbench.schedulers.routing.finishes import Costs, Finishes
+from fairbench.schedulers.routing.finishes import Backlogs, Costs, Finishes, RequestWork
 from fairbench.tenants import Tenants
 
 SLACK = 100.0
@@ -26,15 +24,16 @@ NOBODY = Holders(0, 0)
 class FairFinish(PrefixRouter):
     """A router that estimates when each worker would end the request if clients shared fairly.
 
-    The estimate adds its client's own backlog there, its own work, and the part of every other
-    client's backlog that fair sharing serves meanwhile (``Backlog.finish``): a flood of one client
-    counts for no more than the work of the request's own client. Among the workers with the longest
-    match, the one with the lowest estimate is chosen, unless another worker's estimate is lower by
-    more than the slack, a multiple of the match's prefill time. A document therefore attracts its
-    requests, and a short shared system prompt hardly does. Ties rotate. Work is the time that a
-    request adds at a worker (``RequestWork``), with the mean output of its client's finished
-    requests; when the request ends, the backlog falls by the same amount. The rule is a heuristic:
-    it claims no bound for the cluster, though each worker keeps its own. Few of many workers are
+    The estimate for a worker is the sum of the request's work, the backlog of the request's client
+    at the worker, and the part of other clients' backlogs that fair sharing serves until the end
+    (``WorkerBacklog.finish_of_more``): a flood by one client adds no more than the work of the
+    request's own client. Among the workers with the longest match, the router chooses the worker
+    with the lowest estimate, unless another worker's estimate is lower by more than the slack, a
+    multiple of the match's prefill time. A document therefore attracts requests, and a short shared
+    system prompt hardly does. Ties rotate. Work is the time that a request adds at a worker
+    (``RequestWork``), with the mean output of the client's finished requests; when the request
+    ends, the backlog falls by the same amount. The rule is a heuristic without a bound for the
+    cluster; the bound of each worker's scheduler still holds. Only a few of many workers are
     examined (``Finishes``).
     """
 
@@ -42,12 +41,15 @@ class FairFinish(PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``slack`` is the lead that another worker needs, in prefix prefill times.
+        """Parameters of the estimate and the tree.
+
+        ``slack`` is the lead that another worker needs, in prefill times of the match.
 
         With 0 the lowest estimate always wins, with inf the longest match. ``tenants``: with
-        ``tree`` fair sharing is between siblings at every level of ``org/team/user``.
-        ``length_factor`` multiplies the expected outputs, to measure the cost of wrong
-        expectations. ``max_tree_nodes`` and ``weights`` are as in D2LPM.
+        ``tree`` siblings share fairly at every level of ``org/team/user``. ``length_factor``
+        multiplies the expected outputs, in order to measure the effect of wrong expectations.
+        ``max_tree_nodes`` and ``weights`` are as in D2LPM.
+
         """
 
         slack: Annotated[float, Ge(0)] = SLACK
@@ -81,18 +83,18 @@ class FairFinish(PrefixRouter):
         costs = self._costs(request, levels)
         worker = self._choose(request.client, costs, levels[0] if levels else NOBODY)
         work = next(work for work, workers in costs if workers >> worker & 1)
-        self._backlogs.add(worker, request.request_id, request.client, work)
+        self._backlogs.add_work(worker, request.request_id, request.client, work)
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
         return worker
 
     def _costs(self, request: Request, levels: Sequence[Holders]) -> list[Costs]:
-        """Return the request's cost at each worker; at least one token is always computed."""
+        """Return the request's work at each worker, which computes at least one prompt token."""
         output = self._lengths.expected(request.client) * (self.params.length_factor or 1.0)
 
         def cost(held_tokens: int, workers: int) -> Costs:
             hit = min(held_tokens, request.input_tokens - 1)
-            return Costs(self._work.tokens(hit, request.input_tokens - hit, output), workers)
+            return Costs(self._work.work_tokens(hit, request.input_tokens - hit, output), workers)
 
         others = self._fleet.everyone
         for level in levels:
@@ -102,13 +104,13 @@ class FairFinish(PrefixRouter):
     def _slack(self, matched_tokens: int) -> float:
         """Return the lead that another worker needs, in tokens of prefill."""
         if not matched_tokens:
-            return 0.0  # even for an infinite slack
-        return self.params.slack * self._work.tokens(0, matched_tokens, 0)
+            return 0.0  # the product of 0 and an infinite slack would be NaN
+        return self.params.slack * self._work.work_tokens(0, matched_tokens, 0)
 
     def _choose(self, client: str, costs: list[Costs], holders: Holders) -> int:
-        """Return the chosen worker; examines others only if one may beat the best holder."""
+        """Return the chosen worker; examine other workers only if one may beat the best holder."""
         backlogs = self._backlogs
-        finishes = Finishes(client, costs, backlogs, self._fleet.idle, backlogs.bounds())
+        finishes = Finishes(client, costs, backlogs, self._fleet.idle_workers, backlogs.bounds())
         if not holders.workers:
             return self._fleet.in_turn(finishes.least(self._fleet.everyone).workers)
         near, slack = finishes.least(holders.workers), self._slack(holders.tokens)
@@ -118,23 +120,23 @@ class FairFinish(PrefixRouter):
         return self._fleet.in_turn((near if near.finish - best.finish <= slack else best).workers)
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
-        if not self._fleet.finish(request, worker):
+        if not self._fleet.end_request(request, worker):
             return
-        self._backlogs.remove(worker, request.request_id, request.client)
+        self._backlogs.remove_work(worker, request.request_id, request.client)
         if output.length:
             self._lengths.learn(request.client, output.length)
             self._tree.insert((*request.prompt, output), worker)
 
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
-        if self._fleet.finish(request, worker):
-            self._backlogs.remove(worker, request.request_id, request.client)
+        if self._fleet.end_request(request, worker):
+            self._backlogs.remove_work(worker, request.request_id, request.client)
 
     def on_weights(self) -> None:
         self._backlogs.reweigh()
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
         super().on_worker_join(worker, now_s)
-        self._backlogs.join(worker)
+        self._backlogs.add_empty(worker)
 
-    def left(self, worker: int) -> None:
-        self._backlogs.leave(worker)
+    def on_worker_left(self, worker: int) -> None:
+        self._backlogs.drop_worker(worker)

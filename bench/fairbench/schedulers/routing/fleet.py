@@ -1,43 +1,67 @@
-"""The workers of a router, their requests in flight, and a fair choice among equal workers."""
+"""The workers of a router, their requests in flight, and a fair choice among equal workers.
+
+Sets of workers are the bits of an integer, so that a thousand workers are compared at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fairbench.core import Request
 from fairbench.errors import RunFailed
-from fairbench.schedulers.worker_sets import as_bits, lowest
+
+
+def as_bits(workers: Iterable[int]) -> int:
+    """Return the set of workers as the bits of an integer."""
+    bits = 0
+    for worker in workers:
+        bits |= 1 << worker
+    return bits
+
+
+def lowest(bits: int) -> int:
+    """Return the lowest worker of a set. Precondition: the set is not empty."""
+    return (bits & -bits).bit_length() - 1
+
+
+def members(bits: int) -> Iterator[int]:
+    """Yield the workers of a set, in ascending order."""
+    while bits:
+        worker = lowest(bits)
+        yield worker
+        bits ^= 1 << worker
 
 
 class Fleet:
     """The live workers in ascending order, and the number of requests in flight at each.
 
-    A worker that leaves takes its requests out of the count: if one of them finishes later, it is
-    recognised as stale, even if the worker has returned meanwhile. Routing needs at least one live
-    worker. ``everyone`` is the set of live workers, as bits.
+    The requests of a worker that leaves no longer count. If such a request finishes later,
+    ``end_request`` returns False, even if the worker has joined again. Routing needs at least one
+    live worker. ``everyone`` is the set of live workers, as bits.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers = list(range(workers))
         self.everyone = as_bits(self.workers)
         self._in_flight: dict[int, int] = dict.fromkeys(self.workers, 0)
-        self._with: dict[int, int] = {0: self.everyone}  # number in flight -> workers
+        # number of requests in flight -> set of workers
+        self._with: dict[int, int] = {0: self.everyone}
         self._places: dict[int, int] = {}  # request id -> worker
         self._last_turn = -1
 
     def __contains__(self, worker: int) -> bool:
         return worker in self._in_flight
 
-    def in_flight(self, worker: int) -> int:
-        """Return the unfinished requests at a live worker (s_w of [DLPM] Alg. 2)."""
+    def unfinished_at(self, worker: int) -> int:
+        """Return the number of unfinished requests at a live worker (s_w of [DLPM] Alg. 2)."""
         return self._in_flight[worker]
 
     @property
-    def idle(self) -> int:
+    def idle_workers(self) -> int:
         """The workers without requests in flight, as bits."""
         return self._with.get(0, 0)
 
-    def below(self, requests: int) -> int:
+    def less_loaded_than(self, requests: int) -> int:
         """Return the workers with fewer requests in flight than ``requests``, as bits."""
         found = 0
         for number, workers in self._with.items():
@@ -45,16 +69,16 @@ class Fleet:
                 found |= workers
         return found
 
-    def join(self, worker: int) -> None:
-        """Add a worker without requests in flight. A worker that never left counts as restarted."""
-        self.leave(worker)
+    def add_worker(self, worker: int) -> None:
+        """Add a worker without requests in flight. A live worker counts as restarted."""
+        self.remove_worker(worker)
         self.workers = sorted([*self.workers, worker])
         self.everyone |= 1 << worker
         self._in_flight[worker] = 0
-        self._with[0] = self.idle | 1 << worker
+        self._with[0] = self.idle_workers | 1 << worker
 
-    def leave(self, worker: int) -> None:
-        """Remove a worker and forget its requests; harmless for an unknown worker."""
+    def remove_worker(self, worker: int) -> None:
+        """Remove a worker, if live, and forget the worker's requests."""
         if worker in self:
             in_flight = self._in_flight.pop(worker)
             self._with[in_flight] ^= 1 << worker
@@ -69,8 +93,8 @@ class Fleet:
         self._places[request.request_id] = worker
         self._recount(worker, 1)
 
-    def finish(self, request: Request, worker: int) -> bool:
-        """Count one request less in flight. Returns False for an unknown request."""
+    def end_request(self, request: Request, worker: int) -> bool:
+        """Count one request less in flight. Returns False if the request does not count."""
         if self._places.get(request.request_id) != worker:
             return False
         del self._places[request.request_id]
@@ -80,8 +104,8 @@ class Fleet:
     def least_loaded(self, candidates: int) -> int:
         """Return the candidate with the fewest requests in flight; ties rotate.
 
-        ``candidates`` are workers as bits. The time grows with the number of different counts in
-        flight, not with the number of workers. Precondition: some candidates are live.
+        ``candidates`` are workers, as bits. The running time grows with the number of different
+        numbers in flight, not with the number of workers. Precondition: some candidate is live.
         """
         for number in sorted(self._with):
             if tied := self._with[number] & candidates:
@@ -91,15 +115,16 @@ class Fleet:
     def cheapest(self, costs: Mapping[int, float]) -> int:
         """Return the worker with the lowest cost; ``costs`` lists workers in ascending order.
 
-        Ties rotate: the next tied worker after the winner of the last tie is returned. "Lowest
-        index" would load worker 0 whenever the cluster is idle. Choices without a tie do not count
-        as a turn, because otherwise the same worker could win every tie.
+        Ties rotate: the winner is the first tied worker after the winner of the last tie. If the
+        lowest number won every tie, worker 0 would get all requests of an idle cluster. A choice
+        without a tie does not count as a turn, because otherwise the same worker could win every
+        tie.
         """
         least = min(costs.values())
         return self.in_turn(as_bits(worker for worker, cost in costs.items() if cost == least))
 
     def in_turn(self, tied: int) -> int:
-        """Return one of several equally good workers (bits), in rotation; see ``cheapest``."""
+        """Return one of several tied workers (bits), in rotation; see ``cheapest``."""
         if not tied & (tied - 1):
             return lowest(tied)
         after = self._last_turn + 1
@@ -114,3 +139,35 @@ class Fleet:
             del those[before]
         self._in_flight[worker] = now = before + more
         those[now] = those[now] | bit if now in those else bit
+
+
+# a chosen worker with at least this multiple of ``below`` requests counts as queueing
+QUEUES_FROM = 4
+
+
+class Filling:
+    """A rule that gives a request to an idle worker if the chosen worker queues.
+
+    Algorithm 2 of [DLPM] follows a prefix for as long as the client is in credit at the prefix's
+    worker. A worker that joins holds no prefix, so it would idle until every client has used up its
+    credit at other workers: quantum x clients tokens. Under this rule a worker with fewer than
+    ``below`` requests in flight takes the request if the worker that Algorithm 2 chose has at least
+    ``QUEUES_FROM`` times ``below`` requests in flight. Only workers where the client is in credit
+    are filled, so every credit stays within the bounds of Algorithm 2.
+
+    Args:
+        fleet: The live workers and their requests in flight. below: Number of requests in flight
+        from which on a worker is not idle.
+
+    """
+
+    def __init__(self, fleet: Fleet, below: int) -> None:
+        self._fleet = fleet
+        self._below = below
+
+    def instead_of(self, worker: int, available: int) -> int:
+        """Return an idle worker of the ``available`` workers (bits), or the chosen worker."""
+        if self._fleet.unfinished_at(worker) < QUEUES_FROM * self._below:
+            return worker
+        idle = self._fleet.less_loaded_than(self._below) & available
+        return self._fleet.least_loaded(idle) if idle else worker

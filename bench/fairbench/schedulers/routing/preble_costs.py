@@ -1,4 +1,4 @@
-"""Preble's cost of a GPU for a request: its load, evictions and missed prefill."""
+"""Preble's cost of a GPU for a request ([Preble] Alg. 2), and its prefix autoscaling."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from itertools import islice
 from math import inf
 from typing import NamedTuple
 
-from fairbench.schedulers.routing.preble_load import TimeModel
-from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
-from fairbench.schedulers.routing.preble_windows import Windows
-from fairbench.schedulers.worker_sets import members
+from fairbench.core import Request
+from fairbench.schedulers.routing.fleet import members
+from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree, WaitWindow
+from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel, Windows
 
-# Nodes examined per GPU to price an eviction; further nodes get the same price.
+# largest number of nodes that are examined per GPU to price an eviction; further nodes get the same
+# price
 EVICTION_SCAN_NODES = 128
 
 
 class EvictionCost:
-    """The prefill time of each evicted node times its share of the GPU's requests ([gaps] D1).
+    """The cost of the evictions that a request would cause ([gaps] D1).
 
-    ``capacity_tokens`` is a worker's pool; 0 means that it is unknown, and evictions have no price.
+    Each evicted node costs its prefill time, times the fraction of the GPU's requests that use the
+    node.
+
+    ``capacity_tokens`` is the size of a worker's KV pool in tokens; with 0 (unknown), evictions
+    cost nothing.
+
     """
 
     def __init__(self, tree: PrebleTree, times: TimeModel, capacity_tokens: int) -> None:
@@ -34,7 +40,7 @@ class EvictionCost:
         """Return the cost of making room for ``missed`` tokens, in microseconds.
 
         ``requests`` is the number of requests in the worker's window. Nodes in ``keep``, the path
-        of the new request, are never evicted for the new request.
+        of the new request, are never evicted for this request.
         """
         needed = self._tree.held_tokens[worker] + missed - self.capacity_tokens
         if not self.capacity_tokens or needed <= 0 or not requests:
@@ -44,19 +50,19 @@ class EvictionCost:
         for node, tokens in islice(victims, EVICTION_SCAN_NODES):
             freed += tokens
             price_us += self._times.prefill_us(tokens) * node.hits.get(worker, 0)
-        # The price is scaled up to all the tokens needed.
+        # The price is scaled up to all tokens that are needed.
         return price_us * needed / freed / requests if freed else 0
 
 
 class Missed(NamedTuple):
-    """The ``tokens`` of a prompt that are not cached at these ``workers`` (bits)."""
+    """The number of ``tokens`` of a prompt that the ``workers`` (bits) have not cached."""
 
     tokens: int
     workers: int
 
 
 def missed_by(everyone: int, tokens: int, tree: PrebleTree, node: PrebleNode) -> list[Missed]:
-    """Return how many tokens each worker misses of a prompt cached up to ``node``, least first."""
+    """Return how many tokens of a prompt, cached up to ``node``, workers lack, least first."""
     rest, missed = everyone, []
     for depth, workers in tree.levels(node):
         missed.append(Missed(tokens - depth, workers))
@@ -65,7 +71,7 @@ def missed_by(everyone: int, tokens: int, tree: PrebleTree, node: PrebleNode) ->
 
 
 class LoadCost:
-    """L + M + P of [Preble] Alg. 2, in microseconds. Without ``evictions`` M is 0."""
+    """The cost L + M + P of [Preble] Alg. 2, in microseconds. Without ``evictions`` M is 0."""
 
     def __init__(
         self, windows: Windows, times: TimeModel, tree: PrebleTree, evictions: EvictionCost | None
@@ -78,7 +84,8 @@ class LoadCost:
     def cheapest(self, among: int, missed: Sequence[Missed], node: PrebleNode) -> int:
         """Return the workers (bits) of lowest cost; ``node`` ends the cached part of the prompt.
 
-        Workers of least L + P are examined first, so that M is computed only where it may decide.
+        Workers with the least L + P are examined first, so that M is computed only for workers that
+        may win.
         """
         if not among & (among - 1):
             return among
@@ -96,7 +103,7 @@ class LoadCost:
                 continue
             for worker in members(workers):
                 window, prefill_us = self._windows[worker], self._times.prefill_us(tokens)
-                eviction_us = evictions.price_us(worker, tokens, keep, window.requests)
+                eviction_us = evictions.price_us(worker, tokens, keep, window.assigned_requests)
                 cost_us = window.load_us + eviction_us + prefill_us
                 if cost_us < least:
                     least, tied = cost_us, 0
@@ -105,7 +112,88 @@ class LoadCost:
         return tied
 
     def _offers(self, among: int, missed: Missed) -> Iterator[tuple[int, int, int]]:
-        """Yield L + P of workers that miss equally many tokens, least first."""
+        """Yield L + P of workers that lack equally many tokens, least first."""
         prefill_us = self._times.prefill_us(missed.tokens)
         for load_us, workers in self._windows.loads.ascending(missed.workers & among):
             yield load_us + prefill_us, missed.tokens, workers
+
+
+class Sent(NamedTuple):
+    """A dispatched request: its last node, and the earliest time of its first token."""
+
+    end: PrebleNode
+    worker: int
+    soonest_s: float
+
+
+class Autoscaler:
+    """A monitor of the queueing time of each prefix at each of its GPUs ([Preble] §3.2).
+
+    A prefix is identified by its key portion: the deepest node of a path that is longer than all
+    nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if the mean queueing time
+    of the prefix's requests in the newer half of the window is at least ``factor`` times the mean
+    in the older half, as in Preble's code. The mean in the newer half must also exceed the time to
+    compute the prefix, because otherwise a copy would not pay. Queueing time is the time to the
+    first token, minus the prefill time that was estimated at dispatch.
+    """
+
+    def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:
+        self._factor = factor
+        self._window_s = window_s
+        self._times = times
+        self._sent: dict[int, Sent] = {}
+
+    def note_dispatch(
+        self, request: Request, worker: int, end: PrebleNode, prefill_us: int, now_s: float
+    ) -> None:
+        """Record the dispatch of a request whose prompt ends at ``end``."""
+        self._sent[request.request_id] = Sent(end, worker, now_s + prefill_us / 10**6)
+
+    def note_first_token(self, request: Request, worker: int, at_s: float) -> None:
+        sent = self._sent.get(request.request_id)
+        if sent is not None and sent.worker == worker:
+            key = key_portion(sent.end)
+            waits = key.waits.setdefault(worker, WaitWindow(self._window_s))
+            waits.add(at_s, max(0.0, at_s - sent.soonest_s))
+
+    def note_end(self, request: Request) -> None:
+        self._sent.pop(request.request_id, None)
+
+    def overloaded(self, key: PrebleNode, worker: int, now_s: float) -> bool:
+        """Return whether queueing for the prefix on this GPU has grown too long."""
+        halves = key.waits[worker].halves(now_s) if worker in key.waits else None
+        if halves is None:
+            return False
+        older_s, newer_s = halves
+        copy_s = self._times.prefill_us(key.depth) / 10**6
+        return newer_s >= self._factor * older_s and newer_s > copy_s
+
+
+def key_portion(end: PrebleNode) -> PrebleNode:
+    """Return the key portion of the path to ``end`` ([Preble] §A).
+
+    The key portion is the deepest node at or above ``end`` that is longer than all nodes above it
+    together. The uppermost node of a path always qualifies; the key portion of the root is the
+    root.
+    """
+    node = end
+    while node.parent is not None and 2 * node.length <= node.depth:
+        node = node.parent
+    return node
+
+
+def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree) -> None:
+    """Send half of the load below ``key`` to the GPU ``to`` from now on.
+
+    The load of a child is the load of the window's requests through the child ([Preble] Alg. 2). A
+    child with a single request is not moved, because no further request may come. Requests that end
+    at the prefix itself find both GPUs, and choose the GPU with less load.
+    """
+    shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
+    stays = goes = 0
+    for child in sorted(shared, key=lambda one: -shared[one]):
+        if goes < stays:
+            goes += shared[child]
+            tree.pin(child, to)
+        else:
+            stays += shared[child]

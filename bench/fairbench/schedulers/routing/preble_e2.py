@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt
 
@@ -11,24 +11,30 @@ from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.params import NotNegative, NotNegativeInt, Positive
 from fairbench.schedulers.routing.bases import PrefixRouter
-from fairbench.schedulers.routing.preble_costs import EvictionCost, LoadCost, Missed, missed_by
-from fairbench.schedulers.routing.preble_load import TimeModel
-from fairbench.schedulers.routing.preble_scaling import Autoscaler, key_portion, split_subtree
+from fairbench.schedulers.routing.preble_costs import (
+    Autoscaler,
+    EvictionCost,
+    LoadCost,
+    Missed,
+    key_portion,
+    missed_by,
+    split_subtree,
+)
 from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleNode, PrebleTree
-from fairbench.schedulers.routing.preble_windows import Windows
+from fairbench.schedulers.routing.preble_windows import TimeModel, Windows
 
 
 class PrebleE2(PrefixRouter):
     """The router E2 as the Preble paper describes it ([Preble] Alg. 1 and 2, §3.2).
 
-    With more tokens cached than missed, the request exploits: it goes to the GPU of lowest cost
-    among those that hold its longest match. Otherwise the request explores: it goes to the GPU that
-    mostly decodes, if one decodes far more than the others, or else to the GPU of lowest cost. Cost
-    is L + M + P: load of the window, recomputation of tokens that would be evicted, and prefill of
-    tokens missed there. Requests that would exploit the most loaded GPU go to the least loaded GPU
-    while the loads (L) differ by more than the threshold. If the loads do not, and the waiting time
-    of a prefix on its GPU keeps growing, the request moves the prefix to the lightest GPU that does
-    not have it, with half of the load below. Ties rotate.
+    A request with more cached than uncached tokens exploits: the request goes to the GPU of lowest
+    cost among the GPUs that hold its longest match. Other requests explore: they go to the GPU with
+    unusually much decoding, if any, and otherwise to the GPU of lowest cost. Cost is L + M + P:
+    load in the window, recomputation of tokens that would be evicted, and prefill of uncached
+    tokens. A request that would exploit the most loaded GPU goes to the least loaded GPU if the
+    loads (L) differ by more than the threshold. Otherwise, if the queueing time of the prefix on
+    its GPU keeps growing, the request copies the prefix to the lightest GPU without the prefix, and
+    half of the load below the prefix follows. Ties rotate.
     """
 
     name = "preble-e2"
@@ -38,23 +44,24 @@ class PrebleE2(PrefixRouter):
     class Params:
         """Parameters of E2.
 
-        ``window_s`` is H. Each mechanism can be turned off separately: ``exploit`` and
-        ``eviction_cost`` with false, the others with inf, because each has a threshold.
+        ``window_s`` is H. Each mechanism can be turned off: ``exploit`` and ``eviction_cost`` with
+        false, the mechanisms with thresholds with inf.
 
         ``rebalance_threshold`` is Th_bal (1.5 in Preble's code). ``autoscale_factor`` is the growth
-        of queueing within H from which on a prefix is replicated ("doubles": 2).
-        ``imbalance_ratio`` is IMBALR, the threshold for a GPU's ratio of decoding to prefill time,
-        relative to that of all GPUs ([gaps] D2).
+        of queueing time within H at which a prefix is copied ("doubles": 2). ``imbalance_ratio`` is
+        IMBALR, the threshold for a GPU's ratio of decoding to prefill time, relative to the ratio
+        of all GPUs ([gaps] D2).
 
-        ``capacity_tokens`` is a worker's KV pool, with which M is computed; 0 means the host's
-        value (``Setup.pool_tokens``), and M is 0 without one. The router knows which prompts a
-        worker holds, not which outputs, so it sees a pool as full somewhat late.
-        ``default_output_tokens`` replaces the mean output until a request has finished on the GPU.
-        The prefill times are Preble's for Mistral 7B on an A100: linear from
-        ``prefill_linear_from_tokens`` on, below that ``prefill_short_ms``, and ``prefill_tiny_ms``
-        under 64 tokens. ``decode_ms_per_token`` is the time of an 8B model on an A100, with one
-        request at a time.
+        ``capacity_tokens`` is the KV pool of a worker, for M; 0 means ``Setup.pool_tokens``, and M
+        is 0 if the pool is unknown. The router knows only prompts, not outputs, so a pool fills up
+        earlier than the router assumes. ``default_output_tokens`` replaces the mean output until a
+        request has finished on the GPU. The prefill times are Preble's for Mistral 7B on an A100:
+        linear from ``prefill_linear_from_tokens`` tokens on, ``prefill_short_ms`` below, and
+        ``prefill_tiny_ms`` under 64 tokens. ``decode_ms_per_token`` is the time of an 8B model on
+        an A100, with one request at a time.
         """
+
+        constants: ClassVar[tuple[str, ...]] = ("default_output_tokens",)
 
         window_s: Positive = 180.0
         exploit: bool = True
@@ -73,16 +80,15 @@ class PrebleE2(PrefixRouter):
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
-        self._times = TimeModel.of(params, params.decode_ms_per_token)
+        self._times = TimeModel.of_params(params, params.decode_ms_per_token)
         super().__init__(workers)
         self._tree = PrebleTree()
         self._evictions = EvictionCost(self._tree, self._times, params.capacity_tokens)
         self._scaler = Autoscaler(params.autoscale_factor, params.window_s, self._times)
-        self._windows = Windows(params.window_s, self._times, params.default_output_tokens)
-        for worker in self._fleet.workers:
-            self._windows.join(worker)
-        evictions = self._evictions if params.eviction_cost else None
-        self._cost = LoadCost(self._windows, self._times, self._tree, evictions)
+        outputs, evictions = params.default_output_tokens, self._evictions
+        self._windows = Windows(params.window_s, self._times, outputs, self._fleet.workers)
+        priced = evictions if params.eviction_cost else None
+        self._cost = LoadCost(self._windows, self._times, self._tree, priced)
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -98,7 +104,7 @@ class PrebleE2(PrefixRouter):
         tokens = next(tokens for tokens, workers in missed if workers >> worker & 1)
         prefill_us = self._times.prefill_us(tokens)
         self._windows.assign(worker, now_s, prefill_us, end)
-        self._scaler.sent(request, worker, end, prefill_us, now_s)
+        self._scaler.note_dispatch(request, worker, end, prefill_us, now_s)
         self._fleet.dispatch(request, worker)
         return worker
 
@@ -121,30 +127,31 @@ class PrebleE2(PrefixRouter):
         return chosen
 
     def _replicate(self, key: PrebleNode, worker: int) -> int:
-        """Return the lightest GPU without the prefix as its second GPU, else ``worker``."""
+        """Return the lightest GPU without the prefix, which also gets the prefix, or ``worker``."""
         without = self._fleet.everyone & ~key.workers
         if not without:
             return worker
         to = self._fleet.in_turn(self._windows.loads.lightest(without))
         split_subtree(key, self._windows[worker], to, self._tree)
-        key.waits.pop(worker)  # the waiting time has to double again, now with less to serve
+        # the queueing time has to double again, with less load below the prefix
+        key.waits.pop(worker)
         return to
 
     def _cheapest(self, among: int, missed: list[Missed], node: PrebleNode) -> int:
         return self._fleet.in_turn(self._cost.cheapest(among, missed, node))
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
-        self._scaler.began(request, worker, at_s)
+        self._scaler.note_first_token(request, worker, at_s)
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
-        self._scaler.finished(request)
+        self._scaler.note_end(request)
         # A refused request (0 tokens) gives no information about output lengths.
-        if self._fleet.finish(request, worker) and output.length:
-            self._windows.finish(worker, now_s, output.length)
+        if self._fleet.end_request(request, worker) and output.length:
+            self._windows.add_finished(worker, now_s, output.length)
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
         super().on_worker_join(worker, now_s)
-        self._windows.join(worker)
+        self._windows.add_gpu(worker)
 
-    def left(self, worker: int) -> None:
-        self._windows.leave(worker)
+    def on_worker_left(self, worker: int) -> None:
+        self._windows.drop_gpu(worker)

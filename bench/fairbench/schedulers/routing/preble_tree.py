@@ -1,28 +1,57 @@
-"""Preble's global prefix tree: holders, hits in the window, LRU order of GPUs.
-
-See [Preble] §3.2.
-"""
+"""Preble's global prefix tree: holders, hits in the window, LRU order of GPUs ([Preble] §3.2)."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterator
 from typing import Self
 
 from fairbench.core import Prompt
-from fairbench.schedulers.location_tree import Found, LocationNode, LocationTree
+from fairbench.schedulers.location_tree import LocationNode, LocationTree, WalkEnd
 from fairbench.schedulers.prefix_tree import Edge
-from fairbench.schedulers.routing.preble_waits import Waits
+
+
+class WaitWindow:
+    """The queueing times of one prefix on one GPU, in the halves of a window."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._seen: deque[tuple[float, float]] = deque()
+
+    def add(self, now_s: float, wait_s: float) -> None:
+        self._seen.append((now_s, wait_s))
+        self._expire(now_s)
+
+    def halves(self, now_s: float) -> tuple[float, float] | None:
+        """Return the mean wait in the older and the newer half, or None if a half is empty."""
+        self._expire(now_s)
+        middle_s = now_s - self._window_s / 2
+        older = [wait_s for at_s, wait_s in self._seen if at_s < middle_s]
+        newer = [wait_s for at_s, wait_s in self._seen if at_s >= middle_s]
+        if not older or not newer:
+            return None
+        return sum(older) / len(older), sum(newer) / len(newer)
+
+    def copy(self) -> WaitWindow:
+        same = WaitWindow(self._window_s)
+        same._seen = deque(self._seen)
+        return same
+
+    def _expire(self, now_s: float) -> None:
+        while self._seen and self._seen[0][0] <= now_s - self._window_s:
+            self._seen.popleft()
+
 
 NOWHERE = -1
 
 
 class PrebleNode(LocationNode):
-    """A node with ``hits``: worker -> its requests of the window that share this node.
+    """A node of Preble's tree.
 
-    ``touched``: worker -> number of the last dispatch through here; its keys are the holders.
-    ``waits``: worker -> queueing times there, if this is a key portion. ``home``: the worker to
-    which its requests were moved, or ``NOWHERE``.
+    ``hits``: worker -> number of the window's requests whose prompts pass through the node.
+    ``touched``: worker that holds the node -> number of the last dispatch whose prompt passed
+    through the node. ``waits``: worker -> queueing times, if the node is a key portion. ``home``:
+    the worker to which requests through the node were moved, or ``NOWHERE``.
     """
 
     __slots__ = ("hits", "home", "touched", "waits")
@@ -31,28 +60,28 @@ class PrebleNode(LocationNode):
         super().__init__(parent, edge, length)
         self.hits: dict[int, int] = {}
         self.touched: dict[int, int] = {}
-        self.waits: dict[int, Waits] = {}
+        self.waits: dict[int, WaitWindow] = {}
         self.home = NOWHERE
 
 
 class PrebleTree(LocationTree[PrebleNode]):
     """A location tree that also knows the next eviction of each worker.
 
-    Dispatches are numbered, and a dispatch touches its whole path. The nodes last touched by
-    dispatch n form one path, found from its deepest node: ``_ends[worker]`` lists these nodes in
-    order of n. Following them upwards in turn gives the LRU order, leaves first, at no cost beyond
-    the walk of each dispatch.
+    Dispatches are numbered, and a dispatch touches all nodes of its prompt. The nodes whose last
+    dispatch is n form one path, and ``_ends[worker]`` lists the deepest node of each such path in
+    order of n. The paths from these nodes upwards, in turn, give the LRU order, leaves first.
+    Keeping the order costs nothing beyond the walk of each dispatch.
     """
 
     def __init__(self) -> None:
         super().__init__(PrebleNode)
-        # worker -> prompt tokens that it holds
+        # worker -> number of prompt tokens that the worker holds
         self.held_tokens: defaultdict[int, int] = defaultdict(int)
         self._ends: defaultdict[int, OrderedDict[int, PrebleNode]] = defaultdict(OrderedDict)
         self._dispatches = 0
 
-    def add(self, found: Found[PrebleNode], prompt: Prompt, worker: int) -> PrebleNode:
-        """Mark the prompt and count one hit along it; the caller must ``forget`` the hit later."""
+    def add(self, found: WalkEnd[PrebleNode], prompt: Prompt, worker: int) -> PrebleNode:
+        """Mark the prompt, and count a hit at each node, until the caller calls ``forget``."""
         self._dispatches += 1
         end = super().add(found, prompt, worker)
         if end is not self.root:
@@ -70,25 +99,27 @@ class PrebleTree(LocationTree[PrebleNode]):
         self.prune(end)
 
     def pin(self, node: PrebleNode, worker: int) -> None:
-        """Send requests through ``node`` to ``worker`` until it evicts the node or no more come."""
+        """Send requests through ``node`` to ``worker``, until its eviction or its last hit ends."""
         node.home = worker
 
     def home(self, node: PrebleNode) -> int:
-        """Return the worker of the deepest pin at or above ``node``, else ``NOWHERE``."""
+        """Return the worker of the deepest pinned node at or above ``node``, or ``NOWHERE``."""
         return next((n.home for n in self.upward(node) if n.home != NOWHERE), NOWHERE)
 
     def victims(
         self, worker: int, tokens: int, keep: Collection[PrebleNode]
     ) -> Iterator[tuple[PrebleNode, int]]:
-        """Yield the nodes that the worker would evict to free ``tokens``, each with its tokens.
+        """Yield the nodes that the worker would evict to free ``tokens``, and the tokens of each.
 
-        The order is least recently used first, leaves before their parents; the last node counts
+        The order is least recently used first, leaves before their parents; the last node may count
         only in part. Nodes in ``keep``, the path of the new request up to the root, are never
-        evicted. The iteration ends early if no node is left. The tree must not change meanwhile.
+        evicted. The iteration ends early if no further node can be evicted. The tree must not
+        change during the iteration.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
-                last = node.touched.get(worker, number)  # already evicted: look further up
+                # a node that is already evicted, whose ancestors may not be
+                last = node.touched.get(worker, number)
                 if last != number or node in keep:
                     break
                 if worker in node.touched:
@@ -99,7 +130,7 @@ class PrebleTree(LocationTree[PrebleNode]):
                     return
 
     def purge(self, worker: int) -> None:
-        """Forget the worker with its marks, its hits and its order."""
+        """Forget the worker with its marks, its hits and its eviction order."""
         for node in self.nodes():
             node.hits.pop(worker, None)
             node.waits.pop(worker, None)
@@ -108,7 +139,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         super().purge(worker)
 
     def vacant(self, node: PrebleNode) -> bool:
-        """Return whether the node can go; any request in the window keeps it ([Preble] §3.2)."""
+        """Return whether the node can be removed: no hit in the window is left ([Preble] §3.2)."""
         return not node.hits and super().vacant(node)
 
     def mark(self, node: PrebleNode, worker: int) -> None:
@@ -116,7 +147,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # The earlier dispatch ended here: its whole path is touched again.
+            # The earlier dispatch ended at this node, so its whole path is touched again.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1

@@ -1,6 +1,6 @@
 """The program kinds by name, bundled or a user's.
 
-To add a kind, write its file and add a line here.
+To add a bundled kind, write a file with its class and add a line to ``_HOMES``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fairbench.errors import UsageError, explain, unknown_name, validated
-from fairbench.files.python_file import classes_in
-from fairbench.files.reader import files_named
+from fairbench.files.reader import classes_in, files_named
 from fairbench.named import Named, imported, named
 from fairbench.workloads.programs.base import Program
 
@@ -27,7 +26,7 @@ def program_files() -> list[Path]:
 
 
 def user_kinds(bundled: Mapping[str, type[Program]]) -> dict[str, type[Program]]:
-    """Return the program kinds that those files define, by name.
+    """Return the program kinds in the files of ``FAIRBENCH_PROGRAMS``, by name.
 
     Raises UsageError if a file cannot be run, a kind is incomplete, or two kinds have one name.
     """
@@ -52,8 +51,8 @@ _HOMES = {
     "tool-use": f"{_HERE}.tool_use:ToolUse",
     "agent": f"{_HERE}.agent:Agent",
     "samples": f"{_HERE}.samples:Samples",
-    "replay": f"{_HERE}.replay:Replay",
-    "session": f"{_HERE}.session:Session",
+    "replay": f"{_HERE}.replay:ReplayProgram",
+    "session": f"{_HERE}.replay:Session",
 }
 
 
@@ -61,7 +60,7 @@ KINDS: Named[type[Program]] = named(_HOMES, lambda kind: imported(_HOMES[kind]))
 
 
 def program_class(kind: str) -> type[Program]:
-    """Return the class of a program kind, also a user's. Raises UsageError for an unknown kind."""
+    """Return the class of a program kind. Raises UsageError for an unknown kind."""
     if kind in KINDS:
         return KINDS[kind]
     own = user_kinds(KINDS)
@@ -74,7 +73,7 @@ Value = bool | int | float | str
 
 
 def make_params(kind: str, values: Mapping[str, Value], where: str) -> Any:
-    """Build the ``Params`` of a kind. Raises ValueError: one line naming ``where`` and the key."""
+    """Return the ``Params`` of a kind. Raises ValueError, one line naming ``where`` and the key."""
     params_class = program_class(kind).Params
     names = [field.name for field in fields(params_class)]
     for name in values:

@@ -1,4 +1,4 @@
-"""An agent in an environment, which acts and observes repeatedly ([Preble] §A.2)."""
+"""An agent that acts in an environment and observes it, repeatedly ([Preble] §A.2)."""
 
 from __future__ import annotations
 
@@ -10,34 +10,19 @@ from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Prompt, Segment, prompt_tokens
 from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import (
-    MeanGap,
-    MeanTokens,
-    OutputTokens,
-    PartTokens,
-    Program,
-    Sigma,
-    check_range,
-    content_key,
-    growing_demand,
-    prompt_of,
-)
-from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
+from fairbench.workloads.programs import base
 
 
-class Step(NamedTuple):
-    """The observation before a call, its duration (s), and the call's output."""
+class AgentStep(NamedTuple):
+    """A step: seconds of waiting, tokens of the observation before the call, output tokens."""
 
     wait_s: float
     observation_tokens: int
     output_tokens: int
 
 
-class Agent(Program):
-    """A loop of calls of unknown length; each prompt extends the previous one.
-
-    Before the first call there is no observation.
-    """
+class Agent(base.Program):
+    """A loop of calls; each prompt extends the previous one by an output and an observation."""
 
     kind = "agent"
 
@@ -50,19 +35,21 @@ class Agent(Program):
 
         steps_min: Annotated[int, Ge(1), Le(1000)]
         steps_max: Annotated[int, Ge(1), Le(1000)]
-        step_gap_s: MeanGap
-        system_tokens: PartTokens
-        instruction_tokens: MeanTokens
-        instruction_sigma: Sigma
-        observation_tokens: MeanTokens
-        observation_sigma: Sigma
-        output_tokens: MeanTokens
-        output_sigma: Sigma
-        max_new_tokens: OutputTokens
+        step_gap_s: base.MeanGap
+        system_tokens: base.PartTokens
+        instruction_tokens: base.MeanTokens
+        instruction_sigma: base.Sigma
+        observation_tokens: base.MeanTokens
+        observation_sigma: base.Sigma
+        output_tokens: base.MeanTokens
+        output_sigma: base.Sigma
+        max_new_tokens: base.OutputTokens
 
         def __post_init__(self) -> None:
-            check_range(self, "steps")
-            check_mean("output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens)
+            base.check_range(self, "steps")
+            base.check_mean(
+                "output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens
+            )
 
     def __init__(
         self,
@@ -70,43 +57,35 @@ class Agent(Program):
         client: str,
         content: str,
         root: Prompt,
-        steps: tuple[Step, ...],
+        steps: tuple[AgentStep, ...],
         max_new_tokens: int,
     ) -> None:
         self._content, self._root, self._steps = content, root, steps
         self._max_new_tokens = max_new_tokens
         exchanges = ((step.observation_tokens, step.output_tokens) for step in steps)
-        super().__init__(program_id, client, growing_demand(prompt_tokens(root), exchanges))
+        super().__init__(program_id, client, base.growing_demand(prompt_tokens(root), exchanges))
 
     @classmethod
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program.
-
-        An item of a real dataset provides instruction, observations and outputs.
-        """
+        """Build a program; a real item provides the instruction, observations and outputs."""
         if item is None:
-            instruction = sample_input(rng, params.instruction_tokens, params.instruction_sigma)
+            instruction = base.sample_input(
+                rng, params.instruction_tokens, params.instruction_sigma
+            )
             count = rng.randint(params.steps_min, params.steps_max)
-            p = params
-            lengths = [
-                (
-                    sample_input(rng, p.observation_tokens, p.observation_sigma),
-                    sample_length(rng, p.output_tokens, p.output_sigma, p.max_new_tokens),
-                )
-                for _ in range(count)
-            ]
+            lengths = base.sample_exchanges(rng, params, "observation", "output", count)
             lengths[0] = (0, lengths[0][1])
         else:
             instruction = max(1, item.text_tokens)
             lengths = [
                 (seen, min(max(1, out), params.max_new_tokens)) for seen, out in item.exchanges
             ]
-        waits = [0.0] + [sample_gap(rng, params.step_gap_s) for _ in lengths[1:]]
-        steps = tuple(Step(wait, *pair) for wait, pair in zip(waits, lengths, strict=True))
-        content = content_key(program_id, item)
-        root = prompt_of(
+        waits = [0.0] + [base.sample_gap(rng, params.step_gap_s) for _ in lengths[1:]]
+        steps = tuple(AgentStep(wait, *pair) for wait, pair in zip(waits, lengths, strict=True))
+        content = base.content_key(program_id, item)
+        root = base.prompt_of(
             Segment("agent/system", params.system_tokens),
             Segment((item and item.text_key) or f"{content}/instruction", instruction),
         )
@@ -122,7 +101,7 @@ class Agent(Program):
             if step.wait_s > 0:
                 await llm.sleep(step.wait_s)
             seen = Segment(f"{self._content}/observation-{number}", step.observation_tokens)
-            prompt += prompt_of(seen)
+            prompt += base.prompt_of(seen)
             acted = await llm.generate(
                 prompt,
                 name=f"step-{number}",
@@ -130,4 +109,4 @@ class Agent(Program):
                 max_new_tokens=self._max_new_tokens,
                 depth=number,
             )
-            prompt += prompt_of(acted)
+            prompt += base.prompt_of(acted)

@@ -1,10 +1,17 @@
-"""The interface of program kinds, and the types of their parameters."""
+"""The interface of program kinds, the types of their parameters, and random lengths and gaps.
+
+A random length has a clipped lognormal distribution, whose mean after clipping is the requested
+mean.
+"""
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from functools import lru_cache
+from math import exp, log
+from statistics import NormalDist
 from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Ge, Gt, Le
@@ -12,30 +19,19 @@ from annotated_types import Ge, Gt, Le
 from fairbench.core import LENGTH, LLM, Demand, Prompt, Segment
 from fairbench.workloads.items import Item
 
-PartTokens = Annotated[int, Ge(0), Le(10**7)]
-"""Length of a fixed prompt part; 0 leaves it out."""
-
-OutputTokens = Annotated[int, Ge(1), Le(10**6)]
-"""Length of an output, or the limit on it."""
-
-MeanTokens = Annotated[float, Ge(1), Le(1e7)]
-"""Mean of a sampled length."""
-
-Sigma = Annotated[float, Ge(0), Le(3)]
-"""Standard deviation of the logarithm of a sampled length; 0 makes it constant."""
-
-Scale = Annotated[float, Gt(0), Le(1000)]
-"""A factor by which lengths are multiplied."""
-
-MeanGap = Annotated[float, Ge(0), Le(1e6)]
-"""Mean of an exponential gap in seconds; 0 leaves it out."""
+PartTokens = Annotated[int, Ge(0), Le(10**7)]  # length of a constant prompt part; 0 means no part
+OutputTokens = Annotated[int, Ge(1), Le(10**6)]  # length of an output, or a limit on outputs
+MeanTokens = Annotated[float, Ge(1), Le(1e7)]  # mean of a random length
+Sigma = Annotated[float, Ge(0), Le(3)]  # standard deviation of the logarithm of a random length
+Scale = Annotated[float, Gt(0), Le(1000)]  # factor by which lengths are multiplied
+MeanGap = Annotated[float, Ge(0), Le(1e6)]  # mean of an exponential gap in seconds; 0 means no gap
 
 
 class Job(ABC):
-    """A client's unit of work: LLM calls with dependencies between them, and their demand.
+    """A client's unit of work: LLM calls with dependencies between them, and their total demand.
 
-    ``turn`` is its position among the jobs that arrive at the same instant, in the order of a trace
-    file; None means the position of its client.
+    Jobs that arrive at one instant start in the order of ``turn``, their position in the trace
+    file. A ``turn`` of None stands for the position of the job's client.
     """
 
     turn: int | None = None
@@ -47,16 +43,16 @@ class Job(ABC):
 
     @abstractmethod
     async def run(self, llm: LLM) -> None:
-        """Make all the calls. Raises ProgramFailed if a call is refused."""
+        """Make all calls of the job. Raises ProgramFailed if a call is refused."""
 
 
 class Program(Job):
     """A job of a kind that workload files can name.
 
-    Subclass this, one kind per file: define ``kind``, a frozen dataclass ``Params`` without
-    defaults (the keys of ``[params]`` in a workload file), ``build`` and ``run``, and add the class
-    to ``KINDS``. All random values are drawn in ``build``, so ``run`` makes no choice and
-    ``demand`` is exact.
+    To define a kind, write a subclass with ``kind``, a frozen dataclass ``Params`` without defaults
+    (the keys of ``[params]`` in a workload file), ``build`` and ``run``, and add the class to
+    ``KINDS``. ``build`` draws all random values, so ``run`` makes no choice and ``demand`` is
+    exact.
     """
 
     kind: ClassVar[str]
@@ -74,14 +70,14 @@ class Program(Job):
             rng: Random stream of the program.
             program_id: Number of the program in the run.
             client: Name of the program's client.
-            item: Item of a real dataset, or None for sampled lengths.
+            item: Item of a real data set, or None for sampled lengths.
         """
 
     @classmethod
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
-        """Return the index of the data item for a client's program, by default ``number``.
+        """Return the index of the real item for a program, by default ``number``.
 
-        A kind that uses the same content repeatedly overrides this method.
+        Kinds of programs that use the same data set item in several programs override this method.
 
         Args:
             params: Parameters of the program kind.
@@ -91,32 +87,39 @@ class Program(Job):
         return number
 
     @classmethod
+    def has_turns(cls, params: Any) -> bool:
+        """Return whether programs may have several calls, as sessions have."""
+        return True
+
+    @classmethod
     def pauses(cls, params: Any) -> bool:
-        """Return whether time passes between the program's calls, as for a thinking user."""
+        """Return whether time passes between the program's calls, such as a user's think time."""
         return False
 
 
 def content_key(program_id: int, item: Item | None) -> str:
-    """Return the key of a program's own input: a fresh key, or the key of the real item."""
+    """Return the key of a program's own input: the key of the real item, or a fresh key."""
     return str(program_id) if item is None else item.key
 
 
 def check_range(params: Any, name: str) -> None:
-    """Raise ValueError unless the parameter ``name``_min is at most ``name``_max."""
+    """Raise ValueError if the parameter ``name``_min is greater than ``name``_max."""
     least, most = getattr(params, f"{name}_min"), getattr(params, f"{name}_max")
     if least > most:
         raise ValueError(f"{name}_min = {least}: must be at most {name}_max = {most}")
 
 
 def prompt_of(*segments: Segment) -> Prompt:
-    """Return a prompt of these segments, without empty ones."""
+    """Return a prompt of the non-empty segments."""
     return tuple(filter(LENGTH, segments))
 
 
 def growing_demand(prompt_tokens: int, exchanges: Iterable[tuple[int, int]]) -> Demand:
-    """Return the demand of calls in which each prompt extends the previous prompt.
+    """Return the demand of calls in which each prompt extends the previous prompt and its output.
 
-    Each exchange is (tokens, output tokens): the prompt grows by the tokens and then by the output.
+    Args:
+        prompt_tokens: Tokens of the prompt before the first exchange.
+        exchanges: For each call, the tokens added to the prompt, and the output tokens.
     """
     requests = inputs = outputs = 0
     for added, said in exchanges:
@@ -124,3 +127,85 @@ def growing_demand(prompt_tokens: int, exchanges: Iterable[tuple[int, int]]) -> 
         requests, inputs, outputs = requests + 1, inputs + prompt_tokens, outputs + said
         prompt_tokens += said
     return Demand(requests=requests, input_tokens=inputs, output_tokens=outputs)
+
+
+LONGEST_INPUT = 8  # sampled inputs are clipped at this multiple of their mean
+
+_PHI = NormalDist().cdf
+
+
+def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
+    """Draw the length of a prompt part: lognormal, from 1 to ``LONGEST_INPUT`` means, in tokens."""
+    return sample_length(rng, mean_tokens, sigma, LONGEST_INPUT * mean_tokens)
+
+
+def sample_length(rng: random.Random, mean_tokens: float, sigma: float, high: float) -> int:
+    """Draw a length in [1, high] tokens with this mean; ``sigma`` is the spread of its logarithm.
+
+    The location of the lognormal distribution is computed so that clipping does not change the
+    mean. With ``sigma`` 0 (or a mean of at most 1) the length is constant; otherwise
+    ``mean_tokens`` must be below ``high``.
+    """
+    if sigma == 0 or mean_tokens <= 1:
+        return max(1, round(mean_tokens))
+    drawn = exp(rng.normalvariate(_location(mean_tokens, sigma, high), sigma))
+    if drawn <= 1:
+        return 1
+    return round(drawn if drawn < high else high)
+
+
+def sample_exchanges(
+    rng: random.Random, params: Any, asked: str, answered: str, count: int
+) -> list[tuple[int, int]]:
+    """Draw (input, output) lengths of ``count`` exchanges, in tokens.
+
+    ``asked`` and ``answered`` are the beginnings of the names of parameters, such as ``user`` for
+    ``user_tokens`` and ``user_sigma``.
+    """
+    inputs = (getattr(params, f"{asked}_tokens"), getattr(params, f"{asked}_sigma"))
+    outputs = (getattr(params, f"{answered}_tokens"), getattr(params, f"{answered}_sigma"))
+    most = params.max_new_tokens
+    return [(sample_input(rng, *inputs), sample_length(rng, *outputs, most)) for _ in range(count)]
+
+
+def sample_gap(rng: random.Random, mean_s: float) -> float:
+    """Draw an exponential gap in seconds (0 if the mean is 0)."""
+    return rng.expovariate(1 / mean_s) if mean_s > 0 else 0.0
+
+
+def check_mean(field: str, mean_tokens: float, sigma: float, max_new_tokens: int) -> None:
+    """Raise ValueError unless lengths up to ``max_new_tokens`` can have this mean."""
+    if mean_tokens > max_new_tokens or (sigma and mean_tokens == max_new_tokens):
+        raise ValueError(
+            f"{field} = {mean_tokens}: must be below max_new_tokens = {max_new_tokens}"
+        )
+
+
+def check_allowed(max_new_tokens: int | None, **output_tokens: int) -> None:
+    """Raise ValueError if an output is longer than ``max_new_tokens``; None allows all lengths."""
+    for field, tokens in output_tokens.items():
+        if max_new_tokens is not None and tokens > max_new_tokens:
+            raise ValueError(
+                f"max_new_tokens = {max_new_tokens}: must be at least {field} = {tokens}"
+            )
+
+
+@lru_cache(maxsize=256)
+def _location(mean: float, sigma: float, high: float) -> float:
+    """Return the mu for which the lognormal distribution clipped to [1, high] has this mean."""
+    assert 1 < mean < high
+    below, above = -10 * sigma, log(high) + 10 * sigma
+    for _ in range(100):
+        middle = (below + above) / 2
+        if _clipped_mean(middle, sigma, high) < mean:
+            below = middle
+        else:
+            above = middle
+    return (below + above) / 2
+
+
+def _clipped_mean(mu: float, sigma: float, high: float) -> float:
+    """Return E[min(max(X, 1), high)] for a lognormal X."""
+    low_z, high_z = -mu / sigma, (log(high) - mu) / sigma
+    middle = exp(mu + sigma**2 / 2) * (_PHI(high_z - sigma) - _PHI(low_z - sigma))
+    return _PHI(low_z) + middle + high * _PHI(-high_z)

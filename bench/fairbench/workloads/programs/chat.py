@@ -1,4 +1,4 @@
-"""A conversation: each prompt is the history with a new user message ([DLPM] §6.1)."""
+"""A conversation: each prompt is the history and a new user message ([DLPM] §6.1)."""
 
 from __future__ import annotations
 
@@ -10,29 +10,19 @@ from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Prompt, Segment, new_tuple
 from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import (
-    MeanGap,
-    MeanTokens,
-    OutputTokens,
-    Program,
-    Sigma,
-    check_range,
-    content_key,
-    growing_demand,
-)
-from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
+from fairbench.workloads.programs import base
 
 
 class Turn(NamedTuple):
-    """A turn of a conversation: the think time before it (s) and its lengths in tokens."""
+    """A turn of a conversation: seconds of think time before the turn, and lengths in tokens."""
 
     think_s: float
     user_tokens: int
     output_tokens: int
 
 
-class Chat(Program):
-    """Several turns with the user's reading and thinking time between them."""
+class Chat(base.Program):
+    """A conversation of several turns, between which the user reads and thinks."""
 
     kind = "chat"
 
@@ -45,16 +35,18 @@ class Chat(Program):
 
         turns_min: Annotated[int, Ge(1), Le(1000)]
         turns_max: Annotated[int, Ge(1), Le(1000)]
-        think_mean_s: MeanGap
-        user_tokens: MeanTokens
-        user_sigma: Sigma
-        output_tokens: MeanTokens
-        output_sigma: Sigma
-        max_new_tokens: OutputTokens
+        think_mean_s: base.MeanGap
+        user_tokens: base.MeanTokens
+        user_sigma: base.Sigma
+        output_tokens: base.MeanTokens
+        output_sigma: base.Sigma
+        max_new_tokens: base.OutputTokens
 
         def __post_init__(self) -> None:
-            check_range(self, "turns")
-            check_mean("output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens)
+            base.check_range(self, "turns")
+            base.check_mean(
+                "output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens
+            )
 
     def __init__(
         self,
@@ -66,7 +58,7 @@ class Chat(Program):
     ) -> None:
         self._content, self._turns, self._max_new_tokens = content, turns, max_new_tokens
         exchanges = [(user, said) for _, user, said in turns]
-        super().__init__(program_id, client, growing_demand(0, exchanges))
+        super().__init__(program_id, client, base.growing_demand(0, exchanges))
 
     @classmethod
     def build(
@@ -75,20 +67,13 @@ class Chat(Program):
         """Build a program; a real item provides messages and replies, cut at ``max_new_tokens``."""
         if item is None:
             count = rng.randint(params.turns_min, params.turns_max)
-            p = params
-            lengths = [
-                (
-                    sample_input(rng, p.user_tokens, p.user_sigma),
-                    sample_length(rng, p.output_tokens, p.output_sigma, p.max_new_tokens),
-                )
-                for _ in range(count)
-            ]
+            lengths = base.sample_exchanges(rng, params, "user", "output", count)
         else:
             lengths = [(user, min(bot, params.max_new_tokens)) for user, bot in item.exchanges]
-        thinks = [0.0] + [sample_gap(rng, params.think_mean_s) for _ in lengths[1:]]
+        thinks = [0.0] + [base.sample_gap(rng, params.think_mean_s) for _ in lengths[1:]]
         pairs = zip(thinks, lengths, strict=True)
         turns = tuple([new_tuple(Turn, (think, *pair)) for think, pair in pairs])
-        content = content_key(program_id, item)
+        content = base.content_key(program_id, item)
         return cls(program_id, client, content, turns, params.max_new_tokens)
 
     @classmethod

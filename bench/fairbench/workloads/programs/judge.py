@@ -1,4 +1,4 @@
-"""LLM as a judge: branch, solve, merge ([SGLang bench], cited in [DLPM] §6.1)."""
+"""An LLM as a judge: branch, solve, merge ([SGLang bench], cited in [DLPM] §6.1)."""
 
 from __future__ import annotations
 
@@ -10,22 +10,13 @@ from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
 from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import (
-    MeanTokens,
-    OutputTokens,
-    PartTokens,
-    Program,
-    Sigma,
-    content_key,
-    prompt_of,
-)
-from fairbench.workloads.sampling import check_allowed, sample_input
+from fairbench.workloads.programs import base
 
 
-class Judge(Program):
-    """A judge: one article, parallel judgements of its dimensions, a merge and a score.
+class Judge(base.Program):
+    """A judgement of one article: parallel judgements by dimension, a merge, and a score.
 
-    A program makes ``dimensions`` + 2 requests, as in the authors' logs.
+    A program makes ``dimensions`` + 2 requests, as in the logs of the paper's authors.
     """
 
     kind = "judge"
@@ -34,26 +25,26 @@ class Judge(Program):
     class Params:
         """Lengths in tokens. ``extra_tokens`` of fresh text precede each article ([DLPM] Table 3).
 
-        ``dimension_tokens``, ``merge_tokens`` and ``score_tokens`` are the instructions of the
-        three steps. ``max_new_tokens`` is the output limit of each call, by default its true
-        length.
+        ``dimension_tokens``, ``merge_tokens`` and ``score_tokens`` are the lengths of the three
+        instructions. ``max_new_tokens`` is the output limit of each call, by default the true
+        output length of the call.
         """
 
         dimensions: Annotated[int, Ge(1), Le(256)]
-        system_tokens: PartTokens
-        extra_tokens: PartTokens
-        article_tokens: MeanTokens
-        article_sigma: Sigma
-        dimension_tokens: PartTokens
-        judgement_tokens: OutputTokens
-        merge_tokens: PartTokens
-        merge_output_tokens: OutputTokens
-        score_tokens: PartTokens
-        score_output_tokens: OutputTokens
-        max_new_tokens: OutputTokens | None = None
+        system_tokens: base.PartTokens
+        extra_tokens: base.PartTokens
+        article_tokens: base.MeanTokens
+        article_sigma: base.Sigma
+        dimension_tokens: base.PartTokens
+        judgement_tokens: base.OutputTokens
+        merge_tokens: base.PartTokens
+        merge_output_tokens: base.OutputTokens
+        score_tokens: base.PartTokens
+        score_output_tokens: base.OutputTokens
+        max_new_tokens: base.OutputTokens | None = None
 
         def __post_init__(self) -> None:
-            check_allowed(
+            base.check_allowed(
                 self.max_new_tokens,
                 judgement_tokens=self.judgement_tokens,
                 merge_output_tokens=self.merge_output_tokens,
@@ -69,11 +60,11 @@ class Judge(Program):
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
         if item is None:
-            tokens = sample_input(rng, params.article_tokens, params.article_sigma)
+            tokens = base.sample_input(rng, params.article_tokens, params.article_sigma)
         else:
             tokens = item.text_tokens
-        own = content_key(program_id, item)
-        root = prompt_of(
+        own = base.content_key(program_id, item)
+        root = base.prompt_of(
             Segment("judge/system", params.system_tokens),
             Segment(f"{own}/extra", params.extra_tokens),
             Segment(f"{own}/article", tokens),
@@ -95,23 +86,25 @@ class Judge(Program):
     async def run(self, llm: LLM) -> None:
         p = self._params
         judgements = await llm.gather([self._judge(llm, number) for number in range(p.dimensions)])
-        merge_prompt = prompt_of(
+        merge_prompt = base.prompt_of(
             *self._root, *judgements, Segment("judge/merge-instruction", p.merge_tokens)
         )
-        merged = await self._call(llm, merge_prompt, "merge", p.merge_output_tokens, 1)
-        score_prompt = prompt_of(
+        merged = await self._generate_part(llm, merge_prompt, "merge", p.merge_output_tokens, 1)
+        score_prompt = base.prompt_of(
             *merge_prompt, merged, Segment("judge/score-instruction", p.score_tokens)
         )
-        await self._call(llm, score_prompt, "score", p.score_output_tokens, 2)
+        await self._generate_part(llm, score_prompt, "score", p.score_output_tokens, 2)
 
     async def _judge(self, llm: LLM, number: int) -> Segment:
         dimension = Segment(f"judge/dimension-{number}", self._params.dimension_tokens)
-        prompt = prompt_of(*self._root, dimension)
-        return await self._call(
+        prompt = base.prompt_of(*self._root, dimension)
+        return await self._generate_part(
             llm, prompt, f"judgement-{number}", self._params.judgement_tokens, 0
         )
 
-    async def _call(self, llm: LLM, prompt: Prompt, name: str, tokens: int, depth: int) -> Segment:
+    async def _generate_part(
+        self, llm: LLM, prompt: Prompt, name: str, tokens: int, depth: int
+    ) -> Segment:
         return await llm.generate(
             prompt,
             name=name,

@@ -11,30 +11,19 @@ from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
 from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import (
-    MeanGap,
-    MeanTokens,
-    OutputTokens,
-    PartTokens,
-    Program,
-    Scale,
-    Sigma,
-    content_key,
-    prompt_of,
-)
-from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
+from fairbench.workloads.programs import base
 
 
 class Question(NamedTuple):
-    """A question: its time (s after the program's arrival) and its lengths in tokens."""
+    """A question: seconds after the program's arrival, and lengths in tokens."""
 
     after_s: float
     question_tokens: int
     answer_tokens: int
 
 
-class LongQA(Program):
-    """Questions about one new document; a question does not wait for the last answer."""
+class LongQA(base.Program):
+    """Questions about one new document; a question does not wait for the previous answer."""
 
     kind = "long-qa"
 
@@ -46,19 +35,21 @@ class LongQA(Program):
         """
 
         questions: Annotated[int, Ge(1), Le(10_000)]
-        gap_mean_s: MeanGap
-        instruction_tokens: PartTokens
-        document_tokens: MeanTokens
-        document_sigma: Sigma
-        document_scale: Scale
-        question_tokens: MeanTokens
-        question_sigma: Sigma
-        answer_tokens: MeanTokens
-        answer_sigma: Sigma
-        max_new_tokens: OutputTokens
+        gap_mean_s: base.MeanGap
+        instruction_tokens: base.PartTokens
+        document_tokens: base.MeanTokens
+        document_sigma: base.Sigma
+        document_scale: base.Scale
+        question_tokens: base.MeanTokens
+        question_sigma: base.Sigma
+        answer_tokens: base.MeanTokens
+        answer_sigma: base.Sigma
+        max_new_tokens: base.OutputTokens
 
         def __post_init__(self) -> None:
-            check_mean("answer_tokens", self.answer_tokens, self.answer_sigma, self.max_new_tokens)
+            base.check_mean(
+                "answer_tokens", self.answer_tokens, self.answer_sigma, self.max_new_tokens
+            )
 
     def __init__(
         self,
@@ -81,27 +72,20 @@ class LongQA(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides the document, questions and answers."""
+        """Build a program; a real item provides the document, the questions and the answers."""
         if item is None:
-            document = sample_input(rng, params.document_tokens, params.document_sigma)
-            p = params
-            lengths = [
-                (
-                    sample_input(rng, p.question_tokens, p.question_sigma),
-                    sample_length(rng, p.answer_tokens, p.answer_sigma, p.max_new_tokens),
-                )
-                for _ in range(params.questions)
-            ]
+            document = base.sample_input(rng, params.document_tokens, params.document_sigma)
+            lengths = base.sample_exchanges(rng, params, "question", "answer", params.questions)
         else:
             document = item.text_tokens
             lengths = [(q, min(a, params.max_new_tokens)) for q, a in item.exchanges]
-        gaps = [0.0] + [sample_gap(rng, params.gap_mean_s) for _ in lengths[1:]]
+        gaps = [0.0] + [base.sample_gap(rng, params.gap_mean_s) for _ in lengths[1:]]
         times = accumulate(gaps)
         questions = tuple(
             Question(after_s, q, a) for after_s, (q, a) in zip(times, lengths, strict=True)
         )
-        document_key = f"{content_key(program_id, item)}/document"
-        root = prompt_of(
+        document_key = f"{base.content_key(program_id, item)}/document"
+        root = base.prompt_of(
             Segment("long-qa/instruction", params.instruction_tokens),
             Segment(document_key, max(1, round(document * params.document_scale))),
         )
@@ -112,15 +96,17 @@ class LongQA(Program):
         return params.questions > 1 and params.gap_mean_s > 0
 
     async def run(self, llm: LLM) -> None:
-        await llm.gather([self._ask(llm, number) for number in range(len(self._questions))])
+        await llm.gather(
+            [self._ask_question(llm, number) for number in range(len(self._questions))]
+        )
 
-    async def _ask(self, llm: LLM, number: int) -> None:
+    async def _ask_question(self, llm: LLM, number: int) -> None:
         question = self._questions[number]
         if question.after_s > 0:
             await llm.sleep(question.after_s)
         text = Segment(f"{self.program_id}/question-{number}", question.question_tokens)
         await llm.generate(
-            prompt_of(*self._root, text),
+            base.prompt_of(*self._root, text),
             name=f"answer-{number}",
             output_tokens=question.answer_tokens,
             max_new_tokens=self._max_new_tokens,

@@ -1,22 +1,26 @@
-"""The calls of a recorded trace with their recorded prompts, lengths and pauses."""
+"""Programs made of recorded calls: a trace as recorded, or sessions drawn from a trace."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from functools import lru_cache
+from typing import Annotated, Any, Self
 
-from fairbench.core import LLM, Demand, prompt_tokens
+from annotated_types import Ge, Le
+
+from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
 from fairbench.errors import UsageError
-from fairbench.workloads.items import Call, Item, Recorded, all_calls
+from fairbench.workloads.items import Branch, Item, Recorded, RecordedCall, all_calls
 from fairbench.workloads.programs.base import Program
+from fairbench.workloads.traces.read import TraceParams, read_trace
 
 
-class Calls(Program):
-    """Recorded calls in sequence: each starts once the previous call has been answered."""
+class CallSequence(Program):
+    """Recorded calls in sequence: each call starts once the previous call has been answered."""
 
-    def __init__(self, program_id: int, client: str, calls: tuple[Call, ...]) -> None:
+    def __init__(self, program_id: int, client: str, calls: tuple[RecordedCall, ...]) -> None:
         self._calls = calls
         everything = [*all_calls(calls)]
         demand = Demand(
@@ -30,14 +34,14 @@ class Calls(Program):
         await _Strand(llm, self._calls, "call-", 0).run(0, len(self._calls))
 
 
-class Replay(Calls):
-    """Recorded calls in sequence: each starts once the previous call has been answered."""
+class ReplayProgram(CallSequence):
+    """A program that replays the recorded calls of a trace."""
 
     kind = "replay"
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Parameters: with ``pauses``, a program's latency includes the pauses between calls."""
+        """``pauses`` states whether a program's latency includes the pauses between its calls."""
 
         pauses: bool
 
@@ -45,10 +49,14 @@ class Replay(Calls):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program from its recording. Raises UsageError without a recording."""
+        """Build a program from its recording. Raises UsageError if ``item`` is no recording."""
         if not isinstance(item, Recorded):
             raise UsageError("program replay: needs arrivals of kind replay, which name the trace")
         return cls(program_id, client, item.calls)
+
+    @classmethod
+    def has_turns(cls, params: Params) -> bool:
+        return params.pauses
 
     @classmethod
     def pauses(cls, params: Params) -> bool:
@@ -56,25 +64,25 @@ class Replay(Calls):
 
 
 class _Strand:
-    """A sequence of calls: a program's own, or a sub-agent's.
+    """A sequence of calls of a program or of a sub-agent.
 
-    ``name`` is the prefix of the names of their outputs, ``depth`` the depth of the first call.
+    ``name`` is the prefix of the names of outputs, and ``depth`` the depth of the first call.
     """
 
-    def __init__(self, llm: LLM, calls: tuple[Call, ...], name: str, depth: int) -> None:
+    def __init__(self, llm: LLM, calls: tuple[RecordedCall, ...], name: str, depth: int) -> None:
         self._llm, self._calls, self._name, self._depth = llm, calls, name, depth
 
-    async def run(self, first: int, after: int) -> None:
-        """Make the calls from ``first`` up to ``after``, with pauses and sub-agents."""
+    async def run(self, first: int, start_after: int) -> None:
+        """Make the calls from ``first`` to before ``after``, with their pauses and sub-agents."""
         at = first
-        while at < after:
+        while at < start_after:
             call = self._calls[at]
             if call.gap_s > 0:
-                await self._llm.gather([self._make(at), self._wait(call.gap_s)])
+                await self._llm.gather([self._make_call(at), self._wait(call.gap_s)])
             else:
-                await self._make(at)
+                await self._make_call(at)
             if call.branches:
-                until = min(after, self._until(at))
+                until = min(start_after, self._waiting_call(at))
                 await self._llm.gather([*self._branches(at), self._beside(at, until)])
                 at = until
                 continue
@@ -82,11 +90,11 @@ class _Strand:
                 await self._llm.sleep(call.think_s)
             at += 1
 
-    def _until(self, at: int) -> int:
-        """Return the call that waits for the sub-agents of call ``at``.
+    def _waiting_call(self, at: int) -> int:
+        """Return the number of the call that waits for the sub-agents of call ``at``.
 
-        A call waits together for all sub-agents that start meanwhile and end later: no call waits
-        for a sub-agent earlier than was recorded.
+        The call also waits for sub-agents that start in the meantime and end later. No call waits
+        for fewer sub-agents than in the recording.
         """
         until = max(branch.until for branch in self._calls[at].branches)
         later = at + 1
@@ -99,19 +107,19 @@ class _Strand:
         for number, branch in enumerate(self._calls[at].branches):
             name = f"{self._name}{at}-{number}-"
             strand = _Strand(self._llm, branch.calls, name, self._depth + at + 1)
-            yield strand.after(branch.delay_s)
+            yield strand.start_after(branch.delay_s)
 
-    async def after(self, delay_s: float) -> None:
-        """Make all the calls after ``delay_s`` seconds."""
+    async def start_after(self, delay_s: float) -> None:
+        """Make all calls after ``delay_s`` seconds."""
         await self._wait(delay_s)
         await self.run(0, len(self._calls))
 
     async def _beside(self, at: int, until: int) -> None:
-        """Make the calls that do not wait for the sub-agents of call ``at``."""
+        """Make the calls after call ``at`` that do not wait for its sub-agents."""
         await self._wait(self._calls[at].think_s)
         await self.run(at + 1, until)
 
-    async def _make(self, at: int) -> None:
+    async def _make_call(self, at: int) -> None:
         call = self._calls[at]
         await self._llm.generate(
             call.prompt,
@@ -124,3 +132,98 @@ class _Strand:
     async def _wait(self, seconds: float) -> None:
         if seconds > 0:
             await self._llm.sleep(seconds)
+
+
+MOST_TOKENS = 10**7
+
+
+class Session(CallSequence):
+    """A session drawn from a trace; two draws share only the content that sessions share."""
+
+    kind = "session"
+
+    @dataclass(frozen=True, slots=True)
+    class Params:
+        """``file`` is a trace with sessions: a path, or a name in a folder of ``FAIRBENCH_DATA``.
+
+        Only sessions whose longest prompt has ``least_tokens`` to ``most_tokens`` tokens are drawn.
+        A session ends after ``most_calls`` calls, not counting the calls of sub-agents.
+        ``think_scale`` multiplies all pauses.
+        """
+
+        file: str
+        least_tokens: Annotated[int, Ge(0), Le(MOST_TOKENS)]
+        most_tokens: Annotated[int, Ge(1), Le(MOST_TOKENS)]
+        most_calls: Annotated[int, Ge(1), Le(100_000)]
+        think_scale: Annotated[float, Ge(0), Le(1e6)]
+
+    @classmethod
+    def build(
+        cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
+    ) -> Self:
+        """Draw a session.
+
+        Raises UsageError if no session fits the parameters, DataError for the file.
+        """
+        found = _sessions(params.file, params.least_tokens, params.most_tokens)
+        calls = found[rng.randrange(len(found))].calls[: params.most_calls]
+        own = _Copy(f"{program_id}", params.think_scale)
+        return cls(program_id, client, tuple(map(own.renamed_call, calls)))
+
+    @classmethod
+    def pauses(cls, params: Params) -> bool:
+        return params.think_scale > 0
+
+
+class _Copy:
+    """A maker of copies of calls, in which all content that sessions do not share is renamed."""
+
+    def __init__(self, name: str, think_scale: float) -> None:
+        self._name = name
+        self._scale = think_scale
+
+    def renamed_call(self, call: RecordedCall) -> RecordedCall:
+        return call._replace(
+            prompt=self._renamed_prompt(call.prompt, call.shared_tokens),
+            gap_s=call.gap_s * self._scale,
+            think_s=call.think_s * self._scale,
+            branches=tuple(
+                Branch(
+                    one.delay_s * self._scale, tuple(map(self.renamed_call, one.calls)), one.until
+                )
+                for one in call.branches
+            ),
+        )
+
+    def _renamed_prompt(self, prompt: Prompt, shared: int) -> Prompt:
+        """Return the prompt with its first ``shared`` tokens unchanged and the rest renamed."""
+        made: list[Segment] = []
+        for key, length in prompt:
+            same = min(shared, length)
+            shared -= same
+            if same:
+                made.append(Segment(f"{Session.kind}/{key}", same))
+            if length > same:
+                made.append(Segment(f"{self._name}/{key}", length - same))
+        return tuple(made)
+
+
+@lru_cache(maxsize=8)
+def _sessions(file: str, least_tokens: int, most_tokens: int) -> tuple[Recorded, ...]:
+    trace, unused = read_trace(TraceParams(file)).trace, random.Random(0)
+    programs = (
+        program.item
+        for client in range(len(trace.clients))
+        for program in trace.programs(client, unused, 1.0)
+    )
+    found = tuple(one for one in programs if least_tokens <= _longest(one) <= most_tokens)
+    if not found:
+        raise UsageError(
+            f"session.file = {file!r}: must hold a session whose longest prompt has from "
+            f"{least_tokens:,} (least_tokens) to {most_tokens:,} tokens (most_tokens)"
+        )
+    return found
+
+
+def _longest(program: Recorded) -> int:
+    return max(prompt_tokens(call.prompt) for call in all_calls(program.calls))

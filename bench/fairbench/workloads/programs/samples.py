@@ -1,4 +1,4 @@
-"""Several samples of one program, requested at once with the same examples ([Preble] §A.3)."""
+"""Several samples of one program, requested at once with the same prompt ([Preble] §A.3)."""
 
 from __future__ import annotations
 
@@ -10,37 +10,33 @@ from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
 from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import (
-    MeanTokens,
-    OutputTokens,
-    PartTokens,
-    Program,
-    Sigma,
-    content_key,
-    prompt_of,
-)
-from fairbench.workloads.sampling import check_mean, sample_input, sample_length
+from fairbench.workloads.programs import base
 
 
-class Samples(Program):
-    """The same prompt for each sample, sent simultaneously; outputs differ in length."""
+class Samples(base.Program):
+    """A prompt, sent several times at once; the outputs have different lengths."""
 
     kind = "samples"
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens. ``examples_tokens`` are shared by all programs."""
+        """Lengths in tokens.
+
+        All programs share the first ``examples_tokens`` tokens of their prompts.
+        """
 
         samples: Annotated[int, Ge(1), Le(1000)]
-        examples_tokens: PartTokens
-        problem_tokens: MeanTokens
-        problem_sigma: Sigma
-        output_tokens: MeanTokens
-        output_sigma: Sigma
-        max_new_tokens: OutputTokens
+        examples_tokens: base.PartTokens
+        problem_tokens: base.MeanTokens
+        problem_sigma: base.Sigma
+        output_tokens: base.MeanTokens
+        output_sigma: base.Sigma
+        max_new_tokens: base.OutputTokens
 
         def __post_init__(self) -> None:
-            check_mean("output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens)
+            base.check_mean(
+                "output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens
+            )
 
     def __init__(
         self,
@@ -58,18 +54,20 @@ class Samples(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides the problem. Outputs are always drawn."""
+        """Build a program; a real item provides the problem. Output lengths are always drawn."""
         if item is None:
-            problem = sample_input(rng, params.problem_tokens, params.problem_sigma)
+            problem = base.sample_input(rng, params.problem_tokens, params.problem_sigma)
         else:
             problem = max(1, item.text_tokens)
         outputs = tuple(
-            sample_length(rng, params.output_tokens, params.output_sigma, params.max_new_tokens)
+            base.sample_length(
+                rng, params.output_tokens, params.output_sigma, params.max_new_tokens
+            )
             for _ in range(params.samples)
         )
-        prompt = prompt_of(
+        prompt = base.prompt_of(
             Segment("samples/examples", params.examples_tokens),
-            Segment(f"{content_key(program_id, item)}/problem", problem),
+            Segment(f"{base.content_key(program_id, item)}/problem", problem),
         )
         return cls(program_id, client, prompt, outputs, params.max_new_tokens)
 

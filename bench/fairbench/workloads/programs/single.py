@@ -1,4 +1,4 @@
-"""A single request with fixed or uniform lengths ([VTC] §5.1), or with real ones."""
+"""A single request with constant, uniform ([VTC] §5.1) or real lengths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ InputTokens = Annotated[int, Ge(1), Le(10**7)]
 
 
 class Single(Program):
-    """A request with its own prompt; the output reserve is its true length."""
+    """A request with a prompt of its own; the engine reserves the true output length."""
 
     kind = "single"
 
@@ -42,7 +42,7 @@ class Single(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides the prompt, and its answer if it has one."""
+        """Build a program; a real item provides the prompt, and the answer if the item has one."""
         if item is None:
             prompt = rng.randint(params.input_min, params.input_max)
         else:
@@ -53,6 +53,10 @@ class Single(Program):
             output = rng.randint(params.output_min, params.output_max)
         segment = Segment(f"{content_key(program_id, item)}/prompt", prompt)
         return cls(program_id, client, segment, output)
+
+    @classmethod
+    def has_turns(cls, params: Params) -> bool:
+        return False
 
     async def run(self, llm: LLM) -> None:
         await llm.generate(

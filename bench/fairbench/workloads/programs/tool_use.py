@@ -1,4 +1,4 @@
-"""A question after the description of a tool; some tools are popular ([Preble] §A.1)."""
+"""A question after the description of a tool; some tools are more popular ([Preble] §A.1)."""
 
 from __future__ import annotations
 
@@ -15,31 +15,23 @@ from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
 from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import (
-    MeanTokens,
-    OutputTokens,
-    PartTokens,
-    Program,
-    Sigma,
-    prompt_of,
-)
-from fairbench.workloads.sampling import check_mean, sample_input, sample_length
+from fairbench.workloads.programs import base
 
-GOLDEN = 0.6180339887498949  # fractional parts of its multiples are spread evenly over (0, 1)
+GOLDEN = 0.6180339887498949  # golden ratio; its multiples modulo 1 are spread evenly over (0, 1)
 
 
 class _Tools(NamedTuple):
-    """The tools by rank: cumulative shares of programs, and lengths of descriptions."""
+    """The tools in order of rank: cumulative shares of programs, and tokens of descriptions."""
 
     shares: tuple[float, ...]
     lengths: tuple[int, ...]
 
 
-class ToolUse(Program):
-    """A call: the common system prompt, the description of one tool, and a question.
+class ToolUse(base.Program):
+    """A call with the common system prompt, the description of one tool, and a question.
 
-    The tools are the same for all seeds, and for all clients unless ``private``. Zipf's law
-    determines the tool that a program uses.
+    All seeds have the same tools, and so do all clients unless ``private``. A program's tool is
+    drawn by Zipf's law.
     """
 
     kind = "tool-use"
@@ -48,24 +40,26 @@ class ToolUse(Program):
     class Params:
         """Lengths in tokens. ``popularity`` is the exponent of Zipf's law over ``tools`` tools.
 
-        ``tool_tokens`` is the mean over programs, so that popular tools count more. ``private``:
-        each client has its own tool descriptions, which no other client shares.
+        ``tool_tokens`` is the mean over programs, so popular tools count more. With ``private``,
+        each client has tool descriptions that it shares with no other client.
         """
 
         tools: Annotated[int, Ge(1), Le(100_000)]
         popularity: Annotated[float, Ge(0), Le(10)]
-        system_tokens: PartTokens
-        tool_tokens: MeanTokens
-        tool_sigma: Sigma
-        question_tokens: MeanTokens
-        question_sigma: Sigma
-        output_tokens: MeanTokens
-        output_sigma: Sigma
-        max_new_tokens: OutputTokens
+        system_tokens: base.PartTokens
+        tool_tokens: base.MeanTokens
+        tool_sigma: base.Sigma
+        question_tokens: base.MeanTokens
+        question_sigma: base.Sigma
+        output_tokens: base.MeanTokens
+        output_sigma: base.Sigma
+        max_new_tokens: base.OutputTokens
         private: bool = False
 
         def __post_init__(self) -> None:
-            check_mean("output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens)
+            base.check_mean(
+                "output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens
+            )
 
     def __init__(
         self, program_id: int, client: str, prompt: Prompt, output: int, max_new_tokens: int
@@ -81,18 +75,18 @@ class ToolUse(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides a tool's description and a question about it."""
+        """Build a program; a real item provides a tool's description and a question."""
         if item is None:
             rank = cls.pick(params, rng, 0)
             name, length = f"tool-use/tool-{rank}", _tools(params).lengths[rank]
-            question = sample_input(rng, params.question_tokens, params.question_sigma)
-            output = sample_length(
+            question = base.sample_input(rng, params.question_tokens, params.question_sigma)
+            output = base.sample_length(
                 rng, params.output_tokens, params.output_sigma, params.max_new_tokens
             )
         else:
             name, length = f"{item.key}/tool", max(1, item.text_tokens)
             question, output = rng.choice(item.exchanges or ((1, 1),))
-        prompt = prompt_of(
+        prompt = base.prompt_of(
             Segment("tool-use/system", params.system_tokens),
             Segment(f"{client}/{name}" if params.private else name, length),
             Segment(f"{program_id}/question", max(1, question)),
@@ -112,7 +106,7 @@ class ToolUse(Program):
 
 @lru_cache(maxsize=32)
 def _tools(params: ToolUse.Params) -> _Tools:
-    """Return the tools of a workload, with lognormal lengths that do not depend on a seed."""
+    """Return the tools of a workload; lengths are lognormal and independent of the seed."""
     weights = [(rank + 1) ** -params.popularity for rank in range(params.tools)]
     total = sum(weights)
     shares = [weight / total for weight in weights]
@@ -124,5 +118,5 @@ def _tools(params: ToolUse.Params) -> _Tools:
     ]
     scale = params.tool_tokens / sum(map(float.__mul__, shares, raw))
     lengths = tuple(max(1, round(length * scale)) for length in raw)
-    # The last border is left out, because the sum may be slightly below 1.
+    # The last cumulative share is omitted, because rounding may make it slightly less than 1.
     return _Tools(tuple(accumulate(shares))[:-1], lengths)

@@ -1,4 +1,4 @@
-"""Tree of thoughts, four levels deep ([SGLang bench], cited in [DLPM] §6.1)."""
+"""A tree of thoughts, four levels deep ([SGLang bench], cited in [DLPM] §6.1)."""
 
 from __future__ import annotations
 
@@ -10,25 +10,16 @@ from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
 from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import (
-    MeanTokens,
-    OutputTokens,
-    PartTokens,
-    Program,
-    Scale,
-    Sigma,
-    content_key,
-    prompt_of,
-)
-from fairbench.workloads.sampling import check_allowed, sample_input
+from fairbench.workloads.programs import base
 
 LEVELS = ("plan", "execute", "reflect", "answer")
 
 
-class TreeOfThought(Program):
-    """Plan, execute, reflect, answer; the conversation forks after each user turn.
+class TreeOfThought(base.Program):
+    """Four levels (plan, execute, reflect, answer); the conversation forks after each user turn.
 
-    Siblings send the identical prompt: sampling temperature makes them differ.
+    All branches of a fork send the same prompt; the sampling temperature makes their answers
+    differ.
     """
 
     kind = "tree-of-thought"
@@ -41,16 +32,16 @@ class TreeOfThought(Program):
         """
 
         branches: Annotated[int, Ge(1), Le(10)]
-        instruction_tokens: PartTokens
-        question_tokens: MeanTokens
-        question_sigma: Sigma
-        question_scale: Scale
-        turn_tokens: PartTokens
-        output_tokens: OutputTokens
-        max_new_tokens: OutputTokens | None = None
+        instruction_tokens: base.PartTokens
+        question_tokens: base.MeanTokens
+        question_sigma: base.Sigma
+        question_scale: base.Scale
+        turn_tokens: base.PartTokens
+        output_tokens: base.OutputTokens
+        max_new_tokens: base.OutputTokens | None = None
 
         def __post_init__(self) -> None:
-            check_allowed(self.max_new_tokens, output_tokens=self.output_tokens)
+            base.check_allowed(self.max_new_tokens, output_tokens=self.output_tokens)
 
     def __init__(self, program_id: int, client: str, root: Prompt, params: Params) -> None:
         self._root, self._params = root, params
@@ -61,13 +52,13 @@ class TreeOfThought(Program):
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
         if item is None:
-            tokens = sample_input(rng, params.question_tokens, params.question_sigma)
+            tokens = base.sample_input(rng, params.question_tokens, params.question_sigma)
         else:
             tokens = item.text_tokens
-        root = prompt_of(
+        root = base.prompt_of(
             Segment("tot/instruction", params.instruction_tokens),
             Segment(
-                f"{content_key(program_id, item)}/question",
+                f"{base.content_key(program_id, item)}/question",
                 max(1, round(tokens * params.question_scale)),
             ),
         )
@@ -108,4 +99,4 @@ class TreeOfThought(Program):
         )
         if level + 1 < len(LEVELS):
             turn = Segment(f"tot/turn-{LEVELS[level + 1]}", self._params.turn_tokens)
-            await self._fork(llm, prompt_of(*prompt, thought, turn), f"{path}/", level + 1)
+            await self._fork(llm, base.prompt_of(*prompt, thought, turn), f"{path}/", level + 1)

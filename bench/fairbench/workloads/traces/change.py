@@ -1,37 +1,46 @@
-"""Changes of traces: parts, combinations, other rates, spread times, made-up clients."""
+"""Changes of traces (parts, combinations, other rates, made-up clients), and writing traces.
+
+A written trace has fairbench's own format, one JSON line per request.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
+from pydantic import BaseModel, ConfigDict, Field
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.streams import stream
-from fairbench.workloads.traces.rows import MAX_S
-from fairbench.workloads.traces.table import Table
+from fairbench.workloads.traces import MAX_INPUT, MAX_NAME, MAX_OUTPUT, MAX_S
+from fairbench.workloads.traces.table import TraceTable
 
-LABEL_BYTES = 5
+LABEL_BYTES, ID_BYTES = 5, 8  # bytes of a hash in the name of a client, and in a block's identity
 COMBINED = "times and clients come from one trace, lengths and prefixes from another"
-ID_BYTES = 8
 
 
-def cut(
-    table: Table,
+def cut_trace(
+    table: TraceTable,
     *,
     start_s: float = 0.0,
     end_s: float | None = None,
     head: int | None = None,
     clients: Collection[str] = (),
     largest: int | None = None,
-) -> Table:
+) -> TraceTable:
     """Return the first ``head`` requests of some clients in [``start_s``, ``end_s``).
 
-    ``largest`` keeps that many clients with the most requests in that time. A session is cut at the
-    same times. Raises UsageError for an unknown client, or if no request is left.
+    ``largest`` is the number of clients to keep; the clients with the most requests in the interval
+    are kept. The interval may cut sessions. Raises UsageError for an unknown client, or if no
+    request is left.
     """
     if end_s is not None and end_s <= start_s:
         raise UsageError(f"--to {end_s:g}: must be above {'--from ' * (start_s > 0)}{start_s:g}")
@@ -50,7 +59,7 @@ def cut(
     rows = np.flatnonzero(kept)[:head]
     if not len(rows):
         raise UsageError("the chosen part of the trace has no requests; choose a larger part")
-    part = table.taken(rows)
+    part = table.selected(rows)
     first_s = part.arrival_s[0]
     return replace(
         part,
@@ -60,8 +69,8 @@ def cut(
     )
 
 
-def scaled(table: Table, rate: float) -> Table:
-    """Return the table at ``rate`` times the request rate: all times are divided by ``rate``."""
+def scaled(table: TraceTable, rate: float) -> TraceTable:
+    """Return the trace at ``rate`` times the request rate, with all times divided by ``rate``."""
     if not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate}: must be above 0")
     longest_s = max(table.span_s, float(np.nan_to_num(table.end_s).max()))
@@ -77,14 +86,14 @@ def scaled(table: Table, rate: float) -> Table:
     )
 
 
-def combined(senders: Table, prompts: Table) -> Table:
-    """Return the times and clients of one trace with the requests of another, both in order.
+def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
+    """Return the times and clients of one trace with the prompts and answers of another trace.
 
-    The result is as long as the shorter trace. Sessions and end times are dropped, and the result
-    is marked as synthetic.
+    Requests are combined in order, up to the length of the shorter trace. Sessions and end times
+    are dropped, and the result is marked as synthetic.
     """
     rows = np.arange(min(len(senders), len(prompts)))
-    who, what = senders.taken(rows), prompts.taken(rows)
+    who, what = senders.selected(rows), prompts.selected(rows)
     return replace(
         what,
         clients=who.clients,
@@ -98,11 +107,11 @@ def combined(senders: Table, prompts: Table) -> Table:
     )
 
 
-def anonymized(table: Table, key: bytes) -> Table:
+def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    The same key gives the same labels, in other files too. Without the key, no reader can test
-    whether a name occurs. Sessions are already numbers.
+    A key gives the same labels in every file. Without the key, no reader can test whether a name
+    occurs. Sessions are numbers in any case.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"
@@ -119,10 +128,11 @@ def _hash(purpose: bytes, text: bytes, key: bytes) -> bytes:
     return blake2b(text, digest_size=ID_BYTES, key=blake2b(key).digest(), person=purpose).digest()
 
 
-def spread_out(table: Table) -> Table:
-    """Return the table with a distinct time for each request, in the same order.
+def spread_out(table: TraceTable) -> TraceTable:
+    """Return the table with a different time for each request, in the same order.
 
-    The last instant lasts as long as the previous one. A table with a single instant is unchanged.
+    Requests of one time are spread evenly until the next time; for the last time, the previous
+    interval is used. A table with a single time stays unchanged.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:
@@ -134,14 +144,13 @@ def spread_out(table: Table) -> Table:
     return replace(table, arrival_s=arrival_s, end_s=table.end_s + (arrival_s - table.arrival_s))
 
 
-SYNTHETIC = "synthetic"
-"""The prefix of clients' names; the rank follows."""
+SYNTHETIC = "synthetic"  # a made-up client is called synthetic-N, where N is its rank
 
 
-def assigned(table: Table, count: int) -> Table:
+def assigned(table: TraceTable, count: int) -> TraceTable:
     """Return the table with each program assigned to one of ``count`` clients by Zipf's law.
 
-    The assignment is the same for every seed. A session stays with one client.
+    All seeds get the same assignment. All requests of a session get the same client.
     """
     rng = stream(0, f"trace/clients/{count}")
     weights = list(accumulate(1 / rank for rank in range(1, count + 1)))
@@ -156,3 +165,89 @@ def assigned(table: Table, count: int) -> Table:
         clients=tuple(f"{SYNTHETIC}-{rank}" for rank in range(1, count + 1)),
         client=owner.astype(np.int64),
     )
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class TraceLine(BaseModel):
+    """A request of a written trace: times in seconds on any clock, lengths in tokens."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    time: Annotated[float, Field(description="Arrival time (s).")]
+    client: Annotated[str, Field(max_length=MAX_NAME, description="Client.")] = "all"
+    input_tokens: Annotated[int, Gt(0), Le(MAX_INPUT), Field(description="Tokens of the prompt.")]
+    output_tokens: Annotated[int, Gt(0), Le(MAX_OUTPUT), Field(description="Tokens of the answer.")]
+    max_tokens: Annotated[
+        int,
+        Ge(0),
+        Le(MAX_OUTPUT),
+        Field(description="Limit on the answer in tokens; 0 if unknown."),
+    ] = 0
+    session: Annotated[
+        str, Field(max_length=MAX_NAME, description="Program to which the request belongs.")
+    ] = ""
+    delay_s: Annotated[
+        float | None, Field(ge=0, description="Delay after the answer to the previous step (s).")
+    ] = None
+    end: Annotated[float | None, Field(description="End of the answer (s).")] = None
+    hash_ids: Annotated[list[int], Field(description="Blocks at the beginning of the prompt.")] = []
+    block_size: Annotated[int, Ge(0), Field(description="Tokens of each block in hash_ids.")] = 0
+    branch: Annotated[int, Ge(0), Field(description="Sub-agent of the session; 0 means none.")] = 0
+    synthetic: Annotated[
+        str, Field(max_length=MAX_NAME, description="Parts that were not recorded, if any.")
+    ] = ""
+
+
+def trace_schema() -> str:
+    """Return the published JSON Schema of a line."""
+    schema = TraceLine.model_json_schema()
+    return json.dumps({"$schema": DIALECT} | schema | {"title": "fairbench trace"}, indent=2) + "\n"
+
+
+def lines_of(table: TraceTable) -> Iterator[dict[str, Any]]:
+    """Yield the requests of a table as JSON objects, without unknown values."""
+    synthetic = "; ".join(table.synthetic)[:MAX_NAME]
+    for row in range(len(table)):
+        line: dict[str, Any] = {
+            "time": float(table.arrival_s[row]),
+            "client": table.clients[table.client[row]],
+            "input_tokens": int(table.input_tokens[row]),
+            "output_tokens": int(table.output_tokens[row]),
+        }
+        if most := int(table.max_tokens[row]):
+            line["max_tokens"] = most
+        if table.session[row] >= 0:
+            line["session"] = f"s{table.session[row]}"
+        if not np.isnan(table.think_s[row]):
+            line["delay_s"] = float(table.think_s[row])
+        if not np.isnan(table.end_s[row]):
+            line["end"] = float(table.end_s[row])
+        blocks = table.blocks[table.first_block[row] : table.first_block[row + 1]]
+        if len(blocks):
+            line |= {"hash_ids": blocks.tolist(), "block_size": int(table.block_size[row])}
+        if branch := int(table.branch[row]):
+            line["branch"] = branch
+        if synthetic:
+            line["synthetic"] = synthetic
+        yield line
+
+
+def write_trace(table: TraceTable, path: Path) -> None:
+    """Write a trace to a new file. Raises UsageError if the file exists or cannot be written."""
+    part = path.with_name(f".{path.name}.part")  # only a complete file gets the final name
+    try:
+        if path.exists():
+            raise UsageError(f"--output-file {path}: the file exists already; choose another name")
+        try:
+            with part.open("w", encoding="utf-8") as file:
+                for line in lines_of(table):
+                    file.write(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n")
+            part.rename(path)
+        except BaseException:
+            with suppress(OSError):
+                part.unlink()
+            raise
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--output-file {path}: cannot be written: {error}") from None

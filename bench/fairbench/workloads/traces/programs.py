@@ -1,4 +1,4 @@
-"""A trace of requests with known times: a table, divided into clients and programs."""
+"""The interface of a file's traffic, and a trace of requests with known times as programs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,61 @@ import random
 from collections.abc import Iterator
 from functools import cached_property
 from math import inf, isnan
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from fairbench.core import Prompt, Segment
-from fairbench.workloads.items import Branch, Call, Recorded
-from fairbench.workloads.traces.format import TracedProgram
-from fairbench.workloads.traces.table import Floats, Ints, Table
+from fairbench.workloads.items import Branch, Recorded, RecordedCall
+from fairbench.workloads.traces.table import Floats, Ints, TraceTable
+
+
+class TracedProgram(NamedTuple):
+    """A recorded program and its time in seconds from the beginning of the trace."""
+
+    at_s: float
+    item: Recorded
+
+
+class FileTraffic(Protocol):
+    """The traffic of a trace file, by client.
+
+    Attributes:
+        clients: Names of the clients.
+        span_s: Duration in seconds.
+        drawn: Whether times and lengths are drawn for each seed, from measured distributions.
+        synthetic: Descriptions of the parts that were not recorded, as the file states.
+        pauses: Whether some program has several calls, with time between the calls.
+        left_out: Number of requests in the file that the trace leaves out.
+        who_left_out: Description of the requests that are left out.
+    """
+
+    clients: tuple[str, ...]
+    span_s: float
+    drawn: bool
+    synthetic: tuple[str, ...]
+    pauses: bool
+    left_out: int
+    who_left_out: str
+
+    def programs(self, client: int, rng: random.Random, speed: float) -> Iterator[TracedProgram]:
+        """Yield a client's programs in order of time, with all times divided by ``speed``."""
+        ...
+
+    def count_programs(self, client: int, until_s: float) -> float:
+        """Return the number of programs that a client begins before a time (s), or an estimate."""
+        ...
+
+    def table(self, seed: int, until_s: float = inf) -> TraceTable:
+        """Return the requests, at least those before a time (s); the seed draws random parts."""
+        ...
 
 
 class Runs(NamedTuple):
-    """Runs of blocks that the prompts of the trace never separate, except at their ends.
+    """Runs of blocks: no prompt of the trace separates the blocks of a run, except at its own end.
 
-    Request i has the runs from ``first[i]`` to ``first[i + 1]``: ``key`` is a run's name,
-    ``blocks`` the number of its blocks in the prompt.
+    Request i has the runs from ``first[i]`` to ``first[i + 1]``. ``key`` is the name of a run, and
+    ``blocks`` the number of the run's blocks in the prompt.
     """
 
     first: Ints
@@ -28,10 +68,10 @@ class Runs(NamedTuple):
     blocks: Ints
 
 
-def runs_of(table: Table) -> Runs:
+def runs_of(table: TraceTable) -> Runs:
     """Return the runs of blocks of all prompts.
 
-    A block belongs to the run of the previous block if the two always follow each other.
+    Two blocks belong to one run if each always occurs next to the other, in this order.
     """
     ids = table.blocks
     if not len(ids):
@@ -44,8 +84,8 @@ def runs_of(table: Table) -> Runs:
     follows = ~starts
     ends = np.append(starts[1:], True)
     after = np.roll(code, -1)
-    before_of = _only(code, before, len(known))
-    after_of = _only(code[~ends], after[~ends], len(known))
+    before_of = _only_values(code, before, len(known))
+    after_of = _only_values(code[~ends], after[~ends], len(known))
     joined = (before_of >= 0) & (after_of[before_of] == np.arange(len(known)))
     begins = ~(joined[code] & follows)
     places = np.flatnonzero(begins)
@@ -53,16 +93,16 @@ def runs_of(table: Table) -> Runs:
     return Runs(np.searchsorted(places, table.first_block), ids[places], counts)
 
 
-def _only(code: Ints, value: Ints, count: int) -> Ints:
-    """Return the value that always accompanies each code; -1 for several values or none."""
+def _only_values(code: Ints, value: Ints, count: int) -> Ints:
+    """Return the only value that occurs with each code, or -1 for no value or several values."""
     least, most = np.full(count, 2**62), np.full(count, -1)
     np.minimum.at(least, code, value)
     np.maximum.at(most, code, value)
     return np.where(least == most, most, -1)
 
 
-def prompt_of_row(table: Table, runs: Runs, row: int, own: str) -> Prompt:
-    """Return a row's prompt: its blocks up to its length, and a part of its ``own``."""
+def prompt_of_row(table: TraceTable, runs: Runs, row: int, own: str) -> Prompt:
+    """Return the prompt of a row: its blocks up to its length, then a segment named ``own``."""
     left, size = int(table.input_tokens[row]), int(table.block_size[row])
     segments = []
     for run in range(runs.first[row], runs.first[row + 1]):
@@ -76,22 +116,22 @@ def prompt_of_row(table: Table, runs: Runs, row: int, own: str) -> Prompt:
     return tuple(segments)
 
 
-CLOCK_S = 1.0  # tolerance of recorded times of calls and sub-agents
+CLOCK_S = 1.0  # seconds by which recorded times may be wrong, because some are whole seconds
 
 
 class RecordedTrace:
-    """A ``Trace``. A session is one program; every other request is its own program."""
+    """The traffic of a table: a session is one program, and so is a request without a session."""
 
     drawn = False
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: TraceTable) -> None:
         self._table = table
         self.clients = table.clients
         self.span_s = table.span_s
         self.left_out, self.who_left_out = table.left_out, table.who_left_out
         self.synthetic = table.synthetic
-        self._rows, self._first = _by_program(table.session)
-        heads = self._rows[self._first[:-1]]  # the first request of each program
+        self._rows, self._first = _rows_by_program(table.session)
+        heads = self._rows[self._first[:-1]]  # first request of each program
         by_client = np.lexsort((heads, table.client[heads]))
         self._programs = by_client
         self._bounds = np.searchsorted(
@@ -99,28 +139,28 @@ class RecordedTrace:
         )
         self.pauses = bool((np.diff(self._first) > 1).any())
 
-    def table(self, seed: int = 0, until_s: float = inf) -> Table:
+    def table(self, seed: int = 0, until_s: float = inf) -> TraceTable:
         return self._table
 
-    def count(self, client: int, until_s: float) -> float:
-        heads = self._rows[self._first[self._of(client)]]
+    def count_programs(self, client: int, until_s: float) -> float:
+        heads = self._rows[self._first[self._programs_of(client)]]
         return float(np.searchsorted(self._table.arrival_s[heads], until_s))
 
     def programs(self, client: int, rng: random.Random, speed: float) -> Iterator[TracedProgram]:
-        for program in self._of(client):
+        for program in self._programs_of(client):
             rows = self._rows[self._first[program] : self._first[program + 1]]
             at_s = float(self._table.arrival_s[rows[0]]) / speed
-            yield TracedProgram(at_s, self._item([int(row) for row in rows], speed))
+            yield TracedProgram(at_s, self._program_of_rows([int(row) for row in rows], speed))
 
-    def _of(self, client: int) -> Ints:
+    def _programs_of(self, client: int) -> Ints:
         return self._programs[self._bounds[client] : self._bounds[client + 1]]
 
     @cached_property
     def _runs(self) -> Runs:
         return runs_of(self._table)
 
-    def _item(self, rows: list[int], speed: float) -> Recorded:
-        """Return the program of a session's rows; sub-agents are branches of its calls."""
+    def _program_of_rows(self, rows: list[int], speed: float) -> Recorded:
+        """Return the program of a session's rows; sub-agents become branches of its calls."""
         of_branch: dict[int, list[int]] = {}
         for row in rows:
             of_branch.setdefault(int(self._table.branch[row]), []).append(row)
@@ -132,10 +172,10 @@ class RecordedTrace:
         return Recorded(f"trace/{rows[0]}", 0, calls=tuple(calls), turn=rows[0])
 
     def _branch(self, own: list[int], rows: list[int], speed: float) -> tuple[int, Branch]:
-        """Return the sub-agent of these rows, and the call after which it starts.
+        """Return the sub-agent of some rows, and the number of the call after which it starts.
 
-        The session's next call that was recorded to begin after the sub-agent's end waits for it.
-        Recorded times may be whole seconds.
+        The session's first call that was recorded to begin after the sub-agent's end waits for the
+        sub-agent.
         """
         table = self._table
         began_s, end_s = float(table.arrival_s[rows[0]]), float(_ends(table, rows).max())
@@ -145,7 +185,7 @@ class RecordedTrace:
         delay_s = max(0.0, began_s - answered_s) / speed
         return at, Branch(delay_s, tuple(self._calls(rows, speed)), max(until, at + 1))
 
-    def _calls(self, rows: list[int], speed: float) -> list[Call]:
+    def _calls(self, rows: list[int], speed: float) -> list[RecordedCall]:
         table, runs = self._table, self._runs
         calls = []
         for row, later in zip(rows, [*rows[1:], None], strict=True):
@@ -156,11 +196,11 @@ class RecordedTrace:
                 known_s = float(table.think_s[later])
                 if not isnan(known_s):
                     gap_s, think_s = 0.0, known_s / speed
-                elif end_s <= next_s:  # the end is known, so the think time is, too
+                elif end_s <= next_s:  # false if the end is unknown (NaN)
                     gap_s, think_s = 0.0, (next_s - end_s) / speed
             output = int(table.output_tokens[row])
             calls.append(
-                Call(
+                RecordedCall(
                     prompt_of_row(table, runs, row, f"trace/{row}"),
                     output,
                     max(output, int(table.max_tokens[row])),
@@ -172,16 +212,16 @@ class RecordedTrace:
         return calls
 
 
-def _ends(table: Table, rows: list[int]) -> Floats:
-    """Return when each answer was complete, or when the call began if that is unknown."""
+def _ends(table: TraceTable, rows: list[int]) -> Floats:
+    """Return when each answer was complete, or the start of the call if the end is unknown."""
     ends: Floats = table.end_s[rows]
     return np.where(np.isnan(ends), table.arrival_s[rows], ends)
 
 
-def _by_program(session: Ints) -> tuple[Ints, Ints]:
-    """Return the rows grouped by program, and the index of each program's first row.
+def _rows_by_program(session: Ints) -> tuple[Ints, Ints]:
+    """Return all rows grouped by program, and the index of each program's first row.
 
-    Programs are in order of their first rows, and rows in order of time.
+    Programs are in order of their first rows, and the rows of a program in order of time.
     """
     alone = session < 0
     code = np.where(alone, session.max(initial=-1) + 1 + np.arange(len(session)), session)

@@ -1,4 +1,4 @@
-"""Reading a trace: its file (JSON lines, JSON or CSV), its format, and its clients."""
+"""A reader of trace files, which detects formats and returns programs by client."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from pathlib import Path
 
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.reader import digest
-from fairbench.files.times import UNITS, UTC_ZONE, Clock, clock_of
+from fairbench.files.times import UNITS, UTC_ZONE, ClockTime, clock_of
 from fairbench.records.columns import beginning
 from fairbench.records.layouts import LOOKED_AT, kinds_of, layout_of
 from fairbench.records.names import mapped
-from fairbench.records.requests import (
-    Requests,
-    counted_alike,
-    lacks_counts,
-    read_requests,
-)
+from fairbench.records.requests import FileRequests, counted_alike, lacks_counts, read_requests
 from fairbench.records.source import records_of
+from fairbench.workloads.traces import AUTO, FORMATS
 from fairbench.workloads.traces.change import assigned, spread_out
-from fairbench.workloads.traces.format import Asked, Format, Measured, Trace
-from fairbench.workloads.traces.formats import PROGRAMS
-from fairbench.workloads.traces.programs import RecordedTrace
+from fairbench.workloads.traces.programs import FileTraffic, RecordedTrace
 from fairbench.workloads.traces.requests import format_name as name_of_format
 from fairbench.workloads.traces.requests import trace_asked, trace_table
-from fairbench.workloads.traces.rows import AUTO, FORMATS
-from fairbench.workloads.traces.table import Table, TableBuilder
+from fairbench.workloads.traces.servegen import SERVEGEN, ServeGen
+from fairbench.workloads.traces.table import TableBuilder, TraceTable
+from fairbench.workloads.traces.weka import WEKA, Weka
+
+PROGRAMS: dict[str, Weka | ServeGen] = {one.name: one for one in (WEKA, SERVEGEN)}
+"""The formats whose records are programs or distributions; ``auto`` tries these formats first.
+
+All other formats are layouts of ``fairbench.records``, which all commands read.
+"""
+
 
 FOLDERS = "FAIRBENCH_DATA"
 
 
-def find(name: str) -> Path:
-    """Return the file with this name, here or in a folder of ``FAIRBENCH_DATA``."""
+def find_trace_file(name: str) -> Path:
+    """Return the file with a name, in the current folder or in a folder of ``FAIRBENCH_DATA``."""
     folders = [text for text in os.environ.get(FOLDERS, "").split(os.pathsep) if text]
     for folder in ("", *folders):
         if "\0" not in name and (path := Path(folder) / name).is_file():
@@ -54,13 +56,17 @@ MAX_SCALE = 1e9
 class TraceParams:
     """The options for reading a trace file, also the parameters of ``arrivals``.
 
-    ``file`` is a path, or a name in a folder of ``FAIRBENCH_DATA``. ``format`` is one of
-    ``FORMATS``, or detected. ``columns`` names columns as comma-separated ``FIELD=COLUMN``.
-    ``line`` selects one of several runs in a file. ``clients`` above 0 assigns the programs to this
-    number of made-up clients. ``spread`` separates requests that were recorded at the same time.
-    ``sha256``, if given, must be the file's digest. ``time_scale`` seconds of the trace pass in one
-    second. ``block_size`` above 0 is the number of tokens of each block in ``hash_ids`` and
-    overrides file and format. ``time_unit`` is the unit of times without one, "" if unknown.
+    Attributes:
+        file: A path, or a name in a folder of ``FAIRBENCH_DATA``.
+        format: One of ``FORMATS``, or ``auto`` to detect the format.
+        sha256: Digest that the file must have, "" for any.
+        time_scale: Seconds of the trace that pass in one second.
+        columns: Names of columns, as comma-separated ``FIELD=COLUMN``.
+        clients: Number of made-up clients to which programs are assigned, 0 for recorded clients.
+        spread: Whether requests that were recorded at one time are spread out.
+        line: Number of the run in a file with several runs, from 1.
+        block_size: Tokens of each block in ``hash_ids``; 0 keeps the size of the file or format.
+        time_unit: Unit of times without a unit, "" if unknown.
     """
 
     file: str
@@ -96,17 +102,17 @@ def check_params(params: TraceParams) -> None:
 class ReadTrace:
     """A trace with facts about its file.
 
-    ``unit`` is the unit of its times, if any; ``clock`` has their dates, if they are dates.
-    ``nameless`` says that no column has clients, ``cached`` names the column of cached tokens that
-    are not replayed, "" for none. ``counted`` is false if the file has no token counts, so that
-    each request has one token.
+    ``unit`` is the unit of the file's times, if any; ``clock`` is the clock of the file's times if
+    the times are dates. ``nameless`` is a remark if no column names clients. ``cached`` names the
+    column of cached tokens that are not replayed ("" if there is no such column). ``counted`` is
+    false if the file has no token counts, so each request is replayed with one token.
     """
 
-    trace: Trace
+    trace: FileTraffic
     format: str
     sha256: str
     unit: str = ""
-    clock: Clock | None = None
+    clock: ClockTime | None = None
     nameless: str = ""
     cached: str = ""
     counted: bool = True
@@ -115,27 +121,18 @@ class ReadTrace:
 def read_trace(params: TraceParams) -> ReadTrace:
     """Return the traffic of a file. Raises DataError (file, line, field) or UsageError.
 
-    The last few traces are cached for as long as their files do not change. A trace given by
-    ``sha256`` stays cached after changes of the file, so that a run that has begun can end.
+    The last few traces are cached for as long as their files do not change. A trace with a
+    ``sha256`` in ``params`` stays cached after its file has changed, so that a run in progress can
+    end.
     """
-    return _meant(params) if params.sha256 else _found(params)
+    return _read_pinned(params) if params.sha256 else _read_current(params)
 
 
-@lru_cache(maxsize=2)
-def _meant(params: TraceParams) -> ReadTrace:
-    return _found(params)
-
-
-def _found(params: TraceParams) -> ReadTrace:
-    path = find(params.file)
+def _read_current(params: TraceParams) -> ReadTrace:
+    path = find_trace_file(params.file)
     state = path.stat()
-    name = params.format
-    if name == AUTO:  # found from its first records, so that each caller reads the file once
-        name = _name_of(path, state.st_mtime_ns, state.st_size)
-    found = _read(
-        *(path, state.st_mtime_ns, state.st_size, name, params.columns, params.line),
-        *(params.clients, params.spread, params.block_size, params.time_unit),
-    )
+    chosen = replace(params, file="", format=_format_of(path, params), sha256="", time_scale=1.0)
+    found = _read_version(path, state.st_mtime_ns, state.st_size, chosen)
     if params.sha256 not in ("", found.sha256):
         raise DataError(
             f"trace {params.file}: the file has changed since the experiment was stored: "
@@ -144,9 +141,19 @@ def _found(params: TraceParams) -> ReadTrace:
     return found
 
 
+_read_pinned = lru_cache(maxsize=2)(_read_current)
+
+
+def _format_of(path: Path, params: TraceParams) -> str:
+    """Return the format that the user chose, or the format that is detected in the file."""
+    state = path.stat()
+    chosen = params.format
+    return _detected_format(path, state.st_mtime_ns, state.st_size) if chosen == AUTO else chosen
+
+
 @lru_cache(maxsize=8)
-def _name_of(path: Path, mtime_ns: int, size: int) -> str:
-    """Return the format of a file, by its first records of each kind."""
+def _detected_format(path: Path, mtime_ns: int, size: int) -> str:
+    """Return the format that fits one of the first records of a file."""
     texts, places, _ = beginning(path)
     head = [one.value for one in places]
     for record in head[:LOOKED_AT]:
@@ -157,70 +164,52 @@ def _name_of(path: Path, mtime_ns: int, size: int) -> str:
 
 
 @lru_cache(maxsize=2)
-def _read(
-    path: Path,
-    mtime_ns: int,
-    size: int,
-    format_name: str,
-    columns: str,
-    line: int,
-    clients: int,
-    spread: bool,
-    block_size: int,
-    time_unit: str,
-) -> ReadTrace:
-    names = columns_of(columns)
-    if format_name in PROGRAMS:
-        return _programs(path, PROGRAMS[format_name], names, line, clients, spread)
-    if format_name not in FORMATS:
-        raise unknown_name("trace format", format_name, [AUTO, *FORMATS])
-    asked = trace_asked(mapped(names), format_name, line)
-    requests = read_requests(path, asked, time_unit or None)
-    return trace_of(path, requests, clients, spread=spread, block_size=block_size)
+def _read_version(path: Path, mtime_ns: int, size: int, params: TraceParams) -> ReadTrace:
+    """Return the trace in a version of a file; ``params`` name the format."""
+    if params.format in PROGRAMS:
+        return _trace_of_programs(path, PROGRAMS[params.format], params)
+    if params.format not in FORMATS:
+        raise unknown_name("trace format", params.format, [AUTO, *FORMATS])
+    asked = trace_asked(mapped(columns_of(params.columns)), params.format, params.line)
+    requests = read_requests(path, asked, params.time_unit or None)
+    return trace_of(path, requests, params)
 
 
 def trace_of(
-    path: Path,
-    requests: Requests,
-    clients: int = 0,
-    *,
-    spread: bool = False,
-    block_size: int = 0,
-    counted: bool = True,
+    path: Path, requests: FileRequests, params: TraceParams, *, counted: bool = True
 ) -> ReadTrace:
-    """Return requests of a file as a trace."""
-    table, notes = trace_table(requests, block_size, counted=counted)
-    trace = RecordedTrace(_changed(table, clients, spread=spread))
-    clock = clock_of(notes.began_s, notes.zone, trace.span_s)
-    nameless = "" if clients else notes.nameless
-    name = name_of_format(requests.columns.layout.name, texts=requests.columns.text)
+    """Return the requests of a file as a trace; ``counted`` is false without token counts."""
+    table, notes = trace_table(requests, params.block_size, counted=counted)
+    trace = RecordedTrace(_with_synthetic_parts(table, params))
+    columns = requests.columns
     return ReadTrace(
-        *(trace, name, digest(path, f"{path}"), notes.unit),
-        *(clock, nameless, notes.cached),
+        *(trace, name_of_format(columns.layout.name, texts=columns.text)),
+        *(digest(path, f"{path}"), notes.unit),
+        clock_of(notes.began_s, notes.zone, trace.span_s),
+        *("" if params.clients else notes.nameless, notes.cached),
     )
 
 
-def _changed(table: Table, clients: int, *, spread: bool) -> Table:
-    if spread:
-        table = spread_out(table)
-    return assigned(table, clients) if clients else table
+def _with_synthetic_parts(table: TraceTable, params: TraceParams) -> TraceTable:
+    """Return the table with separate times and made-up clients, if the user wants them."""
+    table = spread_out(table) if params.spread else table
+    return assigned(table, params.clients) if params.clients else table
 
 
 def read_with_requests(
     params: TraceParams, fields: Collection[str], signs: Collection[str]
-) -> tuple[ReadTrace, Requests | None]:
-    """Return a file's trace and, unless it has programs, its requests with further fields.
+) -> tuple[ReadTrace, FileRequests | None]:
+    """Return a file's trace, and its requests with further fields.
+
+    The requests are None if the file contains programs.
 
     Args:
         params: How to read the file.
         fields: Further fields of the requests.
-        signs: Names of columns that say how requests ended.
+        signs: Names of columns that state how requests ended.
     """
-    path = find(params.file)
-    state = path.stat()
-    name = params.format
-    if name == AUTO:
-        name = _name_of(path, state.st_mtime_ns, state.st_size)
+    path = find_trace_file(params.file)
+    name = _format_of(path, params)
     if name in PROGRAMS:
         return read_trace(params), None
     asked = trace_asked(mapped(columns_of(params.columns)), name, params.line)
@@ -228,50 +217,43 @@ def read_with_requests(
     requests = read_requests(path, asked, params.time_unit or None)
     counted = not lacks_counts(requests)
     requests = requests if counted else counted_alike(requests)
-    read = trace_of(path, requests, block_size=params.block_size, counted=counted)
+    as_recorded = replace(params, clients=0, spread=False)
+    read = trace_of(path, requests, as_recorded, counted=counted)
     return replace(read, counted=counted), requests
 
 
-def _programs(
-    path: Path,
-    chosen: Format | Measured,
-    names: Mapping[str, str],
-    line: int,
-    clients: int,
-    spread: bool,
-) -> ReadTrace:
+def _trace_of_programs(path: Path, chosen: Weka | ServeGen, params: TraceParams) -> ReadTrace:
     """Return the trace of a file whose records are programs or distributions."""
     records = records_of(path, streamed=True)
-    asked = Asked(names)
-    if line:
+    names = columns_of(params.columns)
+    if params.line:
         raise UsageError(
-            f"--trace-line {line}: cannot be given for the format {chosen.name}, whose files "
-            "hold a single run"
+            f"--trace-line {params.line}: cannot be given for the format {chosen.name}, whose "
+            "files hold a single run"
         )
-    if isinstance(chosen, Measured):
-        if clients or spread:
-            field = "clients" if clients else "spread"
+    if isinstance(chosen, ServeGen):
+        if params.clients or params.spread:
+            field = "clients" if params.clients else "spread"
             raise UsageError(
-                f"{field}: cannot be given for the format {chosen.name}, whose files contain "
-                "it; leave it out"
+                f"{field}: cannot be given for the format {chosen.name}, whose files define "
+                f"clients and times; leave {field} out"
             )
-        trace, sha256 = chosen.trace(records, asked), digest(path, f"{path}")
-        return ReadTrace(trace, chosen.name, sha256, asked.notes.get("unit", ""))
+        trace, sha256 = chosen.trace(records, names), digest(path, f"{path}")
+        return ReadTrace(trace, chosen.name, sha256, chosen.unit)
     builder = TableBuilder(f"{path}")
-    for row in chosen.rows(records, asked):
+    for row in chosen.rows(records, names):
         if row is None:
             builder.left_out += 1
         else:
             builder.add(row)
     table = builder.table()
     clock = clock_of(builder.began_s, UTC_ZONE, table.span_s)
-    made = RecordedTrace(_changed(table, clients, spread=spread))
-    unit = asked.notes.get("unit", "")
-    return ReadTrace(made, chosen.name, digest(path, f"{path}"), unit, clock)
+    made = RecordedTrace(_with_synthetic_parts(table, params))
+    return ReadTrace(made, chosen.name, digest(path, f"{path}"), chosen.unit, clock)
 
 
 def joined_columns(names: Mapping[str, str]) -> str:
-    """Return the text form of ``columns``. Raises UsageError for a name with a comma."""
+    """Return columns as the text ``columns``. Raises UsageError for a name with a comma."""
     for field, name in names.items():
         if "," in name:
             raise UsageError(f"--map {field}={name}: the name of a column must not contain a comma")
@@ -279,7 +261,7 @@ def joined_columns(names: Mapping[str, str]) -> str:
 
 
 def columns_of(text: str) -> dict[str, str]:
-    """Parse ``FIELD=COLUMN`` texts, separated by commas."""
+    """Return the columns by field that the text ``columns`` contains."""
     return {
         field: name for field, _, name in (one.partition("=") for one in text.split(",") if one)
     }

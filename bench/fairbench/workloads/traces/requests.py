@@ -1,4 +1,4 @@
-"""Records of requests as a trace: what a replay needs of them."""
+"""The conversion of recorded requests to the table that a replay needs."""
 
 from __future__ import annotations
 
@@ -8,27 +8,93 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairbench.errors import DataError
-from fairbench.records.columns import Asked, Columns, Floats, shown
-from fairbench.records.names import Column, no_client, no_column, no_such_column
-from fairbench.records.requests import Requests
-from fairbench.records.texts import tokens_of
+from fairbench.errors import DataError, shortened
+from fairbench.files.formats import INTEGERS
+from fairbench.files.times import is_blank
+from fairbench.records.columns import FileColumns, Floats, ReadOptions, shown
+from fairbench.records.layout import estimated_tokens, text_of
+from fairbench.records.names import FieldColumn, given, no_client, no_column, no_such_column
+from fairbench.records.requests import FileRequests, known_counts
 from fairbench.records.times import NEVER_NS, Flags, Ints, numbers
-from fairbench.workloads.traces.cells import block_ids, check_fit, prompt_text
-from fairbench.workloads.traces.rows import ALL, MAX_INPUT, MAX_NAME, MAX_OUTPUT
-from fairbench.workloads.traces.table import MAX_SYNTHETIC, Blocks, Table, table_of
-from fairbench.workloads.traces.texts import BLOCK_TOKENS, blocks_of
+from fairbench.workloads.traces import ALL, MAX_INPUT, MAX_NAME, MAX_OUTPUT
+from fairbench.workloads.traces.table import (
+    BLOCK_TOKENS,
+    MAX_SYNTHETIC,
+    PromptBlocks,
+    TraceTable,
+    blocks_of,
+    table_of,
+)
+
+
+def client_name(value: Any, where: str) -> str:
+    """Return a client's name, or ``ALL`` for an empty cell; numbers are allowed as names."""
+    if is_blank(value):
+        return ALL
+    text = str(value).strip() if isinstance(value, str | int | float) else None
+    if text is None or len(text) > MAX_NAME:
+        raise DataError(f"{where}: client = {shortened(repr(value))}: must be a text or a number")
+    return text
+
+
+def prompt_text(value: Any, where: str) -> str:
+    """Return the text of a prompt, or "" for an empty cell."""
+    if is_blank(value) or value in ("[]", "{}", [], {}):
+        return ""
+    if not isinstance(value, str | list):
+        raise DataError(f"{where}: text = {shortened(repr(value))}: must be a text or messages")
+    return text_of(value)
+
+
+def check_fit(blocks: int, size: int, tokens: int, where: str) -> None:
+    """Raise DataError if a prompt has more blocks than its tokens allow."""
+    if blocks > -(-tokens // size):
+        raise DataError(
+            f"{where}: hash_ids: {blocks} blocks of {size} tokens are more than the "
+            f"{tokens} input tokens of the request; give the number of tokens of a block "
+            "with --trace-block-size"
+        )
+
+
+def _block_id(value: Any) -> Any:
+    """Return a text or a whole float as an integer, and other values unchanged.
+
+    Raises ValueError for a text that is no integer.
+    """
+    if isinstance(value, str):
+        return int(value, 16 if value.lower().startswith("0x") else 10)
+    exact = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if exact else value
+
+
+def block_ids(value: Any, where: str) -> list[int]:
+    """Return block identities, given as a JSON list or as a text of separated numbers.
+
+    Unsigned 64-bit identities become the signed numbers with the same bits. Identities may be texts
+    or whole floats, because some tools cannot write 64-bit integers exactly.
+    """
+    if given(value) is None:
+        return []
+    try:
+        listed = value if isinstance(value, list) else value.strip("[]").replace(",", " ").split()
+        found = [_block_id(one) for one in listed]
+        if all(type(one) is int and one in INTEGERS for one in found):
+            return [one - 2**64 if one >= 2**63 else one for one in found]
+    except (AttributeError, ValueError):
+        pass
+    raise DataError(f"{where}: hash_ids = {shortened(repr(value))}: must be a list of integers")
+
 
 FIELDS = (
     *("start", "client", "input_tokens", "output_tokens", "cached_tokens", "written_tokens"),
     *("reasoning_tokens", "total_tokens", "max_tokens", "session", "request_id", "end", "latency"),
-    *("delay", "ttft", "first_token"),  # which show how the file writes numbers
+    *("delay", "ttft", "first_token"),
     *("hash_ids", "block_size", "text", "branch", "synthetic"),
     *("span_kind", "span_id", "parent_id"),
 )
-"""The fields of records that are replayed."""
+"""The fields of records that a replay uses; some only show how the file writes numbers."""
 CALLED = {"csv": "lines", "jsonl": "lines", "vtc": "vtc-columns"}
-"""Formats of traces that have another name as layouts of records."""
+"""Names of layouts of records whose names as trace formats differ."""
 LARGEST = {"input_tokens": MAX_INPUT, "output_tokens": MAX_OUTPUT, "max_tokens": MAX_OUTPUT}
 WHOLE = "must be a whole number of tokens from 0 to"
 
@@ -41,41 +107,41 @@ class PromptText(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The memory that the identities take."""
+        """The memory of the identities in bytes."""
         return self.ids.nbytes
 
 
-def _text(value: Any, where: str) -> PromptText | None:
+def _prompt_blocks(value: Any, where: str) -> PromptText | None:
     text = prompt_text(value, where)
-    return PromptText(tokens_of(text), np.array(blocks_of(text), np.int64)) if text else None
+    return PromptText(estimated_tokens(text), np.array(blocks_of(text), np.int64)) if text else None
 
 
-def _ids(value: Any, where: str) -> Ints | None:
+def _block_array(value: Any, where: str) -> Ints | None:
     found = block_ids(value, where)
     return np.array(found, np.int64) if found else None
 
 
-CONVERT = {"text": _text, "hash_ids": _ids}
+CONVERT = {"text": _prompt_blocks, "hash_ids": _block_array}
 
 
-def trace_asked(names: Mapping[str, Column], layout: str | None, line: int) -> Asked:
-    """Return how to read a file that is replayed; a ``layout`` of None is to be found."""
+def trace_asked(names: Mapping[str, FieldColumn], layout: str | None, line: int) -> ReadOptions:
+    """Return how to read a file for a replay; with ``layout`` None, the layout is detected."""
     calls = {} if layout is None else {layout: CALLED.get(layout, layout)}
-    return Asked(*(FIELDS, names, layout, calls, line, "--trace-line"), convert=CONVERT)
+    return ReadOptions(*(FIELDS, names, layout, calls, line, "--trace-line"), convert=CONVERT)
 
 
 def format_name(layout: str, *, texts: bool) -> str:
-    """Return the name of a layout as traces call it; ``texts`` is true for CSV."""
+    """Return the name of a layout as a trace format; ``texts`` is true for CSV."""
     if layout == CALLED["csv"]:
         return "csv" if texts else "jsonl"
     return "vtc" if layout == CALLED["vtc"] else layout
 
 
-class Notes(NamedTuple):
-    """Facts about a trace: unit and zone of its times, and what a reader should know.
+class TraceNotes(NamedTuple):
+    """Facts about a trace: unit and zone of its times, its begin, and remarks for the user.
 
-    ``nameless`` says that no column has clients, ``cached`` names the column of cached tokens that
-    are not replayed; "" for none.
+    ``nameless`` is a remark if no column names clients, and ``cached`` names the column of cached
+    tokens that are not replayed; both may be "".
     """
 
     unit: str
@@ -86,24 +152,24 @@ class Notes(NamedTuple):
 
 
 def trace_table(
-    requests: Requests, block_size: int = 0, *, counted: bool = True
-) -> tuple[Table, Notes]:
-    """Return requests as a table, without those that have no prompt or no answer.
+    requests: FileRequests, block_size: int = 0, *, counted: bool = True
+) -> tuple[TraceTable, TraceNotes]:
+    """Return requests as a table, without requests that lack a prompt or an answer.
 
     Args:
         requests: Requests of a file.
-        block_size: Tokens of each block in ``hash_ids``; 0 means that the file or format says it.
+        block_size: Tokens of each block in ``hash_ids``; 0 takes the value of file or format.
         counted: Whether the file has token counts.
 
     Raises:
-        DataError: Naming the location and field of an impossible value, or a missing column.
+        DataError: Names the location and field of an impossible value, or a missing column.
     """
     columns = requests.columns
     _check_columns(columns, counted=counted)
-    texts: list[PromptText | None] = _objects(columns, "text")
-    hashes: list[Ints | None] = _objects(columns, "hash_ids")
+    texts: list[PromptText | None] = _converted(columns, "text")
+    hashes: list[Ints | None] = _converted(columns, "hash_ids")
     read = requests.input_tokens
-    if columns.of("text"):
+    if columns.of_fields("text"):
         known = np.array([np.nan if one is None else one.tokens for one in texts])
         read = np.where(np.isnan(read), known, read)
     _check_counts(columns, "input_tokens", read)
@@ -118,14 +184,17 @@ def trace_table(
     sessions = requests.labels("session")
     _check_names(requests, "client", clients)
     _check_names(requests, "session", sessions)
-    think_ns = _think(requests, kept)
-    at_ns, took_ns = _times(requests, kept, think_ns, clients, sessions)
-    parts, sizes = _blocks(columns, rows, texts, hashes, read, block_size)
-    names, codes = _codes([clients[row] for row in rows.tolist()])
-    _, session = _codes(
+    delay_s = requests.times.lengths("delay", ~kept)
+    delay_ns = np.rint(np.nan_to_num(delay_s) * 1e9)
+    think_ns = np.where(np.isnan(delay_s), -1, delay_ns).astype(np.int64)
+    at_ns, took_ns = _request_times(requests, kept, think_ns, clients, sessions)
+    parts, sizes = _blocks_of_requests(columns, rows, texts, hashes, read, block_size)
+    names, codes = _numbered([clients[row] for row in rows.tolist()])
+    _, session = _numbered(
         [(clients[row], sessions[row]) if sessions[row] else None for row in rows.tolist()]
     )
-    most = _counts(columns, "max_tokens")
+    most = known_counts(columns, "max_tokens")
+    _check_counts(columns, "max_tokens", most)
     arrays = {
         "at": at_ns[rows],
         "end": took_ns[rows],
@@ -136,25 +205,29 @@ def trace_table(
         "max_tokens": np.nan_to_num(most[rows]).astype(np.int64),
         "session": session,
         "block_size": sizes,
-        "branch": _branches(columns)[rows],
+        "branch": _branch_numbers(columns)[rows],
         "shared": np.zeros(len(rows), np.int64),
     }
     began_s = float(at_ns[rows].min()) / 1e9
-    table = table_of(names, arrays, parts, _synthetic(columns, rows))
+    table = table_of(names, arrays, parts, _synthetic_parts(columns, rows))
     named = "client" in columns.fields
     nameless = "" if named else no_client(columns.samples, columns.taken)
-    notes = Notes(
-        requests.times.said, requests.times.zone, nameless, _cached(requests, kept, parts), began_s
+    notes = TraceNotes(
+        requests.times.said,
+        requests.times.zone,
+        nameless,
+        _unused_cached_column(requests, kept, parts),
+        began_s,
     )
     return replace(table, left_out=left_out), notes
 
 
-def _check_columns(columns: Columns, *, counted: bool) -> None:
-    """Raise DataError for a field without a column, or a column of the user's that is absent."""
+def _check_columns(columns: FileColumns, *, counted: bool) -> None:
+    """Raise DataError if a field has no column, or a column that the user named is missing."""
     instead = {"input_tokens": "text", "start": "session"}
     for field in ("start", "input_tokens", "output_tokens")[: None if counted else 1]:
         ways = [one for one in (field, instead.get(field)) if one]
-        known = field in columns.layout.fields and not columns.named(field)
+        known = field in columns.layout.fields and not columns.is_named(field)
         if not known and not any(one in columns.fields for one in ways):
             raise no_column(field, columns.samples, columns.taken, columns.first_where)
     if columns.unseen:
@@ -164,33 +237,25 @@ def _check_columns(columns: Columns, *, counted: bool) -> None:
         raise no_column("start", columns.samples, (), columns.first_where)
 
 
-def _check_counts(columns: Columns, field: str, found: Floats) -> None:
+def _check_counts(columns: FileColumns, field: str, found: Floats) -> None:
     known = np.isfinite(found) | np.isinf(found)
     wrong = known & ((found < 0) | (found > LARGEST[field]) | (found % 1 != 0))
     if wrong.any():
         row = int(np.argmax(wrong))
-        name = next((one.name for one in columns.of(field)), field)
+        name = next((one.name for one in columns.of_fields(field)), field)
         what = f"{shown(name, f'{found[row]:.17g}')}: {WHOLE} {LARGEST[field]:,}"
         raise columns.problem(row, what)
 
 
-def _counts(columns: Columns, field: str) -> Floats:
-    found = np.full(len(columns), np.nan)
-    for column in columns.of(field):
-        found = np.where(np.isnan(found), numbers(columns, column), found)
-    _check_counts(columns, field, found)
-    return found
-
-
-def _objects(columns: Columns, field: str) -> list[Any]:
-    """Return converted values of a field; None for none."""
+def _converted(columns: FileColumns, field: str) -> list[Any]:
+    """Return the converted values of a field, None for missing values."""
     found: list[Any] = [None] * len(columns)
-    for column in columns.of(field):
+    for column in columns.of_fields(field):
         found = [b if a is None else a for a, b in zip(found, column.values, strict=True)]
     return found
 
 
-def _check_names(requests: Requests, field: str, names: list[str]) -> None:
+def _check_names(requests: FileRequests, field: str, names: list[str]) -> None:
     longest = max(names, key=len)
     if len(longest) > MAX_NAME:
         row = names.index(longest)
@@ -198,23 +263,17 @@ def _check_names(requests: Requests, field: str, names: list[str]) -> None:
         raise requests.columns.problem(row, what)
 
 
-def _codes(values: list[Any]) -> tuple[list[Any], Ints]:
-    """Return the different values, and a code for each value; -1 for None."""
+def _numbered(values: list[Any]) -> tuple[list[Any], Ints]:
+    """Return the distinct values, and for each value its index among them, or -1 for None."""
     known: dict[Any, int] = {}
     codes = [-1 if one is None else known.setdefault(one, len(known)) for one in values]
     return list(known), np.array(codes, np.int64)
 
 
-def _think(requests: Requests, kept: Flags) -> Ints:
-    """Return the delays after the previous steps (ns), -1 for unknown ones."""
-    delay_s = requests.times.lengths("delay", ~kept)
-    return np.where(np.isnan(delay_s), -1, np.rint(np.nan_to_num(delay_s) * 1e9)).astype(np.int64)
-
-
-def _times(
-    requests: Requests, kept: Flags, think_ns: Ints, clients: list[str], sessions: list[str]
+def _request_times(
+    requests: FileRequests, kept: Flags, think_ns: Ints, clients: list[str], sessions: list[str]
 ) -> tuple[Ints, Ints]:
-    """Return when each kept request came (ns), and how long its answer took, -1 if unknown."""
+    """Return each request's arrival, and the duration of its answer or -1, in ns."""
     columns, times = requests.columns, requests.times
     at_ns = requests.start.ns.copy()
     _check_range(columns, requests.start.seconds, at_ns, "start")
@@ -233,7 +292,7 @@ def _times(
     early = kept & has_end & (took_ns < 0)
     if early.any():
         row = int(np.argmax(early))
-        column = columns.of("end")[0]
+        column = columns.of_fields("end")[0]
         raise columns.problem(
             row,
             f"{shown(column.name, column.values[row])}: must not be before the arrival of the "
@@ -242,11 +301,11 @@ def _times(
     return at_ns, took_ns
 
 
-def _check_range(columns: Columns, seconds: Floats, ns: Ints, field: str) -> None:
-    """Raise DataError for a time beyond what 64 bits hold in ns."""
+def _check_range(columns: FileColumns, seconds: Floats, ns: Ints, field: str) -> None:
+    """Raise DataError for a time that 64 bits cannot hold in ns."""
     wrong = ~np.isnan(seconds) & (ns == NEVER_NS)
     if wrong.any():
-        row, column = int(np.argmax(wrong)), columns.of(field)[0]
+        row, column = int(np.argmax(wrong)), columns.of_fields(field)[0]
         raise columns.problem(
             row,
             f"{shown(column.name, column.values[row])}: must be a number (in s) or an ISO 8601 "
@@ -255,7 +314,7 @@ def _check_range(columns: Columns, seconds: Floats, ns: Ints, field: str) -> Non
 
 
 def _place_steps(
-    requests: Requests,
+    requests: FileRequests,
     kept: Flags,
     at_ns: Ints,
     think_ns: Ints,
@@ -263,9 +322,9 @@ def _place_steps(
     clients: list[str],
     sessions: list[str],
 ) -> None:
-    """Set, in place, the times of steps that only have a delay after the previous step."""
+    """Set, in place, the arrivals of steps that have only a delay after the previous step."""
     columns = requests.columns
-    ended: dict[tuple[str, str], int] = {}  # when the last step of each session ended
+    ended: dict[tuple[str, str], int] = {}  # end (ns) of the last step, by client and session
     for row in np.flatnonzero(kept).tolist():
         step = clients[row], sessions[row]
         if at_ns[row] == NEVER_NS:
@@ -279,8 +338,8 @@ def _place_steps(
         ended[step] = int(at_ns[row]) + (0 if np.isnan(took_s) else round(took_s * 1e9))
 
 
-def _no_time(columns: Columns, row: int) -> DataError:
-    found = columns.of("start")
+def _no_time(columns: FileColumns, row: int) -> DataError:
+    found = columns.of_fields("start")
     if not found:
         return no_column("start", columns.samples, (), columns.where(row))
     name = found[0].name.removeprefix("=")
@@ -289,20 +348,20 @@ def _no_time(columns: Columns, row: int) -> DataError:
     )
 
 
-def _blocks(
-    columns: Columns,
+def _blocks_of_requests(
+    columns: FileColumns,
     rows: Ints,
     texts: list[PromptText | None],
     hashes: list[Ints | None],
     read: Floats,
     asked_size: int,
-) -> tuple[Blocks, Ints]:
-    """Return the blocks of the kept requests, and the tokens of a block of each."""
+) -> tuple[PromptBlocks, Ints]:
+    """Return the blocks of the kept requests, and the tokens of a block for each request."""
     count = len(rows)
     counts, estimated, sizes = (np.zeros(count, np.int64) for _ in range(3))
     found: list[Ints] = []
-    if columns.of("hash_ids", "text"):
-        stated = _size_of(columns)
+    if columns.of_fields("hash_ids", "text"):
+        stated = _block_size_of_row(columns)
         for place, row in enumerate(rows.tolist()):
             ids, text = hashes[row], texts[row]
             if ids is not None:
@@ -314,14 +373,14 @@ def _blocks(
                 counts[place] = len(ids)
                 found.append(ids)
     ids = np.concatenate(found) if found else np.zeros(0, np.int64)
-    return Blocks(counts, ids, estimated), sizes
+    return PromptBlocks(counts, ids, estimated), sizes
 
 
-def _size_of(columns: Columns) -> Any:
-    """Return a function of a row that returns the tokens of its blocks."""
+def _block_size_of_row(columns: FileColumns) -> Any:
+    """Return a function from a row to the tokens of the row's blocks."""
     of_file = columns.layout.block_size
     stated = np.full(len(columns), np.nan)
-    for column in columns.of("block_size"):
+    for column in columns.of_fields("block_size"):
         stated = numbers(columns, column)
 
     def size(row: int) -> int:
@@ -342,25 +401,25 @@ def _size_of(columns: Columns) -> Any:
     return size
 
 
-def _branches(columns: Columns) -> Ints:
-    """Return the number of each request's sub-agent in a fairbench trace, or 0."""
-    found = columns.values("branch") or [0] * len(columns)
+def _branch_numbers(columns: FileColumns) -> Ints:
+    """Return the number of each request's sub-agent in a fairbench trace, 0 if it has none."""
+    found = columns.field_values("branch") or [0] * len(columns)
     right = (one if type(one) is int and 0 <= one < 2**31 else 0 for one in found)
     return np.array(list(right), np.int64)
 
 
-def _synthetic(columns: Columns, rows: Ints) -> tuple[str, ...]:
-    """Return the parts that a fairbench trace marks as not recorded."""
-    found = columns.values("synthetic")
+def _synthetic_parts(columns: FileColumns, rows: Ints) -> tuple[str, ...]:
+    """Return the descriptions of synthetic parts that a fairbench trace contains."""
+    found = columns.field_values("synthetic")
     if found is None:
         return ()
     texts = dict.fromkeys(found[row] for row in rows.tolist() if isinstance(found[row], str))
     return tuple(one for one in texts if one and len(one) <= MAX_NAME)[:MAX_SYNTHETIC]
 
 
-def _cached(requests: Requests, kept: Flags, parts: Blocks) -> str:
-    """Return the column of cached tokens that are not replayed, "" for none."""
+def _unused_cached_column(requests: FileRequests, kept: Flags, parts: PromptBlocks) -> str:
+    """Return the column of cached tokens that are not replayed, "" if there is none."""
     cached = requests.cached_tokens[kept]
-    found = requests.columns.of("cached_tokens")
+    found = requests.columns.of_fields("cached_tokens")
     lost = bool(found) and bool(((np.nan_to_num(cached) > 0) & (parts.counts == 0)).any())
     return found[0].name if lost else ""

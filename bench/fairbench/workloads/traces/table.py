@@ -1,44 +1,154 @@
-"""The requests of a trace as arrays in order of time, compact enough for a day of traffic."""
+"""The requests of a trace: one request as read, and all requests as arrays in order of time.
+
+The texts of prompts become blocks of characters. The identity of a block is a hash of its
+characters and of all blocks before it, so the text is not kept, and texts with equal beginnings
+begin with equal blocks. The number of tokens in a block is the median of the log's own counts, if
+the log has counts.
+"""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fairbench.errors import DataError
-from fairbench.files.reader import Memory
-from fairbench.workloads.traces.rows import Row
-from fairbench.workloads.traces.texts import fitted
+from fairbench.files.reader import ReadMemory
+
+
+class TraceRow(NamedTuple):
+    """A request as read; times are in nanoseconds on the file's clock, lengths in tokens.
+
+    Attributes:
+        at_ns: Arrival time.
+        client: Name of the client.
+        input_tokens: Tokens of the prompt.
+        output_tokens: Tokens of the answer.
+        max_tokens: Limit on the answer, 0 if unknown.
+        session: Name of the program to which the request belongs, "" for a program of its own.
+        end_ns: Time when the answer was complete, None if unknown.
+        blocks: Identities of the blocks at the beginning of the prompt. Blocks with equal
+            identities
+        have equal content; the rest of the prompt is unique.
+        block_size: Tokens of a block.
+        synthetic: Description of the parts that were not recorded.
+        estimated: Approximate tokens in the text of the blocks, 0 if the blocks have no text.
+        think_ns: Delay after the answer to the previous step, None if unknown.
+        branch: Number of the sub-agent that made the request, 0 for the session itself.
+        shared: Tokens at the beginning of the prompt that other sessions may also have.
+    """
+
+    at_ns: int
+    client: str
+    input_tokens: int
+    output_tokens: int
+    max_tokens: int = 0
+    session: str = ""
+    end_ns: int | None = None
+    blocks: Sequence[int] = ()
+    block_size: int = 0
+    synthetic: str = ""
+    estimated: int = 0
+    think_ns: int | None = None
+    branch: int = 0
+    shared: int = 0
+
+
+CHARACTERS, BLOCK_TOKENS = 92, 20  # characters and tokens of a text block
+MOST_TOKENS = 2 * CHARACTERS  # maximum number of tokens of a block
 
 Ints = npt.NDArray[np.int64]
+
+
+def blocks_of(text: str) -> list[int]:
+    """Return the identities of the blocks of a text; the last block may be shorter."""
+    found, before = [], b""
+    for start in range(0, len(text), CHARACTERS):
+        part = text[start : start + CHARACTERS].encode("utf-8", "surrogatepass")
+        before = blake2b(before + part, digest_size=8).digest()
+        found.append(int.from_bytes(before) >> 1)
+    return found
+
+
+def blocks_of_one_size(
+    counts: Ints, ids: Ints, tokens: Ints, estimated: Ints
+) -> tuple[Ints, Ints, int]:
+    """Return text blocks that cover prompts, and the common size of all blocks.
+
+    The block size follows from the median ratio of known to estimated tokens.
+
+    Args:
+        counts: Blocks of each prompt.
+        ids: Identities of the blocks of all prompts.
+        tokens: Known tokens of each prompt.
+        estimated: Estimated tokens of each prompt's text, 0 without a text.
+
+    Returns:
+        Blocks of each prompt, identities of all blocks, and tokens of a block.
+    """
+    rows = np.flatnonzero(estimated)
+    ratio = float(np.median(tokens[rows] / estimated[rows]))
+    size = min(MOST_TOKENS, max(1, round(BLOCK_TOKENS * ratio)))
+    parts = np.split(ids, np.cumsum(counts)[:-1])
+    wanted = -(-tokens // size)
+    for row in rows[counts[rows] != wanted[rows]].tolist():
+        parts[row] = np.array(_covering(parts[row].tolist(), int(wanted[row])), np.int64)
+    return np.array([len(part) for part in parts]), np.concatenate(parts), size
+
+
+def _covering(ids: list[int], wanted: int) -> list[int]:
+    """Return ``wanted`` blocks made of ``ids``; equal texts of equal lengths get equal blocks.
+
+    The last block stands for a cut remainder, or further blocks are derived from it. A text with
+    less than half the wanted blocks was shortened in the log: its remainder is unknown and gets no
+    blocks.
+    """
+    if wanted > 2 * len(ids):
+        return ids
+    found = [*ids[: wanted - 1], ids[-1]] if wanted < len(ids) else list(ids)
+    while len(found) < wanted:
+        after = blake2b(found[-1].to_bytes(8), digest_size=8).digest()
+        found.append(int.from_bytes(after) >> 1)
+    return found
+
+
 Floats = npt.NDArray[np.float64]
 
-ROW_BYTES = 200  # bytes of a row while it is read and sorted
-NAME_BYTES = 200  # bytes of a client or a session, besides its characters
-MAX_SYNTHETIC = 8  # most different lengths
-SINCE_1970_NS = 10**15  # times this large are dates, and floats represent their microseconds
-
-
-FAILED = "failed requests"  # the requests left out of a trace, unless its format differs
+ROW_BYTES = 200  # memory in bytes of a row while rows are read and sorted
+NAME_BYTES = 200  # memory in bytes of the name of a client or session, besides its characters
+MAX_SYNTHETIC = 8  # maximum number of different descriptions of synthetic parts that a table keeps
+SINCE_1970_NS = 10**15  # larger times are dates, which floats represent to the microsecond
+FAILED = "failed requests"  # usual description of the requests that a trace leaves out
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """The requests of a trace; row i of every column is request i.
+class TraceTable:
+    """The requests of a trace as columns; row i of every column is request i.
 
-    ``clients`` names the codes in ``client``.
-
-    ``arrival_s`` is relative to the first request; unknown values are NaN in ``end_s``, -1 in
-    ``session`` and NaN in ``think_s``, the time since the answer to the previous step. The blocks
-    of request i are ``blocks[first_block[i]:first_block[i + 1]]``, of ``block_size[i]`` tokens
-    each. ``left_out`` requests are not in the table; ``who_left_out`` describes them; ``synthetic``
-    names the fields that were not recorded. ``branch`` is 0, or the number of a sub-agent of the
-    session. ``shared`` is the number of tokens at the prompt's beginning that other sessions may
-    also have.
+    Attributes:
+        clients: Names of the codes in ``client``.
+        arrival_s: Arrival in seconds after the first request.
+        client: Code of the client.
+        input_tokens: Tokens of the prompt.
+        output_tokens: Tokens of the answer.
+        max_tokens: Limit on the answer in tokens, 0 if unknown.
+        session: Code of the session, -1 for a request without a session.
+        end_s: End of the answer in seconds after the first request, NaN if unknown.
+        think_s: Seconds since the answer to the previous step, NaN if unknown.
+        block_size: Tokens of a block.
+        first_block: For each request, the index of its first block in ``blocks``; one more entry
+            at the end holds the number of blocks.
+        blocks: Identities of the blocks of all prompts.
+        branch: Number of a sub-agent of the session, 0 for the session itself.
+        shared: Tokens at the prompt's beginning that other sessions may also have.
+        left_out: Number of requests in the file that the table leaves out.
+        who_left_out: Description of the requests that are left out.
+        synthetic: Descriptions of the parts that were not recorded.
     """
 
     clients: tuple[str, ...]
@@ -64,19 +174,19 @@ class Table:
 
     @property
     def span_s(self) -> float:
-        """Return the time from the first request to the last (s)."""
+        """The time from the first request to the last request, in seconds."""
         return float(self.arrival_s[-1])
 
-    def taken(self, rows: Ints) -> Table:
-        """Return some of the requests, in the given order, without clients that have none left."""
+    def selected(self, rows: Ints) -> TraceTable:
+        """Return the given requests in the given order; clients without requests are dropped."""
         codes, client = np.unique(self.client[rows], return_inverse=True)
         counts = np.diff(self.first_block)[rows]
-        starts = np.repeat(self.first_block[rows] - _before(counts), counts)
+        starts = np.repeat(self.first_block[rows] - _sums_before(counts), counts)
         return replace(
             self,
             clients=tuple(self.clients[code] for code in codes),
             client=client.astype(np.int64),
-            first_block=np.append(_before(counts), counts.sum()),
+            first_block=np.append(_sums_before(counts), counts.sum()),
             blocks=self.blocks[starts + np.arange(counts.sum())],
             **{name: getattr(self, name)[rows] for name in COLUMNS if name != "client"},
         )
@@ -87,17 +197,17 @@ COUNTS = ("client", *LENGTHS, "session", "block_size", "branch", "shared")
 COLUMNS = ("arrival_s", "end_s", "think_s", *COUNTS)
 
 
-def _before(counts: Ints) -> Ints:
-    """Return the exclusive cumulative sums of counts."""
+def _sums_before(counts: Ints) -> Ints:
+    """Return, for each count, the sum of all earlier counts."""
     return np.cumsum(counts) - counts
 
 
 class TableBuilder:
-    """A builder that takes rows in any order. ``shown`` is the file in error messages."""
+    """A builder of a table from rows in any order; error messages name the file ``shown``."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
-        self._memory = Memory(shown)
+        self._memory = ReadMemory(shown)
         self._clients: dict[str, int] = {}
         self._sessions: dict[tuple[int, str], int] = {}
         self._numbers = {name: array("q") for name in ("at", "end", "think", *COUNTS)}
@@ -105,9 +215,9 @@ class TableBuilder:
         self._synthetic: dict[str, None] = {}
         self.left_out, self.who_left_out = 0, FAILED
 
-    def add(self, row: Row) -> None:
+    def add(self, row: TraceRow) -> None:
         """Add a row. Raises DataError if the rows no longer fit into memory."""
-        self._memory.take(ROW_BYTES + 24 * len(row.blocks) * (2 if row.estimated else 1))
+        self._memory.take_bytes(ROW_BYTES + 24 * len(row.blocks) * (2 if row.estimated else 1))
         if row.synthetic and len(self._synthetic) < MAX_SYNTHETIC:
             self._synthetic[row.synthetic] = None
         names = len(self._clients) + len(self._sessions)
@@ -116,7 +226,7 @@ class TableBuilder:
         if row.session:
             session = self._sessions.setdefault((client, row.session), len(self._sessions))
         if names < len(self._clients) + len(self._sessions):
-            self._memory.take(NAME_BYTES + 4 * (len(row.client) + len(row.session)))
+            self._memory.take_bytes(NAME_BYTES + 4 * (len(row.client) + len(row.session)))
         took_ns = -1 if row.end_ns is None else row.end_ns - row.at_ns
         lengths = (row.input_tokens, row.output_tokens, row.max_tokens)
         think_ns = -1 if row.think_ns is None else row.think_ns
@@ -130,24 +240,27 @@ class TableBuilder:
 
     @property
     def began_s(self) -> float:
-        """The earliest arrival on the file's clock (s)."""
+        """The earliest arrival in seconds on the file's clock."""
         return min(self._numbers["at"]) / 1e9
 
-    def table(self) -> Table:
-        """Return all rows, with clients in the order of names. Raises DataError without rows."""
+    def table(self) -> TraceTable:
+        """Return all rows, with clients in order of names.
+
+        Raises DataError if there are no rows.
+        """
         failed = f", but for {self.left_out} that failed" if self.left_out else ""
         column: dict[str, Any] = {name: np.array(one) for name, one in self._numbers.items()}
-        parts = Blocks(*map(np.array, (self._counts, self._blocks, self._estimated)))
+        parts = PromptBlocks(*map(np.array, (self._counts, self._blocks, self._estimated)))
         if not len(parts.counts):
             raise DataError(f"{self._shown}: no requests{failed}")
         made = table_of(list(self._clients), column, parts, tuple(self._synthetic))
         return replace(made, left_out=self.left_out, who_left_out=self.who_left_out)
 
 
-class Blocks(NamedTuple):
-    """The blocks of prompts: their number for each request, and their identities.
+class PromptBlocks(NamedTuple):
+    """The blocks of prompts: the number of blocks of each prompt, and the identities of all blocks.
 
-    ``estimated`` is the approximate number of tokens in the text of the blocks, 0 without a text.
+    ``estimated`` is the approximate number of tokens in the text of each prompt, 0 without a text.
     """
 
     counts: Ints
@@ -156,44 +269,45 @@ class Blocks(NamedTuple):
 
 
 def table_of(
-    clients: list[str], column: dict[str, Any], parts: Blocks, synthetic: tuple[str, ...]
-) -> Table:
-    """Return requests as a table, in order of time, with clients in the order of names.
+    clients: list[str], column: dict[str, Any], parts: PromptBlocks, synthetic: tuple[str, ...]
+) -> TraceTable:
+    """Return requests as a table in order of time, with clients in order of names.
 
     Args:
         clients: Names of the codes in ``column["client"]``.
-        column: Arrays ``at``, ``end`` (duration) and ``think``, in ns, negative for unknown ones,
-            and those of ``COUNTS``; shape (n,), at least one request.
+        column: Arrays ``at`` (arrival), ``end`` (duration of the answer) and ``think`` in ns,
+            negative
+        if unknown, and the arrays named in ``COUNTS``; each of shape (n,) with n > 0.
         parts: Blocks of the prompts.
-        synthetic: Parts that were not recorded.
+        synthetic: Descriptions of the parts that were not recorded.
     """
     at_ns, took_ns = column.pop("at"), column.pop("end")
     think_ns = column.pop("think")
-    names = sorted(clients, key=_natural)
+    names = sorted(clients, key=_natural_order)
     place = {name: number for number, name in enumerate(names)}
     code = np.array([place[name] for name in clients], np.int64)
     counts, blocks, estimated = parts
     if estimated.any():
         tokens = column["input_tokens"]
-        counts, blocks, size = fitted(counts, blocks, tokens, estimated)
+        counts, blocks, size = blocks_of_one_size(counts, blocks, tokens, estimated)
         column["block_size"] = np.where(estimated > 0, size, column["block_size"])
     arrival_s: Floats = (at_ns - at_ns.min()) / 1e9
     if at_ns.min() > SINCE_1970_NS:
         arrival_s = np.round(arrival_s, 6)
-    table = Table(
+    table = TraceTable(
         tuple(names),
         arrival_s=arrival_s,
         end_s=np.where(took_ns < 0, np.nan, arrival_s + took_ns / 1e9),
         think_s=np.where(think_ns < 0, np.nan, think_ns / 1e9),
-        first_block=np.append(_before(counts), counts.sum()),
+        first_block=np.append(_sums_before(counts), counts.sum()),
         blocks=blocks,
         synthetic=synthetic,
         **column | {"client": code[column["client"]]},
     )
-    return table.taken(np.argsort(arrival_s, kind="stable"))
+    return table.selected(np.argsort(arrival_s, kind="stable"))
 
 
-def _natural(name: str) -> tuple[int, int, str]:
-    """Return a sort key: numbers by value, and before texts."""
+def _natural_order(name: str) -> tuple[int, int, str]:
+    """Return a sort key by which numbers come before other names, in order of their values."""
     number = name.isascii() and name.isdigit() and len(name) < 19
     return (0, int(name), name) if number else (1, 0, name)

@@ -1,7 +1,7 @@
-"""Traffic: the arrival times of programs. Each file has one kind; ``source`` has the interface.
+"""Traffic: the arrival times of programs, by kind.
 
-To add a kind, write its class, in a new file or in ``planned``, and add its line here. A workload
-file names it: ``arrivals = { kind = "NAME", params = { ... } }``.
+To add a kind, write a class with the interface ``source.TrafficKind`` and add a line to ``KINDS``.
+A workload file names a kind: ``arrivals = { kind = "NAME", params = { ... } }``.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from fairbench.named import imported
 from fairbench.workloads.traffic.source import TrafficKind
 
 DEFAULT = "gamma"
-# Paths instead of classes, so that a run imports only the necessary modules.
+# The paths of classes; a run imports only the modules that it needs.
 KINDS = {
-    DEFAULT: "fairbench.workloads.traffic.gamma:Gamma",
+    DEFAULT: "fairbench.workloads.traffic.source:Gamma",
     "constant": "fairbench.workloads.traffic.planned:Constant",
     "on-off": "fairbench.workloads.traffic.planned:OnOff",
     "ramp": "fairbench.workloads.traffic.planned:Ramp",
     "phases": "fairbench.workloads.traffic.planned:Phases",
     "diurnal": "fairbench.workloads.traffic.planned:Diurnal",
     "bursts": "fairbench.workloads.traffic.planned:Bursts",
-    "closed": "fairbench.workloads.traffic.closed:Closed",
-    "trace": "fairbench.workloads.traffic.trace:Trace",
-    "replay": "fairbench.workloads.traffic.replay:Replay",
-    "azure": "fairbench.workloads.traffic.azure:Azure",
+    "closed": "fairbench.workloads.traffic.source:Closed",
+    "trace": "fairbench.workloads.traffic.recorded:TraceTraffic",
+    "replay": "fairbench.workloads.traffic.recorded:ReplayTraffic",
+    "azure": "fairbench.workloads.traffic.recorded:Azure",
 }
 
 
 def traffic_kind(name: str, params: Mapping[str, Any]) -> TrafficKind:
     """Return a kind of traffic with its parameters.
 
-    Raises UsageError for an unknown kind, an unknown parameter or an invalid value.
+    Raises UsageError for an unknown kind or parameter, or an invalid value.
     """
     if name not in KINDS:
         raise unknown_name("kind of arrivals", name, KINDS)

@@ -1,18 +1,216 @@
-"""Kinds of traffic whose rate follows a plan: constant, on and off, ramps, phases, bursts, days."""
+"""Arrivals whose rate follows a plan: constant, on and off, ramps, phases, bursts, days.
+
+Gaps are even, as in [VTC]'s synthetic experiments ([VTC-artifact], fair_bench/trace.py), or drawn
+like the gaps of kind ``gamma``. The rate is the speed at which a gap of mean 1 passes.
+"""
 
 from __future__ import annotations
 
+import random
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import cos, inf, pi
-from typing import Annotated
+from itertools import chain, count, repeat
+from math import cos, inf, pi, sqrt
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le, Len
 
 from fairbench.errors import UsageError
-from fairbench.workloads.traffic.paced import Gaps, Phase, PlannedKind
-from fairbench.workloads.traffic.source import Load
+from fairbench.workloads.traffic.source import (
+    Arrival,
+    ArrivalSource,
+    TrafficKind,
+    TrafficLoad,
+    gamma_gaps,
+)
 
-PIECES = 24  # straight lines per period; their mean equals the mean of the wave
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase of ``for_s`` seconds at ``multiple`` (to ``to_multiple``) times the client's rate.
+
+    With ``on_s`` above 0, ``on_s`` seconds of traffic and ``off_s`` seconds of silence alternate.
+    The last phase continues without end, at its final multiple.
+    """
+
+    for_s: Annotated[float, Gt(0)]
+    multiple: Annotated[float, Ge(0)]
+    to_multiple: Annotated[float, Ge(0)] | None = None
+    on_s: Annotated[float, Ge(0)] = 0.0
+    off_s: Annotated[float, Ge(0)] = 0.0
+
+    def __post_init__(self) -> None:
+        if bool(self.on_s) != bool(self.off_s):
+            raise ValueError(
+                f"on_s = {self.on_s:g}: on_s and off_s must both be above 0, or both be left out"
+            )
+        if self.on_s and self.to_multiple is not None:
+            raise ValueError("to_multiple cannot be combined with on_s and off_s")
+
+
+class Piece(NamedTuple):
+    """A rate in programs/s that changes linearly from ``rate`` to ``to_rate``."""
+
+    start_s: float
+    end_s: float
+    rate: float
+    to_rate: float
+
+    @property
+    def slope(self) -> float:
+        return (
+            0.0 if self.end_s == inf else (self.to_rate - self.rate) / (self.end_s - self.start_s)
+        )
+
+    def programs_until(self, until_s: float = inf) -> float:
+        """Return the number of programs that arrive in this piece before ``until_s``."""
+        length_s = max(0.0, min(self.end_s, until_s) - self.start_s)
+        if self.rate == self.to_rate:
+            return self.rate * length_s if self.rate else 0.0
+        return (self.rate + self.slope * length_s / 2) * length_s
+
+    def when(self, programs: float) -> float:
+        """Return the time at which the given number of programs of this piece has arrived."""
+        root = sqrt(max(0.0, self.rate**2 + 2 * self.slope * programs))
+        return self.start_s + (2 * programs / (self.rate + root) if programs else 0.0)
+
+
+def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) -> Iterator[Piece]:
+    """Yield the pieces of a client's rate in order, without the times of silence.
+
+    The iterator ends only if nothing arrives afterwards. With ``repeat``, the phases start again
+    after the last phase, which otherwise continues without end.
+    """
+    start_s = 0.0
+    for phase in _repeated(phases) if repeat else phases[:-1]:
+        yield from _pieces_of_phase(phase, programs_per_s, start_s, start_s + phase.for_s)
+        start_s += phase.for_s
+    last = phases[-1]
+    if last.to_multiple is not None:
+        end_s = start_s + last.for_s
+        yield from _pieces_of_phase(last, programs_per_s, start_s, end_s)
+        start_s, last = end_s, Phase(inf, last.to_multiple)
+    yield from _pieces_of_phase(last, programs_per_s, start_s, inf)
+
+
+def _repeated(phases: tuple[Phase, ...]) -> Iterator[Phase]:
+    """Yield the phases repeatedly, or once if all of them are silent."""
+    while True:
+        yield from phases
+        if not any(phase.multiple or phase.to_multiple for phase in phases):
+            return
+
+
+def _pieces_of_phase(
+    phase: Phase, programs_per_s: float, start_s: float, end_s: float
+) -> Iterator[Piece]:
+    rate = phase.multiple * programs_per_s
+    if not phase.on_s:
+        to_rate = rate
+        if phase.to_multiple is not None:
+            to_rate = phase.to_multiple * programs_per_s
+        yield Piece(start_s, end_s, rate, to_rate)
+        return
+    period_s = phase.on_s + phase.off_s
+    for turn in count():
+        on_s = start_s + turn * period_s
+        if on_s >= end_s or (end_s == inf and not rate):
+            return
+        yield Piece(on_s, min(on_s + phase.on_s, end_s), rate, rate)
+
+
+Gaps = Literal["even", "gamma"]
+"""Gaps between programs at a rate of 1: always 1, or Gamma with the requested burstiness."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacedArrivals(ArrivalSource):
+    """The arrivals of a client whose rate has phases; even gaps begin at a random time.
+
+    Gaps are even if ``burstiness`` is None.
+    """
+
+    programs_per_s: float
+    phases: tuple[Phase, ...]
+    num_programs: int | None = None
+    until_s: float = inf
+    repeat: bool = False
+    burstiness: float | None = None
+
+    def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
+        gaps = self._gaps(rng)
+        # ``due`` programs arrive until the next arrival, ``arrived`` programs before the piece.
+        due, arrived = next(gaps), 0.0
+        number = count()
+        for piece in self._pieces():
+            if piece.start_s >= self.until_s:
+                return
+            amount = piece.programs_until()
+            while due < arrived + amount:
+                at_s = piece.when(due - arrived)
+                if next(number) == self.num_programs or at_s >= self.until_s:
+                    return
+                yield Arrival(at_s)
+                due += next(gaps)
+            arrived += amount
+
+    def expected_programs(self, before_s: float = inf) -> float:
+        wanted = inf if self.num_programs is None else self.num_programs
+        until_s = min(before_s, self.until_s)
+        arriving = 0.0
+        for piece in self._pieces():
+            arriving += piece.programs_until(until_s)
+            if arriving >= wanted or piece.end_s >= until_s:
+                break
+        return min(arriving, wanted)
+
+    def _gaps(self, rng: random.Random) -> Iterator[float]:
+        if self.burstiness is None:
+            return chain((rng.random(),), repeat(1))
+        return gamma_gaps(rng, self.burstiness)
+
+    def _pieces(self) -> Iterator[Piece]:
+        return pieces(self.phases, self.programs_per_s, repeat=self.repeat)
+
+
+class PlannedKind(TrafficKind):
+    """A kind of traffic whose rate has phases; ``kind`` is its name in error messages."""
+
+    kind: ClassVar[str]
+    repeat: ClassVar[bool] = False
+
+    def __init__(self, params: Any) -> None:
+        self.params = params
+
+    @abstractmethod
+    def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
+        """Return the phases of a client with this load; the last phase has no end."""
+
+    def usual(self, load: TrafficLoad) -> PacedArrivals:
+        of = f"arrivals of kind {self.kind}"
+        if load.programs_per_s == inf:
+            raise UsageError(f"request_rate = inf: must be finite for {of}")
+        gaps = getattr(self.params, "gaps", "even")
+        if gaps == "even":
+            load.check_plain(f"{of}, which are evenly spaced")
+        repeat = self.repeat or getattr(self.params, "repeat", False)
+        return PacedArrivals(
+            *(load.programs_per_s, self.phases(load), load.num_programs, load.until_s, repeat),
+            load.burstiness if gaps == "gamma" else None,
+        )
+
+    def misbehaving(
+        self, load: TrafficLoad, rate_multiple: float, until_fraction: float | None
+    ) -> PacedArrivals:
+        load.check_whole(until_fraction, self.kind, "give the client arrivals of kind phases")
+        wanted = load.num_programs
+        count = None if wanted is None else max(1, round(wanted * rate_multiple))
+        rate = load.programs_per_s * rate_multiple
+        return self.usual(load._replace(programs_per_s=rate, num_programs=count))
+
+
+PIECES = 24  # straight lines that approximate a period; their mean equals the wave's mean
 
 
 class Constant(PlannedKind):
@@ -24,24 +222,24 @@ class Constant(PlannedKind):
     class Params:
         """No parameters: the scenario and the command line set the rate."""
 
-    def phases(self, load: Load) -> tuple[Phase, ...]:
+    def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         return (Phase(inf, 1.0),)
 
 
 class OnOff(PlannedKind):
-    """The kind ``on-off``. The rate applies in the on phase, which comes first."""
+    """The kind ``on-off``: periods of an on phase, in which the rate applies, and an off phase."""
 
     kind = "on-off"
 
     @dataclass(frozen=True)
     class Params:
-        """Times in seconds."""
+        """The lengths of the phases in seconds, and the kind of gaps."""
 
         on_s: Annotated[float, Gt(0)]
         off_s: Annotated[float, Gt(0)]
         gaps: Gaps = "even"
 
-    def phases(self, load: Load) -> tuple[Phase, ...]:
+    def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         return (Phase(inf, 1.0, on_s=self.params.on_s, off_s=self.params.off_s),)
 
 
@@ -58,7 +256,7 @@ class Ramp(PlannedKind):
         to_multiple: Annotated[float, Ge(0)]
         gaps: Gaps = "even"
 
-    def phases(self, load: Load) -> tuple[Phase, ...]:
+    def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         if load.until_s == inf:
             raise UsageError(
                 "num_programs: not supported for arrivals of kind ramp; give duration instead"
@@ -67,25 +265,25 @@ class Ramp(PlannedKind):
 
 
 class Phases(PlannedKind):
-    """The kind ``phases``: one phase after the other; the last lasts to the end, or all repeat."""
+    """The kind ``phases``: given phases in order; the last continues to the end, or all repeat."""
 
     kind = "phases"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: tables with the keys of ``Phase``; ``repeat`` starts again after the last."""
+        """The phases, each with the keys of ``Phase``; with ``repeat``, all phases repeat."""
 
         phases: Annotated[tuple[Phase, ...], Len(1)]
         repeat: bool = False
         gaps: Gaps = "even"
 
-    def phases(self, load: Load) -> tuple[Phase, ...]:
+    def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         phases: tuple[Phase, ...] = self.params.phases
         return phases
 
 
 class Bursts(PlannedKind):
-    """The kind ``bursts``.
+    """The kind ``bursts``: bursts at regular times.
 
     The client's rate is the rate between bursts; each period starts without a burst.
     """
@@ -95,7 +293,7 @@ class Bursts(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: each ``every_s``, a burst of ``for_s`` seconds at ``multiple`` x the rate."""
+        """Each period of ``every_s`` seconds has a burst at ``multiple`` times the rate."""
 
         every_s: Annotated[float, Gt(0)]
         for_s: Annotated[float, Gt(0)]
@@ -108,16 +306,17 @@ class Bursts(PlannedKind):
                     f"for_s = {self.for_s:g}: must be below every_s = {self.every_s:g}"
                 )
 
-    def phases(self, load: Load) -> tuple[Phase, ...]:
+    def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         steady = Phase(self.params.every_s - self.params.for_s, 1.0)
         return steady, Phase(self.params.for_s, self.params.multiple)
 
 
 class Diurnal(PlannedKind):
-    """The kind ``diurnal``. The client's rate is the mean over a period.
+    """The kind ``diurnal``: a daily wave, whose mean over a period is the client's rate.
 
-    The rate is 1 + ``swing`` times its mean at ``peak_s``, and 1 - ``swing`` times half a period
-    later. The curve is a cosine, with straight lines from hour to hour (a 24th of the period).
+    At ``peak_s`` the rate is 1 + ``swing`` times the mean, and half a period later 1 - ``swing``
+    times the mean. The curve is a cosine, approximated by a straight line for each 24th of the
+    period.
     """
 
     kind = "diurnal"
@@ -132,7 +331,7 @@ class Diurnal(PlannedKind):
         peak_s: Annotated[float, Ge(0)] = 0.0
         gaps: Gaps = "gamma"
 
-    def phases(self, load: Load) -> tuple[Phase, ...]:
+    def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         hour_s = self.params.period_s / PIECES
         multiples = [self._multiple(hour * hour_s) for hour in range(PIECES)]
         after = [*multiples[1:], multiples[0]]

@@ -1,32 +1,42 @@
-"""The arrival source: the interface of every kind of traffic, the arrivals of one client."""
+"""The interface of arrival processes, the default Gamma process, and closed loops.
+
+A Gamma renewal process ([DLPM] §6.1) has a rate that changes at given times. In a closed loop, a
+user waits for the end of a program, thinks, and starts the next program.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import repeat
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
+
+from annotated_types import Ge, Le
 
 from fairbench.errors import UsageError
 from fairbench.workloads.items import Item
+from fairbench.workloads.programs.base import MeanGap
 
 
 class Arrival(NamedTuple):
-    """A program's arrival time (s), and its content if the traffic provides it.
+    """The arrival of a program: seconds, and the program's content if the traffic provides it.
 
-    Without an ``item`` the program uses the run's data set, or sampled lengths.
+    A program without an ``item`` uses the run's data set, or sampled lengths.
     """
 
     at_s: float
     item: Item | None = None
 
 
-class Load(NamedTuple):
+class TrafficLoad(NamedTuple):
     """The traffic that a workload and the command line request from one client.
 
-    ``client`` is its number. The client sends ``programs_per_s`` (``inf``: all at once), at most
-    ``num_programs`` (None: no limit) and none from ``until_s`` on. ``burstiness`` shapes its gaps.
-    ``rate_given`` marks a rate that a user requested instead of the workload's.
+    ``client`` is the client's number. The client sends ``programs_per_s`` (``inf``: all programs at
+    once), at most ``num_programs`` programs (None: no limit), and no programs from ``until_s`` on.
+    ``burstiness`` is the shape of the Gamma distribution of gaps. ``rate_given`` means that the
+    user requested the rate, not the workload.
     """
 
     client: int
@@ -37,61 +47,222 @@ class Load(NamedTuple):
     rate_given: bool = False
 
     def check_plain(self, of: str) -> None:
-        """Raise UsageError for a burstiness, because ``of`` sets the gaps between programs."""
+        """Raise UsageError if a burstiness is given, because ``of`` already defines the gaps."""
         if self.burstiness != 1:
             raise UsageError(
                 f"burstiness = {self.burstiness:g}: not supported for {of}; leave burstiness out"
             ).of("burstiness")
 
     def check_whole(self, until_fraction: float | None, kind: str, advice: str) -> None:
-        """Raise UsageError with an advice if a heavy client of this kind is to end early."""
+        """Raise UsageError, ending in ``advice``, for a client that is heavy only until a time."""
         if until_fraction is not None:
             raise UsageError(
-                f"misbehaving client {self.client}: until_fraction = {until_fraction:g}: not "
+                f"heavy client {self.client}: until_fraction = {until_fraction:g}: not "
                 f"supported for arrivals of kind {kind}; {advice}"
             )
 
 
 class TrafficKind(Protocol):
-    """The arrivals of a run's clients. ``Params`` is a frozen dataclass.
+    """A kind of arrivals, made of parameters of the frozen dataclass ``Params``.
 
-    A kind refuses a parameter that it cannot obey, such as a rate with given times, with a
-    UsageError.
+    A kind raises UsageError for a request that it cannot fulfil, such as a rate if the times are
+    given.
     """
 
-    def usual(self, load: Load) -> ArrivalSource:
+    def usual(self, load: TrafficLoad) -> ArrivalSource:
         """Return the arrivals of a well-behaved client."""
         ...
 
     def misbehaving(
-        self, load: Load, rate_multiple: float, until_fraction: float | None
+        self, load: TrafficLoad, rate_multiple: float, until_fraction: float | None
     ) -> ArrivalSource:
         """Return the arrivals of a client that is heavy until a fraction of the run, or always."""
         ...
 
 
 class ArrivalSource(Protocol):
-    """A client's arrival times.
+    """The arrivals of a client, immutable so that several processes can share them.
 
-    A source is immutable, so that several processes can use the same source.
-
-    A kind of traffic is one file with such a class. ``rng`` is the client's own stream for
-    arrivals, fresh at each call; equal streams give equal arrivals.
+    ``rng`` is the client's own random stream for arrivals and must be fresh at each call; equal
+    streams give equal arrivals.
     """
 
     @property
     def timed(self) -> bool:
-        """Return whether the times are fixed, as in a trace, regardless of seed and rate."""
+        """Whether the times are recorded, and thus independent of seed and rate."""
         return False
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
-        """Yield the arrivals in time order, created as needed; they may be endless."""
+        """Yield the arrivals in order of time, created on demand; the iterator may be endless."""
         ...
 
     def expected_programs(self, before_s: float = inf) -> float:
-        """Return the expected number of arrivals before a time, over all seeds."""
+        """Return the expected number of arrivals before a time in seconds, over all seeds."""
         ...
 
     def last_arrival_s(self, rng: random.Random) -> float:
-        """Return the time of the last arrival; 0 without arrivals. Precondition: arrivals end."""
+        """Return the time of the last arrival, or 0 without arrivals; the arrivals must end."""
         return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
+
+
+class Rate(NamedTuple):
+    """A rate above 0 in programs/s (``inf``: all at once), which applies from ``start_s`` on."""
+
+    start_s: float
+    programs_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GammaArrivals(ArrivalSource):
+    """The arrivals of a Gamma process with given rates.
+
+    Arrivals end after ``num_programs`` programs (None: no limit) or at ``until_s``, whichever comes
+    first. ``burstiness`` is the shape of the Gamma distribution of gaps.
+    """
+
+    rates: tuple[Rate, ...]
+    burstiness: float = 1.0
+    num_programs: int | None = None
+    until_s: float = inf
+
+    def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
+        for number, at_s in enumerate(arrival_times(self.gaps(rng), self.rates)):
+            if number == self.num_programs or at_s >= self.until_s:
+                return
+            yield Arrival(at_s)
+
+    def gaps(self, rng: random.Random) -> Iterator[float]:
+        """Yield gaps without end, for a rate of 1."""
+        return gamma_gaps(rng, self.burstiness)
+
+    def expected_programs(self, before_s: float = inf) -> float:
+        until_s = min(before_s, self.until_s)
+        ends = [rate.start_s for rate in self.rates[1:]] + [until_s]
+        arriving = sum(
+            rate.programs_per_s * max(0.0, min(end_s, until_s) - rate.start_s)
+            for rate, end_s in zip(self.rates, ends, strict=True)
+        )
+        return arriving if self.num_programs is None else min(arriving, self.num_programs)
+
+
+class Gamma(TrafficKind):
+    """The kind ``gamma``: the requested rates, and gaps with the requested burstiness."""
+
+    @dataclass(frozen=True)
+    class Params:
+        """No parameters: the scenario and the command line set rate and burstiness."""
+
+    def __init__(self, params: Any) -> None:
+        self.params = params
+
+    def usual(self, load: TrafficLoad) -> GammaArrivals:
+        return self.arrivals((Rate(0.0, load.programs_per_s),), load)
+
+    def misbehaving(
+        self, load: TrafficLoad, rate_multiple: float, until_fraction: float | None
+    ) -> GammaArrivals:
+        rate, wanted = load.programs_per_s, load.num_programs
+        rates: tuple[Rate, ...] = (Rate(0.0, rate * rate_multiple),)
+        work = rate_multiple
+        if until_fraction is not None:
+            work = until_fraction * rate_multiple + (1 - until_fraction)
+            if rate < inf:
+                length_s = load.until_s if wanted is None else min(load.until_s, wanted / rate)
+                rates = (*rates, Rate(until_fraction * length_s, rate))
+        count = None if wanted is None else max(1, round(wanted * work))
+        return self.arrivals(rates, load._replace(num_programs=count))
+
+    def arrivals(self, rates: tuple[Rate, ...], load: TrafficLoad) -> GammaArrivals:
+        """Return arrivals at the given rates, which replace the load's rate."""
+        return GammaArrivals(rates, load.burstiness, load.num_programs, load.until_s)
+
+
+def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
+    """Yield gaps from a Gamma distribution with mean 1 and shape ``burstiness``.
+
+    The coefficient of variation is 1/sqrt(burstiness): 1 gives a Poisson process, infinity even
+    gaps.
+    """
+    if burstiness == inf:
+        yield from repeat(1.0)
+    while True:
+        yield rng.gammavariate(burstiness, 1 / burstiness)
+
+
+def arrival_times(gaps: Iterator[float], rates: tuple[Rate, ...]) -> Iterator[float]:
+    """Yield arrival times in seconds; one unit of gap takes 1/``programs_per_s`` seconds."""
+    now, piece = rates[0].start_s, 0
+    for unit in gaps:
+        gap = unit
+        while True:
+            rate = rates[piece].programs_per_s
+            end = rates[piece + 1].start_s if piece + 1 < len(rates) else inf
+            if now + gap / rate <= end:
+                break
+            gap -= (end - now) * rate
+            now, piece = end, piece + 1
+        now += gap / rate
+        yield now
+
+
+PROGRAM_S = 5.0
+"""Seconds that a program is assumed to take, for estimates before the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedArrivals(ArrivalSource):
+    """``users`` users in closed loops with exponential think times of mean ``think_s`` seconds.
+
+    Users start no programs from ``until_s`` on. The start times depend on the cluster, so drivers
+    use ``plan.User`` instead. As an ``ArrivalSource``, this class is an estimate in which every
+    program takes ``PROGRAM_S`` seconds.
+    """
+
+    users: int
+    think_s: float
+    until_s: float
+
+    def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
+        gap_s = (self.think_s + PROGRAM_S) / self.users
+        at_s = rng.random() * gap_s
+        while at_s < self.until_s:
+            yield Arrival(at_s)
+            at_s += gap_s
+
+    def expected_programs(self, before_s: float = inf) -> float:
+        return min(before_s, self.until_s) * self.users / (self.think_s + PROGRAM_S)
+
+    def last_arrival_s(self, rng: random.Random) -> float:
+        return self.until_s
+
+
+class Closed:
+    """The kind ``closed``, which has no rate: users start programs as the cluster answers."""
+
+    @dataclass(frozen=True)
+    class Params:
+        """The number of users per client, and the mean of their think time in seconds."""
+
+        users: Annotated[int, Ge(1), Le(10_000)]
+        think_s: MeanGap = 0.0
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def usual(self, load: TrafficLoad) -> ClosedArrivals:
+        return self._closed_arrivals(load, self.params.users)
+
+    def misbehaving(
+        self, load: TrafficLoad, rate_multiple: float, until_fraction: float | None
+    ) -> ClosedArrivals:
+        """Return the arrivals of ``rate_multiple`` times as many users."""
+        load.check_whole(until_fraction, "closed", "leave until_fraction out")
+        return self._closed_arrivals(load, max(1, round(self.params.users * rate_multiple)))
+
+    def _closed_arrivals(self, load: TrafficLoad, users: int) -> ClosedArrivals:
+        if load.until_s == inf:
+            raise UsageError(
+                "num_programs: not supported for arrivals of kind closed; give duration instead"
+            )
+        load.check_plain("arrivals of kind closed, whose users wait for answers")
+        return ClosedArrivals(users, self.params.think_s, load.until_s)

@@ -10,16 +10,17 @@ from fairbench.core import Request
 from fairbench.schedulers.token_pages import segments_of
 
 CLIENTS = 4
-# Trees of thought on GSM8K ([DLPM] Table 2): an instruction that all share, a question, and on
-# every level a thought and the turn that asks for the next one.
+# Trees of thought on GSM8K ([DLPM] Table 2): a common instruction, a question, and on every level
+# a thought and a prompt for the next thought. Lengths in tokens.
 INSTRUCTION_TOKENS = 66
 QUESTION_TOKENS = 480
 OUTPUT_TOKENS = 256
 TURN_TOKENS = 32
 LEVELS = 4
-NEW_QUESTIONS = 0.25  # fraction of requests; the others continue one that has finished lately
+# fraction of requests with new questions; other requests continue a finished request
+NEW_QUESTIONS = 0.25
 LATELY = 200
-# An average sequence of a decode batch holds half of the levels and half of an output.
+# The average sequence of a decode batch has half of the levels and half of an output.
 CONTEXT_TOKENS = (
     INSTRUCTION_TOKENS
     + QUESTION_TOKENS
@@ -29,7 +30,7 @@ CONTEXT_TOKENS = (
 
 
 class TreeOfThoughtArrivals:
-    """Requests with prompts of random token ids, as pages."""
+    """A stream of requests whose prompts are pages of random token ids."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -58,7 +59,7 @@ class TreeOfThoughtArrivals:
         )
 
     def on_finish(self, request: Request) -> None:
-        """Let later requests extend this one, unless it is of the last level."""
+        """Let later requests extend the finished request, unless it has the last level."""
         prompt, depth = self._under_way.pop(request.request_id)
         if depth + 1 < LEVELS:
             self._finished.append((prompt, depth))

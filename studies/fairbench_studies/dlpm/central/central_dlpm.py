@@ -14,10 +14,10 @@ from fairbench.schedulers.location_tree import LocationNode, LocationTree
 
 
 class TreeDelta(NamedTuple):
-    """The changes of a worker's cache since its last turn.
+    """The changes of a worker's cache since the worker's last turn.
 
-    ``inserted`` are prompts; ``evicted`` are prefixes, each with the number of evicted tokens at
-    its end. Content that was both inserted and evicted since the last report is in neither.
+    ``inserted`` holds prompts. ``evicted`` holds prefixes, each with the number of evicted tokens
+    at the prefix's end. Content that was inserted and evicted since the last report is left out.
     """
 
     inserted: tuple[Prompt, ...]
@@ -27,14 +27,14 @@ class TreeDelta(NamedTuple):
 class CentralDLPM:
     """A scheduler with one queue, credits, and a copy of every worker's tree.
 
-    A worker that is about to form a batch reports the changes of its cache and is blocked for its
-    turn: ``update``, ``match``, ``dispatch``. The class is not a ``Router``: a router answers as
-    soon as a request arrives, while this scheduler queues requests until a worker asks.
+    A worker that is about to form a batch reports the changes of its cache, and waits while the
+    scheduler calls ``update``, ``match`` and ``dispatch``. The class is not a ``Router``, because a
+    router decides when a request arrives, and this scheduler queues requests until a worker asks.
     """
 
     def __init__(self, params: DLPM.Params, workers: int) -> None:
         self.scheduler = DLPM(params)
-        self.queue: list[Request] = []  # in order of arrival
+        self.queue: list[Request] = []  # requests in order of arrival
         self._trees = [LocationTree(LocationNode) for _ in range(workers)]
 
     def on_arrival(self, request: Request) -> None:
@@ -66,7 +66,7 @@ class CentralDLPM:
     def dispatch(self, matched: dict[Request, int], free_tokens: int) -> list[Request]:
         """Return the requests for a worker, given its matches and free KV memory.
 
-        The requests leave the queue. Each request takes its uncached prompt and all of its
+        The requests leave the queue. A request reserves memory for its uncached prompt and for
         ``max_new_tokens``.
         """
         turn = _Turn(self.queue, matched)

@@ -1,4 +1,4 @@
-"""Timings of the central scheduler in a folder; missing ones are measured and stored."""
+"""Stored timings of the central scheduler; missing timings are measured and stored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.execute.context import RunContext
+from fairbench.execute.tasks import RunContext
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.results.new_directories import check_writable
 from fairbench.results.store import write_json
@@ -23,7 +23,7 @@ ROUNDS, QUICK_ROUNDS = 50, 20
 
 
 def fill_timings(folder: Path, context: RunContext, *, quick: bool = False) -> None:
-    """Measure the missing timings of the central scheduler, and store each immediately.
+    """Measure the missing timings of the central scheduler, and store each timing immediately.
 
     All timings of one store come from one machine: raises UsageError if the store has another
     machine's timings.

@@ -1,7 +1,7 @@
 """The cost of centralised DLPM, measured over real rounds ([DLPM] §5.1, Fig. 4).
 
-The scheduler and its messages between processes of this machine are measured. The workers' caches
-are simulated, and so is the decode step with which the time is compared.
+The scheduler, and messages between processes of this machine, are measured. The workers' caches and
+the decode step, with which times are compared, are simulated.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from fairbench_studies.dlpm.central.workers import CentralWorkers
 
 BATCH_SIZE = 25  # requests in the decode step of Fig. 4
 POOL_TOKENS = 100_000  # tokens of a worker's cache
-# Tokens that the batch frees between two turns. SGLang forms a batch every 10 decode steps, in
+# Tokens that a worker frees between two turns: SGLang forms a batch every 10 decode steps, during
 # which about one of 25 requests with 256 output tokens finishes.
 FREED_TOKENS = 1_000
-# Before the timing, rounds with much free memory fill the caches until they evict.
+# Rounds before the timing fill the caches, so that workers evict during the timing.
 WARMUP_ROUNDS = 50
 WARMUP_TOKENS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
-    """A round that serves each of ``workers`` once, with ``waiting`` requests queued.
+    """The cost of a round that serves each worker once, with ``waiting`` requests queued.
 
-    ``synchronisation_ms`` is wall time: all workers report simultaneously, and each gets its
-    requests. The other times are the scheduler's CPU time: ``update_ms`` for its copies of the
-    trees, ``match_ms`` for matching every request in every tree, ``dispatch_ms`` for sorting and
-    DLPM. Each time is the lowest decile of many rounds, because other work of the machine only adds
-    to it.
+    ``synchronisation_ms`` is wall time: all workers report simultaneously, and each worker gets its
+    requests. The other times are CPU times of the scheduler: ``update_ms`` for updating copies of
+    the trees, ``match_ms`` for matching every request in every tree, ``dispatch_ms`` for sorting
+    and DLPM. Each time is the lowest decile of many rounds, because other work of the machine can
+    only make a round longer.
     """
 
     workers: int
@@ -66,7 +66,7 @@ def time_rounds(
 ) -> RoundCost:
     """Return the mean cost of ``rounds`` rounds with ``waiting`` queued requests.
 
-    Starts a process per worker, so the caller's main module must be importable.
+    The function starts a process per worker, so the caller's main module must be importable.
     """
     central = CentralDLPM(DLPM.Params(), workers)
     arrivals = TreeOfThoughtArrivals(Random(seed))
@@ -105,7 +105,7 @@ class _Seconds(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """A round, which gives every worker one turn."""
+    """A round of the central scheduler, in which every worker has one turn."""
 
     seconds: _Seconds
     dispatched: list[Request]

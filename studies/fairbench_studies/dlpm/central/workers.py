@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from fairbench.core import Prompt, prompt_tokens
-from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.engine.kv_cache import KVCache
 from fairbench_studies.dlpm.central.central_dlpm import TreeDelta
 
 JOIN_TIMEOUT_S = 5.0
@@ -20,9 +20,9 @@ JOIN_TIMEOUT_S = 5.0
 class CentralWorkers:
     """Worker processes, each with a simulated KV cache of ``pool_tokens`` tokens.
 
-    Usage, in this order: ``send`` each worker its prompts, which it caches; ``wait`` until all have
-    done so; ``collect`` the changes in their caches. The processes end when the context is left or
-    the parent has ended.
+    Usage, in this order: ``send`` prompts to each worker, which caches the prompts; ``wait`` until
+    all workers have cached their prompts; ``collect`` the changes of the caches. The processes end
+    when the context is left or the parent process ends.
     """
 
     def __init__(self, workers: int, pool_tokens: int) -> None:
@@ -36,7 +36,8 @@ class CentralWorkers:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-            self.send(len(self._pipes) - 1, ())  # an empty message
+            # an empty message, which the worker confirms when ready
+            self.send(len(self._pipes) - 1, ())
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +67,7 @@ class CentralWorkers:
             pipe.recv()
 
     def collect(self) -> list[TreeDelta]:
-        """Return every worker's cache changes in order; all workers are asked at once."""
+        """Return the cache changes of all workers, in order; all workers report simultaneously."""
         for pipe in self._pipes:
             pipe.send(None)
         return [pipe.recv() for pipe in self._pipes]
@@ -74,7 +75,7 @@ class CentralWorkers:
 
 def _serve(pipe: Connection, pool_tokens: int) -> None:
     """Run a worker process: cache prompts, confirm, and report changes when asked."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides by closing the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers end when the parent closes the pipe
     evicted: list[tuple[Prompt, int]] = []
     cache = KVCache(pool_tokens, lambda prefix, tokens: evicted.append((prefix, tokens)))
     try:
@@ -92,7 +93,7 @@ def _serve(pipe: Connection, pool_tokens: int) -> None:
 
 
 def _compute(cache: KVCache, prompt: Prompt) -> None:
-    """Cache a prompt as a finished request does."""
+    """Cache a prompt like a finished request."""
     tokens = prompt_tokens(prompt)
     node, place = cache.match(prompt, tokens)
     cache.lock(node)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
-from math import exp, isnan, log, nan
-from statistics import fmean, median
+from statistics import fmean, geometric_mean, median
 
-from fairbench.results.comparison import SchedulerResults
 from fairbench_studies.dlpm.claims.pairs import All, Pair, tally
-from fairbench_studies.dlpm.claims.places import CALLED, PREBLES, by_place
-from fairbench_studies.dlpm.claims.throughput import run_of
+from fairbench_studies.dlpm.claims.places import CALLED, PREBLES, Source, by_place
+from fairbench_studies.dlpm.claims.throughput import parts_apart, run_of
 from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part, number
-from fairbench_studies.kit.tally import Tally, part_of
+from fairbench_studies.kit.tally import Tally, decided
 
 FAIREST_FIRST = ("vtc", "d2lpm", "preble", "lpm")
 SAME = 0.005  # smaller differences of Jain's index count as equal
@@ -34,8 +33,15 @@ ORDERS = tuple(order(name, metric) for name, metric in INDICES)
 
 PAPER_MEANS = {"preble": 2.90, "preble-code": 2.90, "lpm": 4.06, "vtc": 2.98}
 PAPER_LARGEST = {"preble": 7.18, "preble-code": 7.18, "lpm": 9.55, "vtc": 7.96}
-MEAN_BAND = 0.4  # in either direction
+MEAN_BAND = 0.4  # relative half-width of the band around the paper's mean
 LARGEST_BAND = (4.0, 12.0)
+GEOMETRIC, ARITHMETIC = "geometric mean", "arithmetic mean"
+MEANS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    GEOMETRIC: geometric_mean,
+    ARITHMETIC: fmean,
+}
+"""The paper does not say which mean its "on average" is."""
+BY_PLACE, BY_MEDIAN = "by configuration", "by medians"
 WAITS: Mapping[str, tuple[Pair, ...]] = {
     name: (
         Pair(f"P50 under {CALLED[name]}", "victim_p50_s", name, "d2lpm"),
@@ -45,75 +51,121 @@ WAITS: Mapping[str, tuple[Pair, ...]] = {
 }
 
 
-def judge_jain(cells: Sequence[SchedulerResults]) -> list[Part]:
+def judge_jain(cells: Source) -> list[Part]:
     """Judge VTC >= D2LPM > Preble > RR+LPM step by step, while all clients are active.
 
-    Jain's index over the common window is reported, too. Over a whole run of a fixed set of
-    programs, the index is the same under every scheduler.
+    Jain's index over the common window is reported, too. The index over a whole run of a fixed set
+    of programs is equal under every scheduler.
     """
     at = by_place(cells)
     steps = [("vtc", "d2lpm", -SAME)]
     for preble in run_of(PREBLES, cells):
         steps += [("d2lpm", preble, 0.0), (preble, "lpm", 0.0)]
-    parts, gaps = [], {}
+    parts, found = [], {}
     for above, below, flip in steps:
         tallies = [
             tally(Pair(name, metric, above, below, flip, is_ratio=False), at)
             for name, metric in INDICES
         ]
-        gap = gaps[above, below] = median(_known(tallies[0]) or [nan])
+        found[above, below] = tallies
         text = f"{CALLED[above]} {'at least' if flip else 'above'} {CALLED[below]}"
-        parts.append(part_of(text, tallies, "" if isnan(gap) else f"median gap {gap:+.3f}"))
-    return [*parts, *_slightly(gaps)]
-
-
-def _slightly(gaps: Mapping[tuple[str, str], float]) -> list[Part]:
-    """Judge that D2LPM is slightly below VTC, and clearly above both Prebles."""
-    below_vtc = gaps["vtc", "d2lpm"]
-    return [
-        number(
-            f"D2LPM nearer to VTC than to {CALLED[preble]}",
-            above - below_vtc,
-            0.0,
-            1.0,
-            f"{below_vtc:.3f} from VTC, {above:.3f} from {CALLED[preble]}",
-        )
-        for (first, preble), above in gaps.items()
+        parts += parts_apart(text, tallies, _median_gap)
+    to_vtc = found["vtc", "d2lpm"]
+    nearer = [
+        _nearer(CALLED[preble], to_vtc, tallies)
+        for (first, preble), tallies in found.items()
         if first == "d2lpm"
     ]
+    return [*parts, *nearer]
+
+
+def _median_gap(tallies: Sequence[Tally]) -> str:
+    """Return the median gap by the first index of which values are known."""
+    for one in tallies:
+        if gaps := _known(one):
+            by = "" if one is tallies[0] else f" by {one.name}"
+            return f"median gap{by} {median(gaps):+.3f}"
+    return ""
+
+
+def _nearer(preble: str, to_vtc: Sequence[Tally], to_preble: Sequence[Tally]) -> Part:
+    """Judge that D2LPM is nearer to VTC than to Preble, in each configuration and by the medians.
+
+    The first index of which values are known decides.
+    """
+    both = [(a, b) for a, b in zip(to_vtc, to_preble, strict=True) if a.values and b.values]
+    text = f"D2LPM nearer to VTC than to {preble}, by configuration"
+    if not both:
+        return Part(text, Outcome.UNCONTENDED, "no value is known")
+    vtc, other = both[0]
+    places = [place for place in other.values if place in vtc.values]
+    if not places:
+        return Part(text, Outcome.UNCONTENDED, "no configuration is known for both")
+    gaps = [(vtc.values[place].value or 0.0, other.values[place].value or 0.0) for place in places]
+    near = sum(abs(first) < second for first, second in gaps)
+    first, second = (median(column) for column in zip(*gaps, strict=True))
+    by = "" if vtc is to_vtc[0] else f" by {vtc.name}"
+    ours = f"in {near} of {len(gaps)}{by}; medians {first:.3f} from VTC, {second:.3f} from {preble}"
+    by_median = Outcome.HOLDS if first < second else Outcome.REVERSED
+    outcome = decided(near, len(gaps))
+    return Part(text, outcome, ours, under={BY_PLACE: outcome, BY_MEDIAN: by_median})
 
 
 def _known(one: Tally) -> list[float]:
     return [seen.value for seen in one.values.values() if seen.value is not None]
 
 
-def judge_latency(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge the latency of well-behaved clients relative to that under D2LPM."""
+def judge_latency(cells: Source) -> list[Part]:
+    """Judge well-behaved clients' latency relative to their latency under D2LPM."""
     at = by_place(cells)
     names = run_of(PAPER_MEANS, cells)
     found = {name: [tally(pair, at) for pair in WAITS[name]] for name in names}
-    parts = [part_of(f"they wait longer under {CALLED[name]}", found[name]) for name in names]
-    # No factor is known if D2LPM's own latency is only a lower bound.
+    parts = [
+        part
+        for name in names
+        for part in parts_apart(f"they wait longer under {CALLED[name]}", found[name], lambda _: "")
+    ]
+    # No factor is known if the latency under D2LPM is only a lower bound.
     factors = {
         name: [
             s.value for one in several for s in one.values.values() if s.bound != "<" and s.value
         ]
         for name, several in found.items()
     }
-    means = {name: exp(fmean(map(log, of))) for name, of in factors.items() if of}
-    if "lpm" in means:
-        worst = max(means, key=lambda name: means[name])
-        shown = ", ".join(f"{CALLED[name]} {mean:.2f}x" for name, mean in means.items())
-        outcome = Outcome.HOLDS if worst == "lpm" else Outcome.REVERSED
-        parts.append(Part("RR+LPM the longest on average", outcome, f"geometric means: {shown}"))
-    for name, mean in means.items():
-        paper = PAPER_MEANS[name]
-        low, high = paper * (1 - MEAN_BAND), paper * (1 + MEAN_BAND)
-        text = f"{CALLED[name]}: on average {paper:.2f}x (within 40%)"
-        parts.append(number(text, mean, low, high, f"{mean:.2f}x"))
-        most, text = max(factors[name]), f"{CALLED[name]}: up to {PAPER_LARGEST[name]}x (4 to 12)"
+    factors = {name: of for name, of in factors.items() if of}
+    if "lpm" in factors:
+        parts.append(_longest(factors))
+    for name, of in factors.items():
+        parts.append(_mean_wait(name, of))
+        most, text = max(of), f"{CALLED[name]}: up to {PAPER_LARGEST[name]}x (4 to 12)"
         parts.append(number(text, most, *LARGEST_BAND, f"{most:.2f}x"))
     return parts
+
+
+def _longest(factors: Mapping[str, Sequence[float]]) -> Part:
+    """Judge that the mean of the factors is largest under RR+LPM, by both kinds of mean."""
+    under, shown = {}, []
+    for kind, mean in MEANS.items():
+        means = {name: mean(of) for name, of in factors.items()}
+        worst = max(means, key=lambda name: means[name])
+        under[kind] = Outcome.HOLDS if worst == "lpm" else Outcome.REVERSED
+        listed = ", ".join(f"{CALLED[name]} {value:.2f}x" for name, value in means.items())
+        shown.append(f"{kind}s: {listed}")
+    return Part("RR+LPM the longest on average", under[GEOMETRIC], "; ".join(shown), under=under)
+
+
+def _mean_wait(name: str, factors: Sequence[float]) -> Part:
+    """Judge the mean factor against the paper's, by both kinds of mean; the geometric decides."""
+    paper = PAPER_MEANS[name]
+    low, high = paper * (1 - MEAN_BAND), paper * (1 + MEAN_BAND)
+    text = f"{CALLED[name]}: on average {paper:.2f}x (within 40%)"
+    means = {kind: mean(factors) for kind, mean in MEANS.items()}
+    ours = ", ".join(f"{value:.2f}x ({kind})" for kind, value in means.items())
+    one = number(text, means[GEOMETRIC], low, high, ours)
+    return replace(
+        one,
+        under={kind: number(text, value, low, high, "").outcome for kind, value in means.items()},
+    )
 
 
 CLAIMS = (

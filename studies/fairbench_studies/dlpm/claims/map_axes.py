@@ -20,7 +20,8 @@ AXES = (POOL, RUNNING, LOAD, QUANTUM, WORKER_QUANTUM, PROFILE)
 POOL_PARTS = {"1/2": 0.5, "1/4": 0.25}
 RUNNING_LIMITS = (2048, 128, 32)
 LOADS = {"x2": 2.0}
-QUANTA = {"x0.1": 0.1, "x10": 10.0, "x100": 100.0}  # three decades, including the default
+# multiples of the default quantum, which span three decades
+QUANTA = {"x0.1": 0.1, "x10": 10.0, "x100": 100.0}
 PROFILES = (
     "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
     "a100-80gb/llama-3.1-8b/tp1/measured-sglang",
@@ -28,7 +29,7 @@ PROFILES = (
 
 
 class Step(NamedTuple):
-    """A value on an axis: its name, and the keys that differ from the default."""
+    """A value on an axis: a name, and the keys whose values differ from the default."""
 
     axis: str
     label: str
@@ -36,21 +37,21 @@ class Step(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Return whether the step changes nothing."""
+        """Return whether the step is the default."""
         return not self.changes
 
 
 def spec_of(draft: Draft) -> ExperimentSpec:
-    """Return the experiment of the first seed. Raises UsageError if it is impossible."""
+    """Return a draft's experiment with the first seed. Raises UsageError for a wrong draft."""
     return points(make_sweep({"name": "cell", "grid": [dict(draft)]}))[0]
 
 
 def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
     """Return every value of every axis of a cell, axis by axis, including the default.
 
-    The default is the value to which the cell resolves. A default that is not among the values is
-    sorted in by size. An axis is left out if no scheduler has the setting, or if only the default
-    remains.
+    The default is the value that the configuration has. A default that is not among the axis's
+    values is inserted by size. An axis is left out if no scheduler has the setting, or if the
+    default is the only value.
     """
     specs = [spec_of({**cell, "scheduler": scheduler}) for scheduler in schedulers]
     spec = specs[0]
@@ -72,7 +73,7 @@ def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
 
 
 def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> list[Step]:
-    """Return steps for multiples of the default, and for the default itself, in order of size."""
+    """Return steps for the default and multiples of the default, in order of size."""
     whole = isinstance(default, int)
     found = [
         (factor, Step(axis, label, {key: round(default * factor) if whole else default * factor}))
@@ -93,7 +94,7 @@ def _values(axis: str, key: str, default: int) -> list[Step]:
 
 
 def _profiles(spec: ExperimentSpec) -> list[Step]:
-    """Return the profile of the configuration and others of its GPU and model."""
+    """Return steps for the configuration's profile and other profiles of its GPU and model."""
     machine = spec.gpu.rpartition("/")[0]
     names = [spec.gpu, *(one for one in PROFILES if one.rpartition("/")[0] == machine)]
     steps = [

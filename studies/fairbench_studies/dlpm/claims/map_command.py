@@ -1,4 +1,4 @@
-"""``fairbench reproduce claims --map``: where each claim holds, by one setting at a time."""
+"""``fairbench reproduce claims --map``: vary one setting at a time, and judge each claim."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import NamedTuple
 import typer
 
 from fairbench.errors import RunFailed
-from fairbench.execute.context import run_context
-from fairbench.execute.executor import Executor
+from fairbench.execute.tasks import Executor, run_context
 from fairbench.figures.style import check_drawable
 from fairbench.report.progress import shown_progress
 from fairbench_studies.dlpm.claims.map_picture import draw_maps
@@ -27,7 +26,7 @@ from fairbench_studies.dlpm.claims.table import CLAIMS
 from fairbench_studies.kit.provenance import origin_of
 from fairbench_studies.kit.store import filling
 
-MAP = NAME  # folder of the map's runs
+MAP = NAME  # name of the map's directory of runs
 
 
 class MapFiles(NamedTuple):
@@ -43,7 +42,8 @@ def draw_claims_map(
 ) -> None:
     """Run the missing simulations of the map, then draw and tabulate it.
 
-    Raises RunFailed if points failed, after the rest is drawn; Interrupted when interrupted.
+    Raises RunFailed if points failed, after the finished runs are drawn, and Interrupted after an
+    interruption.
     """
     check_drawable()
     seeds = QUICK_SEEDS if quick else SEEDS

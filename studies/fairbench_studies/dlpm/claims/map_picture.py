@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDER = 1.25  # scale beyond the values, on both sides
-NAMES = {QUANTUM: "Qᵘ", WORKER_QUANTUM: "Qʷ"}
+WIDER = 1.25  # factor by which an axis extends beyond the values, on both sides
+NAMES = {QUANTUM: "Q^u", WORKER_QUANTUM: "Q^w"}
 LEGEND = (
     "The dotted line is where the claim's sign flips: it holds above. Open marks are cells that "
     "are not contended, arrows bounds. The shaded value is the default."
@@ -30,7 +30,7 @@ BARS = " Bars are 95% intervals of the paired difference, cut off at the panel."
 
 
 def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str) -> Figure:
-    """Draw the figure of one claim; other readings are ignored."""
+    """Draw the figure of one claim from the claim's readings."""
     names = {pair.name for pair in claim.lines}
     mine = [r for r in readings if r.claim == claim.number and r.measure.name in names]
     places = list(dict.fromkeys(one.place for one in mine))
@@ -51,7 +51,7 @@ def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str)
 
 
 def _scale(axes: Axes, pair: Pair, values: Sequence[float | None]) -> None:
-    """Scale an axis to show all values and the threshold; intervals may be cut off."""
+    """Scale an axis to show all values and the threshold; long intervals may be cut off."""
     known = [pair.flip, *(value for value in values if value is not None)]
     if not pair.is_ratio:
         margin = 0.15 * (max(known) - min(known)) or 0.1
@@ -105,7 +105,7 @@ def _line(
     readings: Mapping[str, Reading],
     shift: float,
 ) -> None:
-    """Draw one measure over an axis, shifted a little so that intervals do not overlap."""
+    """Draw one measure over an axis, with a horizontal shift so that intervals do not overlap."""
     known = {
         labels.index(label) + shift: one.seen
         for label, one in readings.items()
@@ -148,7 +148,7 @@ def draw_maps(
     output: Path,
     formats: Sequence[str],
 ) -> list[Path]:
-    """Draw a picture ``claims-map-N`` of each claim that has readings; return the files.
+    """Draw a picture ``claims-map-N`` per claim with readings, and return the files.
 
     ``titles`` and ``bases`` (the hardware of the runs) are by claim number. Raises UsageError if a
     file cannot be written.

@@ -1,4 +1,4 @@
-"""The runs behind the map of claims: configurations, axes and schedulers as one sweep."""
+"""The runs for the map of claims: configurations, axes and schedulers as one sweep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairbench_studies.kit.outcomes import Seen
 
 
 class Mapped(NamedTuple):
-    """A claim on the map: the measures of its verdict, and those in its picture."""
+    """A claim on the map: the measures of the claim's verdict, and the measures in its picture."""
 
     number: int
     measures: tuple[Measure, ...]
@@ -28,7 +28,7 @@ class Mapped(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Claims with the same configurations, and the schedulers that they compare."""
+    """Claims with the same configurations, and the schedulers that the claims compare."""
 
     claims: tuple[Mapped, ...]
     cells: tuple[Draft, ...]
@@ -36,13 +36,13 @@ class Group(NamedTuple):
 
 
 def _cell(figure: str, **wanted: Any) -> Draft:
-    """Return the configuration of a figure's sweep with these values."""
+    """Return the configuration of a figure's sweep with the given values."""
     sweep = read_sweep(figure)
     grid = next(one for one in sweep.grid if all(one.get(k) == v for k, v in wanted.items()))
     return {**sweep.base, **{key: value for key, value in grid.items() if key != "scheduler"}}
 
 
-PREBLE = "preble"  # the form on the map; its authors' code is judged only in the table
+PREBLE = "preble"  # the paper's form of Preble; the form of its code is judged only in the table
 _WAITS = {name: pairs for name, pairs in WAITS.items() if name in ("lpm", "vtc", PREBLE)}
 IN_FIGURE_7 = (
     Mapped(1, OVER_VTC, OVER_VTC),
@@ -67,7 +67,7 @@ _A100: tuple[Draft, ...] = tuple(
 
 
 def groups(*, quick: bool = False) -> tuple[Group, ...]:
-    """Return the groups of the map. ``quick`` leaves out the most expensive group."""
+    """Return the groups of the map; ``quick`` leaves out the most expensive group."""
     return (
         Group(IN_FIGURE_7, _A100[1:] if quick else _A100, ("lpm", "vtc", "preble", "d2lpm")),
         Group((DONE_FIRST,), (_cell("fig9"),), ("vtc", "preble", "d2lpm")),
@@ -91,7 +91,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The configurations of a group with all steps, over a number of seeds."""
+    """The configurations of a group, with all steps and a number of seeds."""
 
     group: Group
     steps: Mapping[Place, Sequence[Step]]
@@ -99,7 +99,7 @@ class Chart:
 
     @classmethod
     def of(cls, group: Group, seeds: int) -> Chart:
-        """Return the chart of a group, with every step on every axis."""
+        """Return the chart of a group, with all steps on all axes."""
         places = zip(map(_place, group.cells), group.cells, strict=True)
         steps = {place: steps_round(cell, group.schedulers) for place, cell in places}
         return cls(group, steps, seeds)
@@ -140,7 +140,7 @@ class Chart:
 
 
 def map_sweep(charts: Sequence[Chart], name: str) -> Sweep:
-    """Return a sweep of all charts' runs; each run occurs once."""
+    """Return a sweep of the distinct runs of all charts."""
     grid = [draft for chart in charts for draft in chart.grid()]
     return make_sweep({"name": name, "num_runs": charts[0].seeds, "grid": grid})
 
@@ -150,5 +150,5 @@ def _place(cell: Draft) -> Place:
 
 
 def _seeds(measure: Measure, at: At) -> int:
-    """Return the number of seeds with all runs that a measure compares."""
+    """Return the number of seeds for which all runs that a measure compares are finished."""
     return len(set.intersection(*(set(at.get(name, ())) for name in measure.compared)))

@@ -15,7 +15,7 @@ from fairbench_studies.kit.parts import Claim, Part, in_every
 
 
 class Mix(NamedTuple):
-    """Means by scheduler: response times, end, and Jain's index of computed service."""
+    """Means by scheduler: response times, end of the run, Jain's index of computed service."""
 
     mean_s: Mapping[str, float]
     chat_s: Mapping[str, float]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fairbench.results.store import Summary
-from fairbench.results.values import Value, value_of
-from fairbench_studies.dlpm.claims.places import At, contended
+from fairbench.results.summary import Value, value_of
+from fairbench_studies.dlpm.claims.places import At, KnownPairs, contended
 from fairbench_studies.kit.outcomes import Outcome, Seen, compared, joined
 from fairbench_studies.kit.tally import Tally
 
@@ -32,11 +32,11 @@ class Pair:
 
     @property
     def compared(self) -> frozenset[str]:
-        """The router and the local scheduler that a pair needs."""
+        """The schedulers that the pair compares."""
         return frozenset({self.above, self.below})
 
     def seen(self, at: At) -> Seen:
-        """Compare the seeds that both schedulers have."""
+        """Compare the two schedulers over the seeds that both have."""
         above, below = at[self.above], at[self.below]
         seeds = sorted(above.keys() & below.keys())
         less, more = (
@@ -48,7 +48,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Several pairs together, which hold if all hold and are reversed if one is."""
+    """Several pairs together: the claim holds if all pairs hold, and is reversed if one pair is."""
 
     name: str
     pairs: tuple[Pair, ...]
@@ -69,7 +69,10 @@ Measure = Pair | All
 
 
 def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
-    """Evaluate a measure in each configuration that has all schedulers it compares."""
+    """Evaluate a measure in each configuration with runs of all schedulers that are compared."""
+    if isinstance(at, KnownPairs) and isinstance(measure, Pair):
+        known = at.tallies[measure.metric, measure.above, measure.below, measure.flip]
+        return replace(known, name=measure.name)
     return Tally(
         measure.name,
         {place: measure.seen(runs) for place, runs in at.items() if measure.compared <= set(runs)},

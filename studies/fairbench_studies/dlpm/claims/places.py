@@ -1,16 +1,17 @@
-"""The configurations of a figure, each with its summaries by scheduler and seed."""
+"""The configurations of a figure, with summaries by scheduler and seed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import nan
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fairbench.metrics.fairness_summary import DEMAND_LIMITED_ABOVE
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.metrics.waiting import DEMAND_LIMITED_ABOVE
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary
+from fairbench_studies.kit.tally import Tally
 
 BySeed = Mapping[int, Summary]
 """The runs of one experiment, by seed."""
@@ -26,11 +27,12 @@ CALLED = {
     "lpm": "RR+LPM",
 }
 PREBLES = ("preble", "preble-code")
-"""Preble as its paper describes it, and as its authors published it, which the DLPM authors ran."""
+"""Two forms of Preble: the paper's form, and the form of the published code, which the DLPM authors
+ran."""
 
 
 class Place(NamedTuple):
-    """A row of panels of figure 7, and the number of replicas."""
+    """A configuration of figure 7: workload and scenario (a row of panels), number of replicas."""
 
     workload: str
     scenario: str
@@ -40,16 +42,59 @@ class Place(NamedTuple):
         return f"{self.workload} {self.scenario} at {self.dp}"
 
 
+class KnownPairs(Mapping[Any, At]):
+    """The tallies of pairs whose runs are no longer stored; no configuration has runs.
+
+    The keys of ``tallies`` are a metric, the two schedulers, and the value at which the sign of the
+    claim changes.
+    """
+
+    def __init__(self, tallies: Mapping[tuple[str, str, str, float], Tally]) -> None:
+        self.tallies = tallies
+
+    @property
+    def schedulers(self) -> set[str]:
+        """The schedulers that are compared."""
+        return {name for _, above, below, _ in self.tallies for name in (above, below)}
+
+    def __getitem__(self, place: Any) -> At:
+        raise KeyError(place)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+Source = Sequence[SchedulerResults] | KnownPairs
+"""The cells of figure 7, or the tallies of pairs whose runs are no longer stored."""
+
+
+def schedulers_of(source: Source) -> set[str]:
+    """Return the schedulers that have runs."""
+    if isinstance(source, KnownPairs):
+        return source.schedulers
+    return {cell.combined["scheduler"] for cell in source}
+
+
+def is_alone(place: Place) -> bool:
+    """Return whether a configuration has a single replica, where no router chooses."""
+    return place.dp == 1
+
+
 def by_seed(cell: SchedulerResults) -> BySeed:
     """Return the summaries of a cell's runs, by seed."""
     return {one.summary["seed"]: one.summary for one in cell.runs}
 
 
-def by_place(cells: Iterable[SchedulerResults]) -> Mapping[Place, At]:
+def by_place(cells: Source) -> Mapping[Place, At]:
     """Return the runs in each configuration, by scheduler.
 
-    A configuration with several KV pools does not count: the figure shows it, but it is not judged.
+    A configuration with several KV pools is left out, because the paper does not judge it.
     """
+    if isinstance(cells, KnownPairs):
+        return cells
     found: dict[Place, dict[str, BySeed]] = {}
     several: set[Place] = set()
     for cell in cells:
@@ -63,7 +108,7 @@ def by_place(cells: Iterable[SchedulerResults]) -> Mapping[Place, At]:
 
 
 def mean_over(runs: BySeed, metric: str) -> float:
-    """Return the mean of a metric over the seeds that define it; NaN if none does."""
+    """Return the mean of a metric over the seeds that define the metric; NaN without such seeds."""
     known = [summary[metric] for summary in runs.values() if summary[metric] is not None]
     return fmean(known) if known else nan
 
@@ -71,8 +116,8 @@ def mean_over(runs: BySeed, metric: str) -> float:
 def contended(runs: Iterable[BySeed]) -> bool:
     """Return whether clients competed in all runs.
 
-    Below saturation a rate equals the demand, and a scheduler has nothing to decide. The time with
-    empty queues varies by chance, and is therefore averaged over the seeds.
+    Below saturation, rates equal the demand, and schedulers have no effect. The time with empty
+    queues varies by chance, so the mean over the seeds decides.
     """
     return all(_competed(list(of.values())) for of in runs)
 

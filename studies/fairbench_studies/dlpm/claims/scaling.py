@@ -17,11 +17,11 @@ from fairbench_studies.kit.tally import MOST, part_of
 from fairbench_studies.kit.values import chosen, mean_of
 
 RATE = "service_rate_tok_s"
-FAR = 0.10  # fraction of LPM's service rate
+FAR = 0.10  # DLPM is near LPM if the service rates differ by at most this fraction
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
-BAND_PCT = (25, 55)  # of a decode step: the paper's "about 40%"
-# Seven more runs of figure 4 on a shared machine: their lowest and highest overhead at the point
-# that is judged, in percent of a decode step. None of them lies in the band.
+BAND_PCT = (25, 55)  # percent of a decode step: the paper's "about 40%"
+# Seven further runs of figure 4 on a shared machine: the lowest and highest overhead at the judged
+# point, in percent of a decode step. No overhead of these runs lies in the band.
 OTHER_RUNS = 7
 OTHER_PCT = (71, 135)
 LOWEST = All(
@@ -58,7 +58,7 @@ def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
 def judge_central(timings: Timings) -> list[Part]:
     """Judge the overhead of a central scheduler: its size and its growth.
 
-    Timings differ from run to run, so all known runs decide about the size, by four fifths.
+    Timings differ from run to run, so the size holds if four fifths of all known runs show it.
     """
     pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
     shown = pct[REPLICAS, QUEUE]
@@ -82,8 +82,8 @@ def judge_central(timings: Timings) -> list[Part]:
 def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
     """Return whether the value rises from start to end along every line of an axis.
 
-    The axes are (workers, waiting). Neighbours are not compared, because they may differ by less
-    than the noise of a measurement.
+    The axes are (workers, waiting). Neighbouring points are not compared, because their difference
+    may be smaller than the noise of a measurement.
     """
     lines: dict[int, list[tuple[int, Any]]] = {}
     for key, value in pct.items():

@@ -1,4 +1,4 @@
-"""Judging by seed: every seed must show a shape; numbers are means over seeds."""
+"""Judgement over seeds: every seed must show a shape, and numbers are means over seeds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fairbench.figures.timeline import response_times
 from fairbench.metrics.records import Floats
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import StoredRun
+from fairbench_studies.kit.seeds import derived
 
 INTERVALS = 40
 
@@ -22,7 +23,7 @@ Facts = TypeVar("Facts")
 def over_seeds(
     cells: Sequence[SchedulerResults], facts: Callable[[Runs], Facts], names: Sequence[str]
 ) -> list[Facts]:
-    """Return the facts of each seed for which all of these schedulers were run."""
+    """Return the facts of each seed with runs of all schedulers in ``names``."""
     runs: dict[int, dict[str, StoredRun]] = {}
     for cell in cells:
         for one in cell.runs:
@@ -32,4 +33,7 @@ def over_seeds(
 
 def responses(run: StoredRun, end_s: float) -> Floats:
     """Return the mean response time of each client's requests, by interval of arrival."""
-    return response_times(run, np.linspace(0.0, end_s, INTERVALS + 1))
+    times: Floats = derived(
+        run, "responses", lambda: response_times(run, np.linspace(0.0, end_s, INTERVALS + 1))
+    )
+    return times

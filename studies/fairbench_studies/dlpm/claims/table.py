@@ -1,11 +1,12 @@
-"""The page of the DLPM paper's claims at the authors' and at today's settings."""
+"""The page of the DLPM paper's claims at the rerun's settings and at fairbench's defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairbench.errors import DataError
 from fairbench_studies.dlpm.claims import (
     conversations,
     fairness,
@@ -16,10 +17,19 @@ from fairbench_studies.dlpm.claims import (
     throughput,
     trees,
 )
+from fairbench_studies.dlpm.claims.kept import Kept, read_kept
+from fairbench_studies.dlpm.claims.readings import (
+    Outcomes,
+    at_rerun,
+    in_long_qa,
+    outcomes_of,
+    with_readings,
+)
 from fairbench_studies.dlpm.fig4 import Timings
 from fairbench_studies.kit.claims_page import Judged, Page, Setting, page_text, write_page
-from fairbench_studies.kit.parts import Claim
+from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.kit.provenance import provenance
+from fairbench_studies.kit.seeds import read_seeds
 
 CLAIMS: Sequence[Claim] = sorted(
     (
@@ -35,22 +45,39 @@ CLAIMS: Sequence[Claim] = sorted(
     key=lambda claim: claim.number,
 )
 
-MAP = "claims-map.md"  # written by ``map_table``
+MAP = "claims-map.md"  # the file that ``map_table`` writes
+AT_RERUN, AT_DEFAULTS = "at the rerun's settings", "at fairbench's defaults"
+KEPT = "; verdicts of an earlier run, whose per-seed values are not stored"
+SEEDS = "seeds"  # the folder of per-seed values, beside the page
 WHY = (
-    "The authors' server had a KV pool of 20,000 tokens; in today's pool, twenty times as large, "
-    "nearly all requests run at once, no scheduler orders them, and prefixes stay cached under "
-    "every scheduler."
+    "The rerun's server had a KV pool of 20,000 tokens; in fairbench's default pool, twenty times "
+    "as large, nearly all requests run at once, no scheduler orders them, and prefixes stay cached "
+    "under every scheduler."
+)
+RERUN = (
+    "The rerun's settings are the flags with which a third party ran the authors' benchmark again "
+    "([presets](../docs/reference/papers.md#presets)); the paper itself names few settings. The "
+    "rerun sends programs at even intervals, where the paper says a Gamma process without its "
+    "coefficient of variation."
 )
 LEFT_OUT = (
-    "long-qa is left out at the authors' settings, since their pool of 20,000 tokens holds none "
-    "of its documents. [Figure 7](../docs/appendix/figures.md#figure-7-at-the-authors-settings) "
-    "shows long-qa with pools of 25,000 to 305,000 tokens; these runs are not judged."
+    "long-qa is left out at the rerun's settings, since the pool of 20,000 tokens holds none "
+    "of its documents. [Figure 7](../docs/appendix/figures.md#figure-7-at-the-reruns-settings) "
+    'shows long-qa with pools of 25,000 to 305,000 tokens. The column "holds under" says what '
+    "changes with long-qa in a pool of 305,000 tokens (four replicas; decided only where the "
+    "intervals of the two means do not overlap)."
 )
-MARK = (
-    "With the mark of a full batch (`engine.batch_is_full`), a pass that found no room is repeated "
-    "only when a request has left. These runs have the mark, and whether the authors' fork had it "
-    "is not known. The mark decides D2LPM's lead over Preble's code in tot s2 at four replicas: "
-    "43% with it, and 5% without ([seed 0](../docs/contribute/papers.md#presets))."
+READINGS = (
+    'The column "holds under" lists readings of what the paper leaves open. *Without the mark*: '
+    "with the mark of a full batch (`engine.batch_is_full`), a pass that found no room is repeated "
+    "only when a request has left; the rerun has the mark, and whether the authors' fork had the "
+    "mark is not known. *Poisson arrivals*: a Gamma process with coefficient of variation 1 "
+    "instead of even intervals. *Prefix as a mean*: Table 2's prefix of 546 tokens as the mean "
+    "over the four levels of a tree (root 117) instead of the root itself. These three are judged "
+    "in `tot` and `judge` on four replicas with seed 0, for the parts that have the same outcome "
+    "there as over all configurations. *Q^w 400,000 in long-qa*: the quantum of about twenty mean "
+    "requests, as [gaps] B3 says, instead of the default of 4,000,000, which is on the plateau of "
+    "throughput; long-qa on two to eight replicas, two seeds."
 )
 PAGE = Page(
     "Claims of the DLPM paper",
@@ -65,44 +92,98 @@ PAGE = Page(
     "short of service. A part about a course over time holds if every seed shows it, and is "
     "reversed if no seed does. A number *holds* inside the band given with it, and is *off* "
     "outside. A measured number holds (is off) if four fifths of its runs are inside (outside).",
-    (WHY, LEFT_OUT, MARK),
+    (WHY, RERUN, LEFT_OUT, READINGS),
 )
 
 
-def judge_all(settings: Sequence[Setting]) -> list[Judged]:
-    """Judge each claim at each setting whose figure exists."""
-    return [
-        Judged(
-            claim,
-            {
-                setting.title: claim.judge(setting.sources[claim.figure])
-                for setting in settings
-                if claim.figure in setting.sources
-            },
-        )
-        for claim in CLAIMS
-    ]
+def judge_all(settings: Sequence[Setting], seeds: Path | None = None) -> list[Judged]:
+    """Judge each claim at each setting for which the figure's runs exist.
+
+    ``seeds`` is the folder of per-seed values, for outcomes under other readings.
+    """
+    found = {one.title: _readings(one, seeds) for one in settings} if seeds else {}
+    judged = []
+    for claim in CLAIMS:
+        parts = {
+            one.title: with_readings(claim.number, made, found.get(one.title, {}))
+            for one in settings
+            if claim.figure in one.sources and (made := _judge(claim, one.sources[claim.figure]))
+        }
+        judged.append(Judged(claim, parts))
+    return judged
+
+
+def _judge(claim: Claim, source: Any) -> Sequence[Part]:
+    return source.judge(claim) if isinstance(source, Kept) else claim.judge(source)
+
+
+def _readings(setting: Setting, seeds: Path) -> Mapping[str, Outcomes]:
+    """Return the outcomes of figure 7's claims under each reading that was tried."""
+    source = setting.sources.get("fig7")
+    if source is None:
+        return {}
+    tried = in_long_qa(CLAIMS, source, seeds)
+    if setting.title == AT_RERUN:
+        tried = at_rerun(CLAIMS, seeds)
+    pairs = source.pairs if isinstance(source, Kept) else {}
+    others = {name: outcomes_of(CLAIMS, known) for name, known in pairs.items() if name}
+    return {**tried, **others}
 
 
 def claims_markdown(judged: Sequence[Judged], settings: Sequence[Setting]) -> str:
     """Return the page of all claims."""
     runs = [
-        f"{setting.title}, {name}: {_basis(source)}"
+        f"{setting.title}, {name}: {_basis(source)}{KEPT if isinstance(source, Kept) else ''}"
         for setting in settings
         for name, source in setting.sources.items()
     ]
     return page_text(PAGE, judged, [setting.title for setting in settings], runs)
 
 
+def _bases(settings: Sequence[Setting]) -> dict[tuple[str, str], str]:
+    """Return what the runs of each setting and figure ran on."""
+    return {
+        (setting.title, name): _basis(source)
+        for setting in settings
+        for name, source in setting.sources.items()
+    }
+
+
 def _basis(source: Any) -> str:
+    if isinstance(source, Kept):
+        return source.basis
     if isinstance(source, Timings):
         return f"measured on {source.host}; decode step simulated on {source.timing_profile}"
     return provenance(source)
 
 
 def write(judged: Sequence[Judged], settings: Sequence[Setting], folder: Path) -> list[Path]:
-    """Write ``claims.md`` and ``claims.csv``. Raises UsageError if they cannot be written."""
+    """Write ``claims.md`` and ``claims.csv``. Raises UsageError for an unwritable file."""
     text = claims_markdown(judged, settings)
     if (folder / MAP).exists():
         text += f"\nWhere each claim holds when settings change: [{MAP}]({MAP})\n"
-    return write_page(judged, text, folder, "claims")
+    return write_page(judged, text, folder, "claims", _bases(settings))
+
+
+def stored_settings(folder: Path) -> list[Setting]:
+    """Return the settings with what is stored of each figure: per-seed values, or verdicts.
+
+    Raises DataError if the folder has no ``claims.csv``.
+    """
+    if not (folder / "claims.csv").exists():
+        raise DataError(f"{folder}: has no claims.csv; run `fairbench reproduce claims` first")
+    figures = list(dict.fromkeys(claim.figure for claim in CLAIMS))
+    names = {AT_RERUN: "{}-dlpm-paper.csv", AT_DEFAULTS: "{}.csv"}
+    found = {
+        title: {one: _stored(folder, title, one, name.format(one)) for one in figures}
+        for title, name in names.items()
+    }
+    return [
+        Setting(title, {one: source for one, source in sources.items() if source is not None})
+        for title, sources in found.items()
+    ]
+
+
+def _stored(folder: Path, title: str, figure: str, name: str) -> Any:
+    path = folder / SEEDS / name
+    return read_seeds(path) if path.exists() else read_kept(folder, title, figure)

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fairbench.core import OUTPUT_PRICE
 from fairbench.metrics.records import Floats, Requests
-from fairbench.metrics.tables import ServiceLog
+from fairbench.metrics.tables import ServiceRows
 from fairbench.metrics.waiting import merged, waits
 from fairbench.results.comparison import SchedulerResults
-from fairbench.results.run_tables import read_tables
+from fairbench.results.run_facts import read_tables
 from fairbench.results.store import StoredRun
 from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part
-
-OUTPUT_WEIGHT = 2
+from fairbench_studies.kit.seeds import derived
 
 
 class Bounded(NamedTuple):
@@ -30,12 +30,12 @@ class Bounded(NamedTuple):
 def judge_bound(
     cells: Sequence[SchedulerResults], *, theorem: str, measured: Callable[[StoredRun], float]
 ) -> list[Part]:
-    """Judge that no run exceeds a theorem's bound, and report the nearest run.
+    """Judge that no run exceeds a theorem's bound; the part names the run nearest to the bound.
 
     Args:
         cells: The cells of figure 7.
-        theorem: The source of the bound, as a run's summary names it.
-        measured: The difference in service that the theorem bounds, of one run.
+        theorem: The source of the bound, in the words of a run's summary.
+        measured: A function that returns a run's difference in service, which is bounded.
     """
     runs = [one.run for cell in cells for one in cell.runs if _bounded_by(one.run, theorem)]
     found = [Bounded(measured(run), run.summary["service_gap_bound"]) for run in runs]
@@ -63,7 +63,7 @@ def _bounded_by(run: StoredRun, theorem: str) -> bool:
 def service_gap(run: StoredRun) -> float:
     """Return the largest service difference of two clients while both are backlogged.
 
-    The result is NaN if no two clients were backlogged on every worker at the same time.
+    The result is NaN if no two clients were backlogged on all workers at the same time.
     """
     gap = run.summary["max_service_gap"]
     return float("nan") if gap is None else float(gap)
@@ -72,16 +72,20 @@ def service_gap(run: StoredRun) -> float:
 def shortfall(run: StoredRun) -> float:
     """Return the largest service deficit of a backlogged client relative to other clients.
 
-    The run has a single worker. The other client need not be backlogged (Theorem 4.2).
+    The run has a single worker. Only the client with the deficit must be backlogged (Theorem 4.2).
     """
+    return float(derived(run, "shortfall", lambda: _shortfall(run)))
+
+
+def _shortfall(run: StoredRun) -> float:
     tables = read_tables(run)
     return largest_lead(
         tables.requests, tables.service, len(tables.clients), run.summary["duration"]
     )
 
 
-def largest_lead(requests: Requests, service: ServiceLog, clients: int, horizon_s: float) -> float:
-    """Return the largest lead of any client over one that was backlogged throughout.
+def largest_lead(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
+    """Return the largest lead of a client over a client that was backlogged all the time.
 
     Args:
         requests: The requests of one worker.
@@ -109,14 +113,14 @@ class _History(NamedTuple):
     served: Floats
 
     @classmethod
-    def of(cls, service: ServiceLog, clients: int) -> _History:
-        """Book prompts at admission, and outputs at the end of their stretch."""
+    def of(cls, service: ServiceRows, clients: int) -> _History:
+        """Return the history with prompts at admission, and outputs at the end of their stretch."""
         rows = service.between(0, len(service))
         times = np.unique(np.concatenate([[-np.inf], rows.start_s, rows.end_s]))
         served = np.zeros((len(times), clients))
         first, last = (np.searchsorted(times, at) for at in (rows.start_s, rows.end_s))
         np.add.at(served, (first, rows.client), rows.extend_charged_tokens)
-        np.add.at(served, (last, rows.client), OUTPUT_WEIGHT * rows.output_tokens)
+        np.add.at(served, (last, rows.client), OUTPUT_PRICE * rows.output_tokens)
         return cls(times, served.cumsum(axis=0))
 
     def between(self, start_s: float, end_s: float) -> Floats:

@@ -1,34 +1,46 @@
 """Claims 1 to 4 and 7: throughput in figure 7, by the paper's and other measures.
 
-The service rate also counts cached input, so in a fixed window it favours a scheduler that serves
-the client with the most cached input. Output tokens and the time until all programs have finished
-favour no scheduler.
+The service rate counts cached input, so over a fixed window the service rate favours a scheduler
+that serves the client with the most cached input. Output tokens, and the time until all programs
+have finished, favour no scheduler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import nan
 
 from fairbench.results.comparison import SchedulerResults
 from fairbench_studies.dlpm.claims.pairs import MAKESPAN, Pair, tally
-from fairbench_studies.dlpm.claims.places import CALLED, PREBLES, At, Place, by_place, mean_over
+from fairbench_studies.dlpm.claims.places import (
+    CALLED,
+    PREBLES,
+    At,
+    Place,
+    Source,
+    by_place,
+    is_alone,
+    mean_over,
+    schedulers_of,
+)
 from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part, number
 from fairbench_studies.kit.tally import Tally, part_of
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
 ACTIVE = "service_rate_paper_window_tok_s"
-NEARLY = 0.95  # fraction of another's throughput that counts as reaching it
+# a scheduler reaches another if it has at least this fraction of the other's throughput
+NEARLY = 0.95
 PREBLE_WINS = Place("long-qa", "s2", 8)
 HARD = ("tot", "s2")
+WORST = "long-qa"
 
 
 def gains(above: str, below: str, flip: float = 1.0) -> tuple[Pair, ...]:
     """Return the claim that a scheduler has more throughput than another, by each measure.
 
-    The gain in makespan is the ratio of the other's makespan to its own.
+    The gain in makespan is the makespan of ``below`` over the makespan of ``above``.
     """
     return (
         Pair("service rate", RATE, above, below, flip),
@@ -43,18 +55,39 @@ OVER_LPM = gains("d2lpm", "lpm")
 OVER_PREBLE = gains("d2lpm", "preble", NEARLY)
 
 
-def judge_gain(
-    cells: Sequence[SchedulerResults], *, below: str, paper: float, low: float, high: float
-) -> list[Part]:
-    """Judge D2LPM's throughput relative to another's: where it is higher, and by how much."""
+def judge_gain(cells: Source, *, below: str, paper: float, low: float, high: float) -> list[Part]:
+    """Judge D2LPM's throughput relative to scheduler ``below``: where it is higher, how much."""
     at = by_place(cells)
     tallies = [tally(pair, at) for pair in gains("d2lpm", below)]
-    first = tallies[0]
-    largest = _largest(first)
+    largest = _largest(tallies[0])
     return [
-        part_of(f"D2LPM above {CALLED[below]}", tallies, first.extremes),
+        *parts_apart(f"D2LPM above {CALLED[below]}", tallies, extremes),
         number(f"up to {paper}x ({low} to {high})", largest, low, high, f"up to {largest:.2f}x"),
     ]
+
+
+def parts_apart(
+    text: str, tallies: Sequence[Tally], ours: Callable[[Sequence[Tally]], str]
+) -> list[Part]:
+    """Return a part for several replicas and, where clients compete, a part for one replica.
+
+    On one replica no router chooses: RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes tallies,
+    of which the first is by the paper's measure.
+    """
+    alone = [one.within(is_alone) for one in tallies]
+    several = [one.within(lambda place: not is_alone(place)) for one in tallies]
+    if not (alone[0].counted and several[0].counted):
+        return [part_of(text, tallies, ours(tallies))]
+    split = [one for one in several if one.overall is None]
+    return [
+        part_of(f"{text}, on several replicas", split, ours(several)),
+        part_of(f"{text}, on one replica", alone[:1], ours(alone)),
+    ]
+
+
+def extremes(tallies: Sequence[Tally]) -> str:
+    """Return the range of the first measure."""
+    return tallies[0].extremes
 
 
 def _largest(one: Tally) -> float:
@@ -78,38 +111,49 @@ def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
     ]
 
 
-def judge_preble(cells: Sequence[SchedulerResults]) -> list[Part]:
+def judge_preble(cells: Source) -> list[Part]:
     """Judge that D2LPM is as good as both Prebles, except where Preble wins."""
     at = by_place(cells)
     return [part for preble in run_of(PREBLES, cells) for part in _against(preble, at)]
 
 
-def run_of(names: Iterable[str], cells: Sequence[SchedulerResults]) -> list[str]:
+def run_of(names: Iterable[str], cells: Source) -> list[str]:
     """Return the schedulers that have runs."""
-    there = {cell.combined["scheduler"] for cell in cells}
+    there = schedulers_of(cells)
     return [name for name in names if name in there]
 
 
 def _against(preble: str, at: Mapping[Place, At]) -> list[Part]:
     called = CALLED[preble]
     wholes = [tally(pair, at) for pair in gains("d2lpm", preble, NEARLY)]
-    others = [
-        Tally(
-            whole.name, {place: seen for place, seen in whole.seen.items() if place != PREBLE_WINS}
-        )
-        for whole in wholes
-    ]
+    others = [whole.within(lambda place: place != PREBLE_WINS) for whole in wholes]
     parts = [part_of(f"D2LPM at least {NEARLY:g}x {called}", others, others[0].extremes)]
     there = wholes[0].seen.get(PREBLE_WINS)
     if there is not None:
-        wins = Pair("Preble wins", RATE, preble, "d2lpm").seen(at[PREBLE_WINS])
+        wins = tally(Pair("Preble wins", RATE, preble, "d2lpm"), at).seen[PREBLE_WINS]
         shown = "unknown" if there.value is None else f"D2LPM {there.bound}{there.value:.2f}x"
         parts.append(Part(f"{called} above D2LPM in {PREBLE_WINS}", wins.outcome, shown))
     return parts
 
 
+def judge_worst_case(cells: Source) -> list[Part]:
+    """Judge that D2LPM is furthest behind each Preble in long-context QA."""
+    at = by_place(cells)
+    found = {name: tally(Pair("", RATE, "d2lpm", name, NEARLY), at) for name in PREBLES}
+    return [
+        Part(
+            f"long-qa is where D2LPM has the least throughput relative to {CALLED[name]}",
+            Outcome.HOLDS if least.workload == WORST else Outcome.REVERSED,
+            f"{one.values[least].value or 0.0:.2f}x in {least}",
+        )
+        for name, one in found.items()
+        if WORST in {place.workload for place in one.values}
+        for least in [next(iter(one.values))]
+    ]
+
+
 def judge_missing(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge Preble's missing points: none at one replica; the paper does not say which at 8."""
+    """Judge Preble's missing points: no point at one replica; at 8 the paper does not say which."""
     at = by_place(cells)
     alone = any("preble" in at[place] for place in at if place.dp == 1)
     ends = ", ".join(
@@ -163,6 +207,15 @@ CLAIMS = (
         "Algorithm 2 charges the whole prompt, cached or not, so a quantum pays for few "
         "prompts and another replica computes the prefix again; Preble keeps the prefix on "
         "its replica",
+    ),
+    Claim(
+        40,
+        "long-context QA is the worst case for D2LPM's throughput",
+        "shown, not stated in numbers",
+        "[DLPM] §6.2",
+        "fig7",
+        judge_worst_case,
+        "the published code of Preble is fastest, relative to D2LPM, in the hard trees",
     ),
     Claim(
         7,

@@ -16,13 +16,14 @@ from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Window
 from fairbench.metrics.service import View, window_service
 from fairbench.results.comparison import SchedulerResults
-from fairbench.results.run_tables import read_service
+from fairbench.results.run_facts import read_service
 from fairbench.results.store import StoredRun
 from fairbench_studies.dlpm.claims.pairs import LENGTH, Pair
 from fairbench_studies.dlpm.claims.places import CALLED, PREBLES, At, by_seed
 from fairbench_studies.dlpm.claims.seeds import Runs, over_seeds, responses
 from fairbench_studies.dlpm.claims.throughput import run_of
-from fairbench_studies.kit.parts import Claim, Part, in_every, number
+from fairbench_studies.kit.parts import Claim, Part, in_every, interval_of, number
+from fairbench_studies.kit.seeds import derived
 
 STALL_S = 300.0  # the paper's Preble leaves the cluster idle from 300 to 600 s
 
@@ -32,7 +33,7 @@ SOONER = {
 
 
 def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge how much sooner all programs end under D2LPM than under VTC and the Prebles."""
+    """Judge how much sooner all programs end under D2LPM than under VTC and both Prebles."""
     at: At = {cell.combined["scheduler"]: by_seed(cell) for cell in cells}
     seen = {name: SOONER[name].seen(at) for name in run_of(SOONER, cells)}
     gains = {name: one.value or nan for name, one in seen.items()}
@@ -44,6 +45,7 @@ def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
                 f"D2LPM is done before {CALLED[name]}",
                 one.outcome,
                 f"{CALLED[name]} takes {one.bound}{gains[name]:.2f}x D2LPM's {done_s:,.0f} s",
+                interval=interval_of(one),
             )
             for name, one in seen.items()
         ),
@@ -52,7 +54,7 @@ def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_responses(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge the response times of §7.1: lower than VTC's, and not as high as LPM's."""
+    """Judge D2LPM's response times (§7.1): lower than under VTC and under LPM."""
     others = run_of(("vtc", "lpm", *PREBLES), cells)
     found = over_seeds(cells, partial(_responses, others=others), ("d2lpm", *others))
     mean = {name: fmean(one[name].mean_s for one in found) for name in ("d2lpm", *others)}
@@ -89,7 +91,7 @@ def _responses(runs: Runs, others: Sequence[str]) -> dict[str, Responses]:
 
 
 class Stall(NamedTuple):
-    """The longest response of clients 1 and 2, and the idlest period."""
+    """The longest response of clients 1 and 2, and the period with the least busy workers."""
 
     longest_s: float
     busy: float
@@ -100,10 +102,15 @@ def _stall(runs: Runs, preble: str) -> Stall:
     run = runs[preble]
     workers, end_s = run.summary["dp"], run.summary["duration"]
     longest_s = float(np.nanmax(responses(run, end_s)[1:]))
+    busy, since_s = derived(run, "idlest", lambda: _idlest(run, workers, end_s))
+    return Stall(longest_s, float(busy), float(since_s))
+
+
+def _idlest(run: StoredRun, workers: int, end_s: float) -> tuple[float, float]:
+    """Return the busy fraction in the idlest period of ``STALL_S``, and the period's start."""
     starts_s = np.arange(0.0, max(end_s - STALL_S, 1.0), STALL_S / 10)
     shares = [float(busy_share(run, workers, np.array([at, at + STALL_S]))[0]) for at in starts_s]
-    busy, since_s = min(zip(shares, starts_s, strict=True))
-    return Stall(longest_s, busy, float(since_s))
+    return min(zip(shares, map(float, starts_s), strict=True))
 
 
 def judge_stall(cells: Sequence[SchedulerResults]) -> list[Part]:
@@ -135,24 +142,32 @@ def _stalls(preble: str, cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 class Equal(NamedTuple):
-    """Jain's index of computed service while all are active, and the largest service."""
+    """Jain's index of computed service while all clients are active, and the largest service."""
 
     actual: Mapping[str, float]
     first: bool
 
 
-def _equal(runs: Runs) -> Equal:
-    found = {name: _while_all_active(runs[name]) for name in ("vtc", "d2lpm")}
+FAIR = ("vtc", "d2lpm")
+
+
+def _equal(runs: Runs, unfair: Sequence[str]) -> Equal:
+    found = {name: _while_all_active(runs[name]) for name in (*FAIR, *unfair)}
     return Equal(
-        {name: jain(services[View.ACTUAL]) for name, services in found.items()},
-        all(int(np.argmax(services[View.CLIENT])) == 0 for services in found.values()),
+        {name: jain(computed) for name, (computed, _) in found.items()},
+        all(int(np.argmax(found[name][1])) == 0 for name in FAIR),
     )
 
 
 def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that computed service is equal under VTC and D2LPM, and client 0 has more."""
-    found = over_seeds(cells, _equal, ("vtc", "d2lpm"))
-    actual = {name: fmean(one.actual[name] for one in found) for name in ("vtc", "d2lpm")}
+    """Judge that computed service is equal under VTC and D2LPM, and client 0's service larger.
+
+    RR+LPM and Preble, which are not fair, share computed service less equally.
+    """
+    unfair = run_of(("lpm", *PREBLES), cells)
+    found = over_seeds(cells, partial(_equal, unfair=unfair), (*FAIR, *unfair))
+    means = {name: fmean(one.actual[name] for one in found) for name in (*FAIR, *unfair)}
+    actual = {name: means[name] for name in FAIR}
     return [
         *(
             number(
@@ -161,17 +176,32 @@ def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
             for name, value in actual.items()
         ),
         in_every("client 0 has the highest service rate", [one.first for one in found], "highest"),
+        *(
+            in_every(
+                f"{CALLED[name]} shares less equally than D2LPM",
+                [one.actual[name] < one.actual["d2lpm"] for one in found],
+                f"{means[name]:.3f}, D2LPM {means['d2lpm']:.3f}",
+            )
+            for name in unfair
+        ),
     ]
 
 
-def _while_all_active(run: StoredRun) -> Mapping[View, Floats]:
-    """Return each client's service in the paper's window, in both views."""
+def _while_all_active(run: StoredRun) -> Floats:
+    """Return the clients' service in the paper's window; the rows are computed and client view."""
+    found: Floats = derived(run, "service while all are active", lambda: _services(run))
+    return found
+
+
+def _services(run: StoredRun) -> Floats:
     window = Window(run.summary["paper_window_start_s"], run.summary["paper_window_end_s"])
     log, clients = read_service(run), len(client_names(run))
-    return {
-        view: window_service(log, view, window, clients, ServiceWeights())
-        for view in (View.ACTUAL, View.CLIENT)
-    }
+    return np.array(
+        [
+            window_service(log, view, window, clients, ServiceWeights())
+            for view in (View.ACTUAL, View.CLIENT)
+        ]
+    )
 
 
 CLAIMS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Protocol
 
-from fairbench.schedulers.routing.preble_scaling import key_portion
+from fairbench.schedulers.routing.preble_costs import key_portion
 from fairbench.schedulers.routing.preble_tree import PrebleNode
 from fairbench_studies.preble.code.load import CodeLoad
 
@@ -26,9 +26,9 @@ class BalanceParams(Protocol):
 
 
 class CodeBalance:
-    """Moves key nodes from heavily loaded GPUs to the lightest GPU, the cheapest nodes first.
+    """Balancing of load: cheap key nodes move from heavily loaded GPUs to the lightest GPU.
 
-    If a GPU has a single key node, that node gets the lightest GPU as its second one once its
+    If a GPU has a single key node, the node is replicated on the lightest GPU as soon as the node's
     requests wait twice as long.
     """
 
@@ -39,7 +39,7 @@ class CodeBalance:
     def rebalance(self, end: PrebleNode, requests: int, now_s: float) -> None:
         """Balance the heaviest and the lightest GPU, then the second heaviest and so on.
 
-        ``end`` is that of the request just dispatched, the last of ``requests``.
+        ``end`` is the last node of the request just dispatched, which is the last of ``requests``.
         """
         params = self._params
         chain = _levels(end) - _levels(key_portion(end))
@@ -87,7 +87,7 @@ class CodeBalance:
 
 
 def _levels(node: PrebleNode) -> int:
-    """Return the depth of the node, in nodes."""
+    """Return the depth of a node: the number of nodes above."""
     levels = 0
     while node.parent is not None:
         node, levels = node.parent, levels + 1

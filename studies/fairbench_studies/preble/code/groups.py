@@ -13,7 +13,7 @@ from fairbench.schedulers.local.preble_groups import PrebleGroups
 
 
 class PrebleGroupsCode(PrebleGroups):
-    """Tries requests of one group in a pass, and of the next lower group in the next pass.
+    """Priority groups that are tried one per pass, from the highest to the lowest group.
 
     For group g (from 0), at most (g + 1) x ``per_group`` requests are tried, in order of arrival; a
     request without room is skipped. Where the paper rounds a hit fraction down to its group, the
@@ -47,8 +47,8 @@ class PrebleGroupsCode(PrebleGroups):
         self._next_group()
         tried = list(group)[: (number + 1) * self._per_group]
         try:
-            # Not `yield from`, because the engine sends its answers, and a list has no send() to
-            # take them.
+            # `yield from` is impossible, because the engine sends answers, and a list has no
+            # send().
             for request in tried:
                 _ = yield request
         finally:

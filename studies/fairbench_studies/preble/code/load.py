@@ -8,10 +8,10 @@ from itertools import islice
 from statistics import median
 
 from fairbench.schedulers.routing.preble_costs import EVICTION_SCAN_NODES
-from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
+from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel
 from fairbench_studies.preble.code.tree import CodeTree, KeyCount
 
-TPOTS = 200  # number of times per output token, whose median is used
+TPOTS = 200  # number of latest times per output token, of which the median is used
 
 
 class CodeGpu:
@@ -29,7 +29,7 @@ class CodeGpu:
 
     @property
     def hit_ratio(self) -> float:
-        """Return cached tokens over prompt tokens in the last seconds; 0 without prompts."""
+        """Return cached tokens over prompt tokens in the last seconds, or 0 without prompts."""
         return self._cached / self._tokens if self._tokens else 0.0
 
     def hit(self, now_s: float, cached: int, tokens: int) -> None:
@@ -52,7 +52,7 @@ class CodeGpu:
 
 
 class CodeLoad:
-    """The load of key nodes: the prefill of missing tokens, and current decoding."""
+    """Estimates of load by key node: the prefill of missing tokens, and current decoding."""
 
     def __init__(self, tree: CodeTree, times: TimeModel, gpus: Mapping[int, CodeGpu]) -> None:
         self.tree = tree
@@ -60,7 +60,7 @@ class CodeLoad:
         self._times = times
 
     def of_gpus(self, min_hits: int) -> dict[int, float]:
-        """Return each GPU's load in seconds, from key nodes of at least ``min_hits`` requests."""
+        """Return each GPU's load in seconds, from key nodes with at least ``min_hits`` requests."""
         loads = dict.fromkeys(self.gpus, 0.0)
         for key in self.tree.keys.values():
             if key.requests >= min_hits:
@@ -80,7 +80,7 @@ class CodeLoad:
         return key.miss_rate * key.requests * prefill_s / gpus + decode_s
 
     def eviction_s(self, worker: int, tokens: int) -> float:
-        """Return the seconds lost by evicting ``tokens``; counts key nodes on a full GPU only."""
+        """Return the seconds lost by evicting ``tokens``, counting only key nodes of a full GPU."""
         cost_s = 0.0
         victims = self.tree.victims(worker, tokens, keep=self.tree.under_way[worker])
         for node, _ in islice(victims, EVICTION_SCAN_NODES):

@@ -1,4 +1,4 @@
-"""Preble's E2 in the form of its code ([Preble code]), where it differs from the paper."""
+"""Preble's E2 in the form of the published code ([Preble code]), which differs from the paper."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.routing.bases import PrefixRouter
-from fairbench.schedulers.routing.preble_load import TimeModel
-from fairbench.schedulers.routing.preble_scaling import key_portion
-from fairbench.schedulers.routing.preble_tree import PrebleNode
-from fairbench.schedulers.routing.preble_waits import Waits
+from fairbench.schedulers.routing.preble_costs import key_portion
+from fairbench.schedulers.routing.preble_tree import PrebleNode, WaitWindow
+from fairbench.schedulers.routing.preble_windows import TimeModel
 from fairbench_studies.preble.code.balance import CodeBalance
 from fairbench_studies.preble.code.load import CodeGpu, CodeLoad
 from fairbench_studies.preble.code.tree import CodeTree
 
 
 class _Sent(NamedTuple):
-    """An unfinished request: the end of its prompt, its GPU, and the time of dispatch."""
+    """An unfinished request: last node of the prompt, GPU, and time of dispatch."""
 
     end: PrebleNode
     worker: int
@@ -30,16 +29,17 @@ class _Sent(NamedTuple):
 class PrebleE2Code(PrefixRouter):
     """E2 of the published code: GPUs are *allocated* to nodes, and load is counted at key nodes.
 
-    A request whose own leaf is shorter than the path above it goes to the GPUs allocated to the
-    deepest node above; any other request goes to the GPU of the highest hit ratio if that is high
-    enough, or else to the GPU of least load. For each key node of the window, the load is the
-    prefill of the missed tokens, shared by its GPUs, plus its requests in progress times output and
-    time per output token. When loads differ too much, key nodes move from the heaviest GPU to the
-    lightest, cheapest first; if there is only one, it also gets the second GPU once its time to
-    first token has doubled.
+    A request whose own leaf is shorter than the path above goes to the GPUs allocated to the
+    deepest node of this path. Any other request goes to the GPU with the highest hit ratio if this
+    ratio is high enough, else to the GPU with the least load. A key node's load is the prefill of
+    missed tokens, divided among the node's GPUs, plus requests in progress times output and time
+    per output token. If loads differ too much, key nodes move from the heaviest to the lightest
+    GPU, cheapest first. A GPU's only key node is replicated on the lightest GPU as soon as the
+    node's time to first token has doubled.
 
-    Three parts are not copied: a list of candidates of which the code returns the position instead
-    of the GPU; prefill times of attention; ties to the lowest index (they rotate here).
+    Three parts of the code are not copied: a list of candidates of which the code returns the
+    position instead of the GPU; prefill times of attention; and ties to the lowest index (ties
+    rotate here).
     """
 
     name = "preble-e2-code"
@@ -47,13 +47,14 @@ class PrebleE2Code(PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """The parameters, by default as in the authors' code; the value inf turns a mechanism off.
+        """The parameters, with defaults of the authors' code; the value inf turns a mechanism off.
 
-        Key nodes move only after ``rebalance_after`` requests per GPU, only if they have
+        A key node moves only after ``rebalance_after`` requests per GPU, only if it has
         ``rebalance_min_hits`` requests in the window, and not for a request whose leaf is
-        ``rebalance_max_chain`` levels below its key node. ``hit_ratio`` is the ratio over the last
-        ``hit_ratio_window_s``, as this router sees it. ``first_tpot_s`` is the time per output
-        token before any was observed. Prefill times are those of ``preble-e2``.
+        ``rebalance_max_chain`` levels below the key node. ``hit_ratio`` is the required ratio over
+        the last ``hit_ratio_window_s``, as the router observes. ``first_tpot_s`` is the assumed
+        time per output token before the first observation. Prefill times are the same as in
+        ``preble-e2``.
         """
 
         window_s: Annotated[FiniteFloat, Gt(0)] = 180.0
@@ -74,7 +75,7 @@ class PrebleE2Code(PrefixRouter):
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
-        self._times = TimeModel.of(params, 0)
+        self._times = TimeModel.of_params(params, 0)
         super().__init__(workers)
         self._tree = CodeTree()
         self._requests = 0
@@ -136,12 +137,12 @@ class PrebleE2Code(PrefixRouter):
         sent = self._sent.get(request.request_id)
         if sent is not None and sent.worker == worker:
             waits = key_portion(sent.end).waits
-            waits.setdefault(worker, Waits(self.params.window_s)).add(at_s, at_s - sent.at_s)
+            waits.setdefault(worker, WaitWindow(self.params.window_s)).add(at_s, at_s - sent.at_s)
             self._began[request.request_id] = at_s
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         began_s = self._began.pop(request.request_id, None)
-        if not self._fleet.finish(request, worker):
+        if not self._fleet.end_request(request, worker):
             return
         self._tree.over(self._sent.pop(request.request_id).end, worker)
         if began_s is not None and output.length > 1 and now_s > began_s:
@@ -151,6 +152,6 @@ class PrebleE2Code(PrefixRouter):
         super().on_worker_join(worker, now_s)
         self._gpus[worker] = self._gpu()
 
-    def left(self, worker: int) -> None:
+    def on_worker_left(self, worker: int) -> None:
         self._sent = {r: sent for r, sent in self._sent.items() if sent.worker != worker}
         del self._gpus[worker]

@@ -1,17 +1,17 @@
-"""The prefix state of Preble's code: allocations, unfinished requests, key-node counts."""
+"""The prefix tree of Preble's code: allocations, unfinished requests, counts of key nodes."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 
-from fairbench.schedulers.routing.preble_scaling import key_portion
+from fairbench.schedulers.routing.preble_costs import key_portion
 from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
 
 
 @dataclass(slots=True, eq=False)
 class KeyCount:
-    """Requests of the window whose key node is ``node``, and the tokens of their prompts.
+    """Counts of the window's requests with key node ``node``, and of their prompt tokens.
 
     ``context_tokens`` are the tokens above a request's own leaf; ``output_tokens`` is the output
     limit of the last request.
@@ -25,15 +25,15 @@ class KeyCount:
 
     @property
     def miss_rate(self) -> float:
-        """The fraction of these prompts that is in their own leaves."""
+        """The fraction of the prompts' tokens in the requests' own leaves."""
         return 1 - self.context_tokens / self.prompt_tokens
 
 
 class CodeTree(PrebleTree):
     """Preble's tree with the ``allocated`` GPUs (bits) of each node.
 
-    ``under_way`` counts the requests in progress, by GPU and by node on their path; ``keys`` those
-    of the window.
+    ``under_way`` counts the requests in progress, by GPU and by node on the prompt's path. ``keys``
+    has a ``KeyCount`` per key node of the window.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class CodeTree(PrebleTree):
             self.allocated[at] = self.allocated.get(at, 0) | 1 << worker
 
     def move(self, node: PrebleNode, worker: int) -> None:
-        """Allocate only this GPU to the node and all nodes below."""
+        """Allocate only the given GPU to the node and to all nodes below."""
         below = [node]
         while below:
             at = below.pop()
@@ -112,7 +112,7 @@ class CodeTree(PrebleTree):
         for counts in self.under_way.values():
             if lower in counts:
                 counts[upper] = counts[lower]
-        # The key node is the part that is longer than everything above it.
+        # The key node is the node that is longer than the path above the node.
         if lower in self.keys and key_portion(lower) is not lower:
             key = self.keys.pop(lower)
             key.node = upper

@@ -1,1 +1,1 @@
-"""The simulator compared with runs of programs measured by the DLPM authors' benchmark."""
+"""The simulator compared with runs of the DLPM authors' benchmark of programs."""

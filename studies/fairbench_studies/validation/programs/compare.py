@@ -1,4 +1,4 @@
-"""A measured run of programs and its replay: numbers of both, errors and targets."""
+"""A measured run of programs and its replay: values, errors and targets."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fairbench_studies.validation.report import both
 from fairbench_studies.validation.serving.profiles import host_cost_text
 
 SERVICE_TARGET_PCT, MAKESPAN_TARGET_PCT, JAIN_TARGET = 6.0, 12.0, 0.05
-# An index this high while one user's median is twice another's: the authors' script leaves out
-# users without service, so the index covers a single user.
+# If Jain's index is this high although one user's median is twice another user's, the index covers
+# a single user: the authors' script leaves out users without service.
 ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 
 
@@ -25,7 +25,7 @@ ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 class ProgramComparison:
     """A run, simulated and measured. Service is in tokens/s (input + 2 x output).
 
-    Nothing is fitted to the run. ``notes`` name a value that was fitted to others.
+    No value is fitted to the run. ``notes`` name a value that was fitted to other runs.
     """
 
     name: str
@@ -39,12 +39,12 @@ class ProgramComparison:
 
     @property
     def notes(self) -> list[str]:
-        """The cost on the host that the replay adds for the run's policy, if it has one."""
+        """A note on the host cost that the replay adds for the run's policy, if any."""
         return list(filter(None, [host_cost_text(self.policy)]))
 
     @property
     def misses(self) -> list[str]:
-        """The targets that the run misses, each with both numbers."""
+        """The missed targets, with the simulated and the measured value."""
         return list(self._misses())
 
     def _misses(self) -> Iterator[str]:
@@ -103,7 +103,7 @@ def jain_of_all(run: ProgramRun) -> float:
 
 
 def programs_text(runs: Sequence[ProgramComparison]) -> str:
-    """Return the table for people, and the missed targets."""
+    """Return the comparison as a table in text, with the missed targets."""
     lines = ["runs of the DLPM authors' judge benchmark: simulated/measured, error"]
     lines += [f"timing profile {profile}" for profile in sorted({run.profile for run in runs})]
     lines += sorted({note for run in runs for note in run.notes})

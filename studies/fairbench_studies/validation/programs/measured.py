@@ -1,4 +1,4 @@
-"""Runs of the DLPM authors' judge benchmark: the file, and its command lines."""
+"""Runs of the DLPM authors' judge benchmark: reading a file with command lines and results."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from fairbench_studies.validation.records import name_of, records_of
 from fairbench_studies.validation.report import NotReplayed, each, unique
 from fairbench_studies.validation.serving.profiles import gpu_name
 
-# Command-line options of server and client. argparse accepts any unique prefix.
+# Command-line options of server and client; argparse accepts any unique prefix of an option.
 _OPTIONS = (
     "schedule-policy", "load-balance-method", "Q", "max-total-tokens", "max-prefill-tokens",
     "mem-fraction-static", "intervals", "branches", "initial-delay", "dp",
 )  # fmt: skip
 _PROGRAMS = re.compile(r"(\d{1,9}) programs? a user")
 _TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
-# The system text. The log has 13,222 characters per article, and 13,386 with this text before it.
-# Each user has its own text: in the first LPM run, users 1 and 2 finish no request before user 0
-# has finished. With a common text, their first requests would match as much as user 0's.
+# Tokens of the system text: the log has 13,222 characters per article, 13,386 with this text.
+# The system text differs by user: in the first LPM run, users 1 and 2 finish no request before user
+# 0 has finished. With a common text, the users' first requests would match equally long prefixes.
 SYSTEM_TOKENS = 33
 LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has at least one token
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramRun:
-    """A run: the settings of server and client, and the measurements.
+    """A measured run: settings of server and client, and measurements.
 
-    ``policy`` is the server's name of its scheduler. User i sends ``programs`` programs of
-    ``branches[i]`` judgements, one every ``intervals_s[i]`` seconds; all users but the first begin
-    ``initial_delay_s`` later. ``prompt_tokens`` is the mean length of system text and article.
-    ``latencies_s`` holds the latencies of each user's programs, in no order.
+    ``policy`` is the name of the scheduler on the server's command line. User i sends ``programs``
+    programs of ``branches[i]`` judgements, one every ``intervals_s[i]`` seconds; all users but the
+    first begin ``initial_delay_s`` later. ``prompt_tokens`` is the mean length of system text and
+    article. ``latencies_s`` holds the latencies of each user's programs, in no order.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ProgramRun:
 
 
 def read_programs(path: Path) -> tuple[list[ProgramRun], list[NotReplayed]]:
-    """Read all readable runs of the file, and the reasons for the others.
+    """Read all readable runs of the file; also return why other runs are not readable.
 
     Raises:
         DataError: the file is no JSON, or no run can be read.
@@ -149,7 +149,7 @@ def _options(text: str, where: str) -> dict[str, list[str]]:
             values.clear()
         else:
             values.append(word.rstrip(","))
-            if word.endswith(","):  # words that are no values follow
+            if word.endswith(","):  # the words after a comma are not values of the option
                 values = []
     return found
 
@@ -225,7 +225,7 @@ def _latencies(values: Any, where: str) -> dict[str, tuple[float, ...]]:
 
 
 def _by_number(user: str) -> tuple[int, str]:
-    """Return a key that sorts user10 after user9, because the branches are in the users' order."""
+    """Return a sort key that puts user10 after user9; branches are in the order of users."""
     number = re.search(r"\d{1,9}$", user)
     return int(number[0]) if number else -1, user
 

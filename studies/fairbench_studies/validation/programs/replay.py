@@ -1,6 +1,6 @@
 """The replay of a run of the DLPM authors' judge benchmark.
 
-Nothing is fitted to these runs. The cost on the host under ``lpm_mdrr`` was fitted to two others.
+No value is fitted to these runs. The host cost of ``lpm_mdrr`` was fitted to two other runs.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from fairbench_studies.validation.serving.profiles import profile_of, with_host_
 # merge. These are means of the three logs; no times or service rates were used.
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
-# Documented for SGLang in 2024, of which the server is a fork: docs/appendix/engine.md.
+# Documented for SGLang of 2024, of which the server is a fork (docs/appendix/engine.md).
 ENGINE_OF_2024 = {
     "engine.num_continuous_decode_steps": 10,
     "engine.in_batch_prefix_caching": False,
     "engine.batch_is_full": False,
 }
-MAX_RUNNING_REQUESTS = 2_048  # not in the command lines: memory is the limit
-SEED = 0  # seed of the articles' lengths; arrivals are even
+MAX_RUNNING_REQUESTS = 2_048  # higher than memory allows, because the command lines set no limit
+SEED = 0  # seed of the articles' lengths; arrivals have equal gaps
 
 
 @dataclass(frozen=True, slots=True)
 class EvenArrivals:
-    """Programs with even gaps from a given start: an ``ArrivalSource``."""
+    """An ``ArrivalSource`` of programs with equal gaps from a given start."""
 
     programs: int
     interval_s: float
@@ -58,7 +58,7 @@ class EvenArrivals:
         return True
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
-        """Yield the arrivals in order of time."""
+        """Yield the arrivals in the order of time."""
         for number in range(self.programs):
             yield Arrival(self.start_s + number * self.interval_s)
 
@@ -67,7 +67,7 @@ class EvenArrivals:
         return float(sum(at_s < before_s for at_s, _ in self.arrivals(random.Random(0))))
 
     def last_arrival_s(self, rng: random.Random) -> float:
-        """Return the time of the last arrival, in seconds; 0 if there is none."""
+        """Return the time of the last arrival in seconds; 0 without arrivals."""
         return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
 
 
@@ -93,7 +93,7 @@ class Replay:
 
     @property
     def all_active_s(self) -> float:
-        """The time at which the first user has finished all its programs."""
+        """The time at which some user has finished all its programs."""
         ends_s = self.programs_finish_s
         users = np.unique(self.programs_client)
         return min(float(ends_s[self.programs_client == one].max()) for one in users)
@@ -119,7 +119,7 @@ def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Repla
     """Return the simulated run and the id of its timing profile.
 
     Raises:
-        DataError: the run's scheduler or profile is not known, or a program cannot be served.
+        DataError: the run's scheduler or profile is unknown, or a program cannot be served.
     """
     timing = profile or profile_of(run.gpu, run.model, 1, "sglang")
     used = with_host_cost(timing, run.policy)
@@ -179,7 +179,7 @@ def _plans(run: ProgramRun, spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
 
 
 def _replayed(run: ProgramRun, result: RunResult) -> Replay:
-    """Return the columns of a simulated run that its comparison needs."""
+    """Return the columns of a simulated run that the comparison needs."""
     requests, programs = result.requests, result.programs
     number = {user: index for index, user in enumerate(run.latencies_s)}
     finish_s, ended_s = np.asarray(requests["finish_s"]), np.asarray(programs["finish_s"])

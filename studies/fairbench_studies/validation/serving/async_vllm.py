@@ -1,35 +1,35 @@
-"""vLLM with ``async_scheduling``, the default of its releases from 0.14."""
+"""vLLM with ``async_scheduling``, the default since release 0.14."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fairbench.sim.engine.vllm.worker import VLLMWorker
-from fairbench.sim.sequence import Sequence
+from fairbench.engine.sequence import Sequence
+from fairbench.engine.vllm import VLLMReplica
 
 
-class AsyncVLLMWorker(VLLMWorker):
+class AsyncVLLMReplica(VLLMReplica):
     """A worker that schedules each step when the previous step begins.
 
-    A request that arrives during a step therefore joins the step after the next one. An idle worker
-    starts a request immediately.
+    A request that arrives during a step therefore joins the step after the next step. An idle
+    worker starts a request immediately.
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._late: list[Sequence] = []  # requests that arrived after the next step was scheduled
 
-    def _hear(self) -> None:
+    def _read_inbox(self) -> None:
         if self._idle:
-            super()._hear()
+            super()._read_inbox()
             return
         arrived, self._inbox = self._inbox, self._late
-        super()._hear()
+        super()._read_inbox()
         self._late = arrived
 
     def _end_iteration(self) -> None:
         if self._late and not self._inbox:
-            self._hear()
+            self._read_inbox()
         super()._end_iteration()
 
     def _start(self) -> bool:
@@ -37,7 +37,7 @@ class AsyncVLLMWorker(VLLMWorker):
             return True
         if not self._late:
             return False
-        self._hear()
+        self._read_inbox()
         return super()._start()
 
     def _start_run(self, steps: int, saved_ps: int) -> None:

@@ -1,9 +1,9 @@
 """Fits the measured profile of a GPU to a few of SGLang's runs (``measured.FITTED``).
 
-Ten numbers, eleven for the H100, are fitted by Gauss-Newton steps on their logarithms, so that all
-stay positive. The fit compares medians: the time per output token and the time to first token of
-every prompt length in every run of ``FITTED``. A time to first token below ``LONG_TTFT_S`` is
-mostly HTTP and weighs little.
+Ten numbers (eleven for the H100) are fitted by Gauss-Newton steps on their logarithms, so that all
+numbers stay positive. The fit compares medians: the time per output token and the time to first
+token of every prompt length in every run of ``FITTED``. A time to first token below ``LONG_TTFT_S``
+is mostly HTTP and weighs little.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ OPERATOR_PROFILES = {
     "a100-sxm4-80gb": "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
     "h100-sxm5-80gb": "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14",
 }
-# Hugging Face's tokenizers take 1.8 to 3.0 us on one core: too close to c_T to be distinguished
-# from it by runs that prefill one prompt at a time. The H100's runs sent token ids.
+# Hugging Face's tokenizers take 1.8 to 3.0 us per token on one core. Runs that prefill one prompt
+# at
+# a time cannot distinguish this time from c_T, so it is fixed. The H100's runs sent token ids.
 TOKEN_MS = {"a100-sxm4-80gb": 0.003, "h100-sxm5-80gb": 0.0}
 # Attention of Triton on an H100: sgl-project/sglang#21775 measured the decoding of one sequence of
 # Qwen3-8B with contexts of 1,000 to 32,000 tokens, 7.07 to 20.68 ms a token. Llama-3.1-8B has the
-# same heads in 32 layers instead of 36.
+# the same heads in 32 layers instead of 36.
 H100_TAIL_MS = (20.68 - 7.07) / 31_000 * 32 / 36
 FIXED = {"a100-sxm4-80gb": {}, "h100-sxm5-80gb": {"c_tail": round(H100_TAIL_MS, 6)}}
-# Near the operator profiles, plus the time of kernels launched one by one, of HTTP and of a slower
-# attention.
+# Start of the fit: near the operator profiles, plus times for launching kernels one by one, for
+# HTTP,
+# and for a slower attention kernel.
 A100_START = {
     "c0": 8.4, "c_w": 3.4, "p": 2.0, "c_T": 0.0575, "c_A": 3.2e-6, "c_K": 8.3e-5, "c_nd": 0.045,
     "c_pf": 2.0, "request_ms": 1.3, "delay_ms": 7.0,
@@ -51,7 +53,7 @@ _STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
 
 @dataclass(frozen=True, slots=True)
 class ServingFit:
-    """The fitted numbers (ms), and the remaining weighted error."""
+    """The fitted numbers (milliseconds), and the remaining weighted error."""
 
     gpu: str
     values: dict[str, float]
@@ -64,8 +66,8 @@ class ServingFit:
 
 
 def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
-    """Yield each step of the fit to SGLang's ``fitted`` runs, at least one, all on one GPU."""
-    # The bundled profiles were fitted before it was known that the client counts prompts.
+    """Yield each step of the fit to the ``fitted`` runs, which are on one GPU."""
+    # The bundled profiles were fitted before the counting of prompts by the client was known.
     chosen = [
         replace(run, counts_prompts=False) for run in runs if run.fitted and run.engine == "sglang"
     ]

@@ -10,41 +10,43 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.metrics.records import Floats
-from fairbench.sim.clock import ARRIVE, Clock
 
-# From an answer to the client's next request: median of the 199 gaps of sglang-a100-fixed-c1-run1.
+# Milliseconds from an answer to the client's next request: median gap of sglang-a100-fixed-c1-run1.
 NEXT_REQUEST_MS = 1.1
-# The load generator of the closed loops counts the tokens of each answered prompt with the model's
-# tokenizer, in its event loop: during that time it reads no answer and sends no request. From the
-# gaps of the two SGLang runs with one request at a time, with prompts of 401 and of 785 to 12,305
-# tokens.
+# The load generator of closed loops counts the tokens of each answered prompt with the model's
+# tokenizer, in its event loop. While counting, it reads no answers and sends no requests. The
+# numbers
+# are from the gaps of the two SGLang runs with one request at a time, with prompts of 401 tokens
+# and
+# of 785 to 12,305 tokens.
 COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
-# A client is at its limit if, once reached, the limit holds for this fraction of the time.
+# A limit counts if, after it is first reached, it is reached for this fraction of the time.
 HELD_SHARE, NEARLY = 0.9, 0.99
 
 
 class Limit(NamedTuple):
-    """A client's limit of requests in flight, and the first request by which it was reached."""
+    """A client's limit on requests in flight, and the first request that reached the limit."""
 
     concurrency: int
     first: int
 
 
 def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
-    """Return the limit that delayed the client of an open loop; None if nothing delayed it.
+    """Return the limit that delayed the client of an open loop, or None without a limit.
 
     A client with a number of connections sends its next request when an answer arrives. The
     measured send times then depend on the server, and a replay must not repeat them.
 
     Args:
         submit_s: Sorted times of sending in seconds, shape (n_requests,).
-        latency_s: Latencies in seconds, shape (n_requests,); NaN where there is no answer.
+        latency_s: Latencies in seconds, shape (n_requests,), or NaN where there is no answer.
     """
     served = np.flatnonzero(~np.isnan(latency_s))
     ends_s = submit_s[served] + latency_s[served]
-    times_s = np.concatenate([ends_s, submit_s[served]])  # at equal times, ends come first
+    times_s = np.concatenate([ends_s, submit_s[served]])  # at equal times, ends come before sends
     change = np.repeat([-1, 1], len(served))
     order = np.argsort(times_s, kind="stable")
     times_s, in_flight = times_s[order], np.cumsum(change[order])
@@ -64,9 +66,9 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
 class EventLoop:
     """The thread of a load generator that counts the tokens of each answered prompt.
 
-    Answers that arrive while it counts are read together afterwards. ``go_on`` is called for each
-    answer after all prompts of its batch have been counted. ``read_ps`` maps the number of a
-    request to the time at which its answer was read.
+    Answers that arrive while the thread counts are read together afterwards, as a batch. ``go_on``
+    is called for each answer after all prompts of the batch have been counted. ``read_ps`` maps a
+    request's number to the time at which the answer was read.
     """
 
     def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:
@@ -85,7 +87,7 @@ class EventLoop:
             self._count()
 
     def reads_at(self, time_ps: int) -> int:
-        """Return when a token that arrives at a time is read."""
+        """Return the time at which the thread reads a token that arrives at ``time_ps``."""
         return max(time_ps, self._ends_ps[bisect_right(self._starts_ps, time_ps)])
 
     def _count(self) -> None:
@@ -107,12 +109,12 @@ class EventLoop:
 
 
 class ClosedLoop:
-    """Sends ``total`` requests by index, at most ``concurrency`` at a time.
+    """A load generator that sends ``total`` requests, at most ``concurrency`` at a time.
 
-    A latency counts from the time at which the request was made. The request is sent only once one
-    of the ``connections`` is free; requests get connections in the order of their creation. With
-    ``counted``, the number of tokens of each prompt, the client's ``thread`` counts the prompt of
-    each answer before the client continues.
+    A latency counts from the creation of the request. A request is sent when one of the
+    ``connections`` is free; requests get connections in the order of their creation. With
+    ``counted`` (tokens of each prompt), the client's ``thread`` counts the prompt of each answer
+    before the client continues.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ import typer
 from fairbench.errors import DataError, UsageError
 from fairbench.hardware.catalogue import named_profile
 from fairbench.hardware.timing import TimingProfile
-from fairbench_studies.validation.report import Report, each
+from fairbench_studies.validation.report import NotReplayed, Report, each
 from fairbench_studies.validation.serving.profiles import FORK_HOST_MS, profile_of, with_host_cost
 
 if TYPE_CHECKING:
@@ -46,20 +46,34 @@ def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -
     return Report(as_json_object(runs, described), "\n".join(texts), [*unread, *failed])
 
 
-def predict_serving(file: Path, profile: str | None, out: Path) -> None:
-    """Write the simulator's predictions for every run, without reading its results."""
-    from fairbench.results.store import write_json
-    from fairbench_studies.validation.serving.files import load_serving
-    from fairbench_studies.validation.serving.predict import predict
+def predict_serving(file: Path, profile: str | None, out: Path) -> list[NotReplayed]:
+    """Write predictions for the runs of a file, without reading measured results.
 
-    found = [predict(run, _profile(run, profile)) for run in load_serving(file, predict=True)]
+    Returns the runs that have no prediction, with the reasons, which the written file also has.
+    Raises UsageError if ``out`` exists, and if no run can be predicted.
+    """
+    from fairbench.results.store import write_json
+    from fairbench_studies.validation.serving.files import read_serving
+    from fairbench_studies.validation.serving.predict import MEANING, predict
+
     if out.exists():
         raise UsageError(
             f"--predict {out}: this file exists already, and predictions are not overwritten; "
             "name a new file"
         )
-    write_json(out, {"predictions": found})
-    typer.echo(f"fairbench: {len(found)} runs predicted, written to {out}", err=True)
+    read, unread = read_serving(file, predict=True)
+    found, failed = each(
+        lambda run: predict(run, _profile(run, profile)), read, lambda run: run.name, replayed=True
+    )
+    report = Report({"intervals": MEANING, "predictions": found}, "", [*unread, *failed])
+    write_json(out, report.as_dict())
+    typer.echo(
+        f"fairbench: {len(found)} of {len(found) + len(report.not_replayed)} runs predicted, "
+        f"written to {out}",
+        err=True,
+    )
+    typer.echo(report.as_text(), nl=False)
+    return report.not_replayed
 
 
 def print_serving_fit(file: Path, *, as_json: bool) -> None:
@@ -89,7 +103,7 @@ def _numbers(values: dict[str, float]) -> str:
 
 
 def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
-    """Return the comparison of a run; by tenant if requests went directly to the engine."""
+    """Return the comparison of a run, by tenant for requests that went directly to the engine."""
     from fairbench_studies.validation.serving.compare import check_steady, compare_serving
     from fairbench_studies.validation.serving.replay import replay
     from fairbench_studies.validation.serving.unanswered import with_unanswered

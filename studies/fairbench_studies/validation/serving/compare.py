@@ -1,4 +1,4 @@
-"""A measured serving run and its replay: numbers of both, errors and targets."""
+"""A measured serving run and its replay: values, errors and targets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.metrics.records import Flags
 from fairbench.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.report import LONG_TTFT_S
-from fairbench_studies.validation.serving.measured import WARM_UP_S, ServingRun
+from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of
 from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
 
@@ -22,7 +22,8 @@ RATE_TARGET_PCT = 5.0
 # target (%) for times to first token that exceed LONG_TTFT_S
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0
 JAIN_TARGET = 0.02
-REFUSED_TARGET = 0.01  # fraction of all requests
+# target for the difference of refused requests, as a fraction of all requests
+REFUSED_TARGET = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class ServingComparison:
 
     @property
     def misses(self) -> list[str]:
-        """The missed targets, each with its error."""
+        """The missed targets, with the errors."""
         return list(_misses(self))
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,14 +68,14 @@ def check_steady(run: ServingRun) -> None:
     """Raise DataError unless a request that was sent after the warm-up has an answer."""
     if not (run.served & run.steady).any():
         raise DataError(
-            f"no request that was sent after the warm-up of {WARM_UP_S:g} s was answered"
+            f"no request that was sent after the warm-up of {run.warm_up_s:g} s was answered"
         )
 
 
 def compare_serving(
     measured: ServingRun, simulated: ServingRun, profile: str, *, fitted: bool = False
 ) -> ServingComparison:
-    """Compare both sides of a run with the same functions."""
+    """Compare a measured run with its simulation by the same functions."""
     sides = simulated, measured
     return ServingComparison(
         name=measured.name,
@@ -91,19 +92,19 @@ def compare_serving(
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the kinds of clients, in alphabetical order: their names without trailing numbers."""
+    """Return the kinds of clients (names without trailing numbers) in alphabetical order."""
     return sorted({_group(client) for client in run.client})
 
 
 def too_long(run: ServingRun) -> Flags:
-    """Return which requests the engine refused for their length."""
+    """Return the mask of requests that the engine refused for their length."""
     return np.array([refused_by_length(run, request) for request in requests_of(run)])
 
 
 def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
-    """Return input and output tokens per second, from first request to last answer; 0 if none.
+    """Return input and output tokens per second from first request to last answer.
 
-    ``until_tokens`` ends the period at the answer that completes this number of tokens.
+    ``until_tokens`` ends the period at the answer with which this number of tokens is reached.
     """
     served = np.flatnonzero(run.served)
     ends_s = (run.submit_s + run.latency_s)[served]
@@ -149,7 +150,7 @@ def clients_of(run: ServingRun) -> tuple[str, ...]:
 
 
 def trace_of(run: ServingRun, chosen: Flags | None = None) -> Trace:
-    """Return the steady requests of a run, or the chosen ones."""
+    """Return the steady requests of a run, or the requests ``chosen``."""
     names = clients_of(run)
     steady = run.steady if chosen is None else run.steady & chosen
     numbers = np.array([names.index(client) for client in run.client])

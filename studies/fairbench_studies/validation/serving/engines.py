@@ -3,43 +3,62 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from fairbench.core import Request
+from fairbench.engine.clock import Clock
+from fairbench.engine.contract import Replica, WorkerParts
+from fairbench.engine.kv_cache import KVCache
+from fairbench.engine.logs import ServiceLog
+from fairbench.engine.sglang import SGLangReplica
+from fairbench.engine.vllm import VLLMReplica
 from fairbench.errors import DataError
-from fairbench.hardware.engine_params import EngineParams, engine_limits
+from fairbench.hardware.catalogue import model_configs
+from fairbench.hardware.engine_params import (
+    EngineParams,
+    VLLMLimits,
+    default_batch,
+    engine_limits,
+)
+from fairbench.hardware.model_shape import shape_of
+from fairbench.hardware.served import vllm_pool_tokens
 from fairbench.hardware.timing import TimingProfile
-from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
-from fairbench.sim.clock import Clock
-from fairbench.sim.engine.contract import Replica, WorkerParts
-from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.worker import Worker
-from fairbench.sim.engine.vllm.worker import VLLMWorker
-from fairbench.sim.records.service_log import ServiceLog
 from fairbench_studies.validation.policies import scheduler_of
-from fairbench_studies.validation.serving.async_vllm import AsyncVLLMWorker
+from fairbench_studies.validation.serving.async_vllm import AsyncVLLMReplica
 from fairbench_studies.validation.serving.measured import ServingRun
-from fairbench_studies.validation.serving.profiles import gpu_name
 from fairbench_studies.validation.serving.prompts import refused_by_length
 
 CLOSED_MEM_FRACTION = 0.85  # mem_fraction_static of SGLang, gpu_memory_utilization of vLLM
+SYNC_HOST_MS = 2.5
+"""Idle time (ms) of a GPU between two steps of vLLM with synchronous scheduling.
+
+A design of asynchronous scheduling (vLLM issue 10634) reports 5 to 6 ms, and expects 2 to 3 ms
+without a conflict of threads. Measured profiles contain the idle time of their servers. With
+asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of other profiles is 0.
+"""
+# prefixes of the grades of profiles that were not measured on a server
+_NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
 ASYNC_FROM = (0, 14)  # first release of vLLM with async_scheduling by default
-# Fractions of the DLPM authors' fork: of the published command lines that also set 20,000 tokens,
-# and SGLang's default in 2024.
+# Memory fractions of the DLPM authors' fork: in published command lines that also set 20,000
+# tokens,
+# and the default of SGLang in 2024.
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
-# A server without --schedule-policy, which is not the fork. The fork, of summer 2024, streams after
-# each decode step and then makes a pass, whether or not the last pass found room.
+# Engine settings of a server without --schedule-policy, which is not the fork; and of the fork of
+# summer 2024, which streams after each decode step and then always makes a scheduling pass.
 SERVER_DEFAULT = ("", "default")
-SGLANG_OPEN_POOL_TOKENS = 444_563  # as logged by the server of the open-loop runs
+SGLANG_OPEN_POOL_TOKENS = 444_563  # KV pool in tokens that the server of the open-loop runs logged
+SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")
 
 
 class _Server(FCFS):
-    """A server that runs requests in order of arrival, and refuses prompts that are too long."""
+    """A simulated server that refuses prompts that are too long."""
 
     def __init__(self, run: ServingRun) -> None:
         super().__init__(FCFS.Params())
@@ -50,11 +69,14 @@ class _Server(FCFS):
 
 
 def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Replica:
-    """Return one idle worker with the settings and the scheduler of the run's server."""
+    """Return an idle worker with the settings and the scheduler of the run's server."""
     log = ServiceLog(sorted(set(run.client)))
+    waits = run.engine == "vllm" and not _async_scheduling(run)
+    if run.engine == "vllm" and profile.grade.startswith(_NOT_SERVED):
+        profile = replace(profile, host_ms=profile.host_ms + SYNC_HOST_MS if waits else 0.0)
     parts = WorkerParts(0, clock, _local(run), profile, log)
     if run.engine == "vllm":
-        form = AsyncVLLMWorker if _async_scheduling(run) else VLLMWorker
+        form = VLLMReplica if waits else AsyncVLLMReplica
         return form(parts, _vllm_limits(run, profile))
     pool_tokens = _pool_tokens(run, profile)
     params = EngineParams(
@@ -64,11 +86,11 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
     )
     limits = engine_limits(params, profile)
     cache = KVCache(limits.pool_tokens)
-    return Worker(parts, limits, cache)
+    return SGLangReplica(parts, limits, cache)
 
 
 def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
-    """Return the pool of a run of SGLang in tokens; 0 for the default fraction."""
+    """Return the pool of a run of SGLang in tokens, or 0 for the default fraction."""
     if tokens := believable_pool(run):
         return tokens
     pool = profile.pool
@@ -77,22 +99,47 @@ def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
     if run.direct:
         fork = run.policy not in SERVER_DEFAULT
         return pool.tokens(FORK_DEFAULT_MEM_FRACTION if fork else pool.mem_fraction_static)
-    return 0 if run.closed else SGLANG_OPEN_POOL_TOKENS
+    if run.closed:
+        return 0
+    logged = profile.profile_id.startswith(SGLANG_OPEN_SERVERS)
+    return SGLANG_OPEN_POOL_TOKENS if logged else pool.tokens(pool.mem_fraction_static)
 
 
 def believable_pool(run: ServingRun) -> int:
-    """Return the pool that a run states; 0 if its own times contradict it.
+    """Return the KV pool (tokens) that a run states, or 0 if times contradict the pool.
 
-    The prompts of requests between first token and end are all in the pool at once, unless they
-    share prefixes, which only happens in runs with a gateway.
+    The pool must hold the prompts of all requests that decode at the same time, unless prompts
+    share prefixes, which happens only in runs with a gateway. ``with_doubts`` transfers the
+    contradiction to other runs.
     """
     if not run.direct or not run.pool_tokens:
         return run.pool_tokens
-    return run.pool_tokens if most_decoding_tokens(run) <= run.pool_tokens else 0
+    return 0 if run.pool_doubted or _contradicts(run) else run.pool_tokens
+
+
+def _contradicts(run: ServingRun) -> bool:
+    return run.direct and most_decoding_tokens(run) > run.pool_tokens > 0
+
+
+def with_doubts(runs: Iterable[ServingRun]) -> list[ServingRun]:
+    """Mark the runs whose pool another run with the same engine, GPU, model and policy contradicts.
+
+    Runs with equal settings were made with one command line of the server.
+    """
+    every = list(runs)
+    doubted = {_settings(run) for run in every if _contradicts(run)}
+    return [replace(run, pool_doubted=_settings(run) in doubted) for run in every]
+
+
+def _settings(run: ServingRun) -> tuple[object, ...]:
+    return (
+        *(run.engine, run.engine_version, run.gpu, run.model, run.tp, run.direct),
+        *(run.policy, run.quantum, run.pool_tokens),
+    )
 
 
 def most_decoding_tokens(run: ServingRun) -> int:
-    """Return the most prompt tokens of requests that were measured to decode at the same time."""
+    """Return the most prompt tokens of requests that decode at one time, by measured times."""
     served = run.served
     tokens = run.prompt_tokens[served]
     first_s = (run.submit_s + run.ttft_s)[served]
@@ -114,24 +161,40 @@ def _local(run: ServingRun) -> LocalScheduler:
 
 
 def _async_scheduling(run: ServingRun) -> bool:
-    """Return whether the run's release of vLLM schedules ahead by default.
+    """Return whether the run's release of vLLM uses asynchronous scheduling by default.
 
-    A run that does not state its release is assumed to have one, because all such runs of the data
-    were made in 2026.
+    A run without a stated release counts as a release with this default, because all such runs of
+    the data were made in 2026.
     """
     parts = re.findall(r"\d+", run.engine_version)[:2]
     return not parts or tuple(map(int, parts)) >= ASYNC_FROM
 
 
 def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
-    """Return vLLM's defaults; large GPUs except the A100 have a larger token budget."""
-    pool_tokens = believable_pool(run) or profile.pool.tokens(CLOSED_MEM_FRACTION)
-    small = gpu_name(run.gpu).startswith("a100")
-    tokens = run.max_num_batched_tokens or (2_048 if small else 8_192)
-    sequences = run.max_num_seqs or (256 if small else 1_024)
+    """Return the limits of vLLM: as the run states them, or vLLM's defaults for the GPU."""
+    most_tokens, most_sequences = default_batch(profile)
+    tokens = run.max_num_batched_tokens or most_tokens
+    sequences = run.max_num_seqs or most_sequences
     if tokens < sequences:
         raise DataError(
             f"field 'max_num_batched_tokens' = {tokens}: must be at least max_num_seqs = "
             f"{sequences}"
         )
+    pool_tokens = believable_pool(run) or _vllm_pool(profile, tokens, sequences)
     return VLLMLimits(pool_tokens, max_num_batched_tokens=tokens, max_num_seqs=sequences)
+
+
+def _vllm_pool(profile: TimingProfile, tokens: int, sequences: int) -> int:
+    """Return the pool of vLLM, or of SGLang for a model whose config is not bundled."""
+    gpu, model, parallel, _ = profile.profile_id.split("/", 3)
+    if model not in model_configs():
+        return profile.pool.tokens(CLOSED_MEM_FRACTION)
+    return vllm_pool_tokens(
+        profile.pool,
+        shape_of(model_configs()[model]["config"], model),
+        gpu,
+        int(parallel.removeprefix("tp")),
+        utilization=CLOSED_MEM_FRACTION,
+        tokens=tokens,
+        sequences=sequences,
+    )

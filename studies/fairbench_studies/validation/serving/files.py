@@ -1,4 +1,4 @@
-"""Serving runs and their comparison as files: reading runs, writing JSON and CSV."""
+"""Reading files of serving runs, and writing comparisons as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -12,34 +12,39 @@ from fairbench.errors import DataError, UsageError
 from fairbench_studies.validation.records import name_of, records_of
 from fairbench_studies.validation.report import NotReplayed, each, unique
 from fairbench_studies.validation.serving.compare import ServingComparison
+from fairbench_studies.validation.serving.engines import with_doubts
 from fairbench_studies.validation.serving.measured import ServingRun, serving_run
 
 NAME = "validation"
 
 
-def load_serving(path: Path, *, predict: bool = False) -> list[ServingRun]:
+def load_serving(path: Path) -> list[ServingRun]:
     """Load every run of the file in order. Raises DataError with file, line and field."""
     runs: list[ServingRun] = []
     for where, record in records_of(path):
-        runs.append(_run_of(record, where, predict=predict))
+        runs.append(_run_of(record, where))
         if sum(run.name == runs[-1].name for run in runs) > 1:
             raise DataError(f"{where}: two runs have the name {runs[-1].name!r}; rename one")
     return runs
 
 
-def read_serving(path: Path) -> tuple[list[ServingRun], list[NotReplayed]]:
-    """Read all readable runs of the file, and the reasons for the others.
+def read_serving(
+    path: Path, *, predict: bool = False
+) -> tuple[list[ServingRun], list[NotReplayed]]:
+    """Read all readable runs of the file; also return why other runs are not readable.
+
+    ``predict`` leaves measured columns unread.
 
     Raises:
         DataError: the file is no JSON, or no run can be read.
     """
     read, failed = each(
-        lambda place: _run_of(place.value, place.where),
+        lambda place: _run_of(place.value, place.where, predict=predict),
         records_of(path),
         lambda place: name_of(place.value),
     )
     runs, repeated = unique(read, lambda run: run.name)
-    return runs, [*failed, *repeated]
+    return with_doubts(runs), [*failed, *repeated]
 
 
 def _run_of(record: Any, where: str, *, predict: bool = False) -> ServingRun:

@@ -8,18 +8,19 @@ from fairbench.errors import DataError
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.policies.token_bucket import TokenBucket
 from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
-from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
-from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom, Detector
+from fairbench.schedulers.gateway.saturation import AlwaysRoom, Concurrency, Detector
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
 from fairbench_rivals.gateway.infergrid_drr import InfergridDRR
 
-# Time that the gateway process adds to each request: 3 to 5 ms, as measured by the data's source.
+# Milliseconds that the gateway adds to each request; the source of the data measured 3 to 5 ms.
 GATEWAY_MS = 4.0
-_FIFO = re.compile(r"fifo(?:, ([1-9]\d*) at a time)?", re.IGNORECASE)
-# InferGrid's rule of this name: no quantum, only a count of requests (``infergrid-drr``).
-_DRR = re.compile(r"(?:drr|deficit round robin)(?:, ([1-9]\d*) at a time)?", re.IGNORECASE)
-_BUCKET = re.compile(r"token bucket ([1-9]\d*)/min, burst ([1-9]\d*)", re.IGNORECASE)
+_WHERE = "(?: at the gateway)?"  # words that some files add to a gateway's name
+_LIMIT = r"(?:, ([1-9]\d*) at a time)?"
+_FIFO = re.compile(f"fifo{_WHERE}{_LIMIT}", re.IGNORECASE)
+# InferGrid's rule with this name has no quantum, and counts only requests (``infergrid-drr``).
+_DRR = re.compile(f"(?:drr|deficit round robin){_WHERE}{_LIMIT}", re.IGNORECASE)
+_BUCKET = re.compile(rf"token bucket{_WHERE} ([1-9]\d*)/min, burst ([1-9]\d*)", re.IGNORECASE)
 
 
 def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
@@ -27,6 +28,7 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
 
     Raises DataError if the gateway is unknown.
     """
+    policy = " ".join(policy.split())
     router: Router = build_router("round-robin", {}, 1)
     router.prepare(Setup(fleet=fleet))
     if match := _FIFO.fullmatch(policy):
@@ -44,7 +46,7 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
 
 
 def _detector(at_a_time: str | None, fleet: FleetView) -> Detector:
-    """Return the limit on unfinished requests, if there is one."""
+    """Return the detector that limits unfinished requests, if a limit is given."""
     if not at_a_time:
         return AlwaysRoom()
     detector = Concurrency(Concurrency.Params(requests=int(at_a_time)))

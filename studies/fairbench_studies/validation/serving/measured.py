@@ -13,8 +13,9 @@ from fairbench.errors import DataError, printable
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-# The ids of the runs used to fit a profile or a cost. Before the fit for the A100, no other run was
-# inspected; before the fit for the H100, all runs were.
+# The names of the runs to which a profile or a cost was fitted. Before the fit for the A100, no
+# other
+# run was inspected; before the fit for the H100, all runs were inspected.
 FITTED = frozenset(
     {
         *(f"sglang-a100-fixed-c{at_a_time}-run1" for at_a_time in (1, 8, 32, 128)),
@@ -26,14 +27,16 @@ FITTED = frozenset(
         "vllm-h100-qwen3-14b-w7_sweep-agg6",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
-        "vllm-a100-fixed-c128-run1",  # time of vLLM's server per request
+        "vllm-a100-fixed-c128-run1",  # fitted: the time of vLLM's server per request
     }
 )
 DIRECT = "none"  # gateway of a run whose requests went directly to the engine
 # The commit of InferGrid with its load generator, which counts prompts (``closed_loop``).
 INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
-WARM_UP_S = 10.0  # warm-up of an open-loop run: the engine compiles
+# Seconds of warm-up of an open-loop run, in which the engine compiles kernels. A run that sends for
+# less than twice this time counts as a whole, because too few of its requests would remain.
+WARM_UP_S = 10.0
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")
@@ -45,7 +48,7 @@ MEASURED = ("ttft_s", "latency_s", "error")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingRun:
-    """A run in the order of sending; times are seconds from its first request.
+    """A measured run; requests are in the order of sending, and times count from the first request.
 
     ``ttft_s`` and ``latency_s`` are NaN for requests that were refused or not answered.
     ``output_tokens`` is 0 for refused requests. A closed loop has at most ``concurrency`` requests
@@ -54,7 +57,9 @@ class ServingRun:
     each answered prompt. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind`` names the kind of
     each request, if any. ``policy`` and ``quantum`` are the server's scheduler, "" or "default" for
     its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's limits, 0 for its
-    defaults. ``predicted`` is the prediction of another simulator (BLIS).
+    defaults. ``predicted`` is the prediction of another simulator (BLIS). Requests of the first
+    ``warm_up_s`` seconds do not count. ``pool_doubted`` means that a run with the same settings
+    contradicts ``pool_tokens``.
     """
 
     name: str
@@ -82,6 +87,8 @@ class ServingRun:
     max_num_batched_tokens: int = 0
     predicted: Mapping[str, Any] = field(default_factory=dict)
     counts_prompts: bool = False
+    warm_up_s: float = 0.0
+    pool_doubted: bool = False
 
     def __len__(self) -> int:
         return len(self.client)
@@ -93,7 +100,7 @@ class ServingRun:
 
     @property
     def direct(self) -> bool:
-        """Return whether requests went directly to the engine, which counted prompt tokens."""
+        """Return whether requests went directly to the engine, which also counted prompt tokens."""
         return not self.closed and self.gateway == DIRECT
 
     @property
@@ -103,13 +110,13 @@ class ServingRun:
 
     @property
     def output_limit(self) -> int:
-        """The largest output length any request asks for; most reach their own limit."""
+        """The largest output length of any request; most requests reach their own limit."""
         return int(self.output_tokens.max())
 
     @property
     def steady(self) -> Flags:
-        """The requests that count: in an open loop, those after the warm-up."""
-        return np.asarray(self.submit_s >= (0.0 if self.closed else WARM_UP_S))
+        """The mask of requests that count, which are requests after the warm-up."""
+        return np.asarray(self.submit_s >= self.warm_up_s)
 
 
 def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) -> ServingRun:
@@ -164,6 +171,7 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
         max_num_batched_tokens=count("max_num_batched_tokens", 0),
         predicted=given("blis", dict, {}),
         counts_prompts=closed and given("commit", str, "") == INFERGRID,
+        warm_up_s=0.0 if closed else _warm_up_s(columns["submit_s"]),
         **columns,
     )
     answered = run.served | predict
@@ -172,6 +180,11 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
             f"{where}: columns: field 'prompt_tokens' must be at least 1 for each answered request"
         )
     return run
+
+
+def _warm_up_s(submit_s: Floats) -> float:
+    """Return the warm-up of an open loop in seconds."""
+    return WARM_UP_S if submit_s[-1] >= 2 * WARM_UP_S else 0.0
 
 
 def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
@@ -261,6 +274,6 @@ def _numbers(values: Sequence[Any], name: str, where: str) -> Floats:
     most = MAX_TOKENS if name in COUNTS else MAX_TIME_S
     if (column > most).any():
         raise DataError(f"{where}: columns: field {name!r} must hold numbers of at most {most:g}")
-    if name in COUNTS and (column != np.floor(column)).any():  # NaN is not a whole number either
+    if name in COUNTS and (column != np.floor(column)).any():  # NaN also counts as not whole
         raise DataError(f"{where}: columns: field {name!r} must hold whole numbers")
     return column

@@ -1,12 +1,16 @@
-"""Predictions of serving runs from their requests alone, without the results."""
+"""Predictions of serving runs from the sent requests, without the results."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from fairbench.hardware.timing import TimingProfile, perturbed
 from fairbench.metrics.records import Flags
 from fairbench.streams import stream
+from fairbench_studies.validation.report import defined
 from fairbench_studies.validation.serving.compare import (
     answered_tokens,
     check_steady,
@@ -23,15 +27,41 @@ from fairbench_studies.validation.serving.unanswered import rows_of, with_unansw
 from fairbench_studies.validation.windows import WEIGHTS, service_between
 
 DRAWS = 8
-# Error of a profile, overall and in each term: the fitted profile's error on runs that it was not
-# fitted to, and the operator profiles' error on the same runs.
+MEANING: dict[str, Any] = {
+    "meaning": (
+        f"the range of {DRAWS + 1} simulations whose timing profiles are wrong by up to "
+        "timing_error_pct; not confidence intervals, because the ranges leave out every other "
+        "error of the model"
+    ),
+    "held": {
+        "measured profiles": {
+            "throughput_tok_s": "11 of 14",
+            "tpot_p50_ms": "10 of 14",
+            "ttft_p50_s": "8 of 17",
+            "ttft_p99_s": "11 of 17",
+        },
+        "other profiles": {
+            "throughput_tok_s": "101 of 103",
+            "tpot_p50_ms": "99 of 103",
+            "ttft_p50_s": "45 of 103",
+            "ttft_p99_s": "62 of 103",
+        },
+    },
+}
+"""The meaning of the intervals, and how many intervals contained the measured value.
+
+``tests/validate/measure_intervals.py`` counted 117 measured runs to which no profile was fitted.
+"""
+
+# Relative errors of a profile, overall and per term: of the fitted profile, on runs to which it was
+# not fitted, and of operator profiles on the same runs.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
 def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
     """Return a run's metrics with intervals over ``DRAWS`` perturbed profiles.
 
-    Only the sent traffic of the run is read: arrivals, prompt and output lengths.
+    Of the run, only arrivals, prompt lengths and output lengths are read.
     """
     measured = profile.profile_id.split("/")[3].startswith("measured")
     error_pct = MEASURED_ERROR_PCT if measured else OPERATOR_ERROR_PCT
@@ -41,24 +71,32 @@ def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
     replayed = [replay(sent, one) for one in (profile, *drawn)]
     for one in replayed:
         check_steady(one)
-    central, *others = (_metrics(one, recorded) for one in replayed)
+    central, *others = (metrics_of(one, recorded) for one in replayed)
     return {
         "name": run.name,
         "engine": run.engine,
         "timing_profile": profile.profile_id,
         "timing_error_pct": error_pct,
         "metrics": {
-            name: {
-                "simulated": value,
-                "low": min(value, *(other[name] for other in others)),
-                "high": max(value, *(other[name] for other in others)),
-            }
+            name: _interval([value, *(other[name] for other in others)])
             for name, value in central.items()
         },
     }
 
 
-def _metrics(replayed: ServingRun, recorded: Flags) -> dict[str, float]:
+def _interval(values: Sequence[float]) -> dict[str, float | None]:
+    """Return the first value with the range of all values; null where a value is undefined."""
+    low, high = defined(float(np.min(values))), defined(float(np.max(values)))
+    return {"simulated": defined(values[0]), "low": low, "high": high}
+
+
+def metrics_of(replayed: ServingRun, recorded: Flags) -> dict[str, float]:
+    """Return the metrics of a replay, or of a measured run, by name.
+
+    Args:
+        replayed: The run.
+        recorded: The requests that the record has, shape (n_requests,).
+    """
     run = rows_of(replayed, recorded)
     found = {
         "throughput_tok_s": throughput_tok_s(replayed, answered_tokens(run)),

@@ -11,27 +11,28 @@ from fairbench.hardware.timing import TimingProfile
 
 MEASURED = "a100-80gb/llama-3.1-8b/tp1/measured-sglang"
 MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
-# HTTP and tokenizer of vLLM's API server, busy for each request: with this time, the TTFT P50 of
-# vllm-a100-fixed-c128-run1 equals the measured one. (SGLang's time is in the profile.)
+# Milliseconds for which vLLM's API server (HTTP and tokenizer) is busy with each request. The value
+# makes the TTFT P50 of vllm-a100-fixed-c128-run1 equal the measured P50. (The profile contains the
+# time of SGLang's server.)
 VLLM_REQUEST_MS = 1.5
 # Milliseconds that the DLPM authors' fork of SGLang adds on the host, under one of its own
 # policies, to each iteration and to each request in it. Fitted to the time per output token of two
 # runs, with 6 and with about 130 concurrent requests (``measured.FITTED``); the addition of ``vtc``
 # is unknown.
 FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
-# Names that ``nvidia-smi`` and clouds give to GPUs with SXM sockets: "NVIDIA A100-SXM4-80GB".
+# Names of GPUs in ``nvidia-smi`` and clouds, such as "NVIDIA A100-SXM4-80GB".
 _SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")
 
 
 def gpu_name(text: str) -> str:
-    """Return the catalogue's name of a GPU, or the normalised name if its form differs."""
+    """Return the catalogue's name of a GPU; a name of another form is only normalised."""
     name = "-".join(text.lower().split())
     match = _SXM.fullmatch(name)
     return f"{match[1]}-{match[2]}" if match else name
 
 
 def host_cost_text(policy: str) -> str | None:
-    """Return a policy's cost on the host in words; None if unknown."""
+    """Return a text on a policy's host cost, or None if the cost is unknown."""
     if policy not in FORK_HOST_MS:
         return None
     iteration_ms, request_ms = FORK_HOST_MS[policy]
@@ -51,12 +52,12 @@ def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
 
 
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
-    """Return the measured profile of the GPU, else an operator profile of the engine.
+    """Return the measured profile of the GPU, or else an operator profile of the engine.
 
-    The A100's measured profile serves both engines, the H100's only SGLang. Time in HTTP and
-    tokenizer is a property of the engine, not of the GPU: an operator profile takes the measured
-    time, and vLLM's server is busy for ``VLLM_REQUEST_MS`` with each request. Raises DataError for
-    a GPU or model without a profile.
+    The measured profile of the A100 is for both engines, and that of the H100 only for SGLang. Time
+    in HTTP and tokenizer is a property of the engine, not of the GPU: an operator profile takes the
+    measured time, and vLLM's server is busy for ``VLLM_REQUEST_MS`` with each request. Raises
+    DataError for a GPU or model without a profile.
     """
     place = f"{gpu_name(gpu)}/{canonical_model(model, model_names())}/tp{tp}/"
     measured = load_profile(MEASURED)

@@ -15,11 +15,11 @@ from fairbench_studies.validation.serving.measured import ServingRun
 SENTENCES = 8
 SHORTEST_SENTENCE_TOKENS = 9
 TRUE_SHARE = 0.8
-LONGEST_TOKENS = 4_096  # limit of the servers of the open-loop runs; longer prompts are refused
+LONGEST_TOKENS = 4_096  # limit on the tokens of a request at the servers of open-loop runs
 
 
 def requests_of(run: ServingRun) -> list[Request]:
-    """Return every request of the run by index, including refused ones."""
+    """Return every request of the run by index, including refused requests."""
     return [_request(run, index) for index in range(len(run))]
 
 
@@ -29,7 +29,7 @@ def refused_by_length(run: ServingRun, request: Request) -> bool:
 
 
 def output_tokens(run: ServingRun, index: int) -> int:
-    """Return the true output length, or the limit for requests that were refused."""
+    """Return a request's output length; for a refused request, the output limit."""
     return int(run.output_tokens[index]) or run.output_limit
 
 

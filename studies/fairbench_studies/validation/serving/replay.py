@@ -1,4 +1,4 @@
-"""Replays measured serving runs: the same prompts and lengths on a simulated engine."""
+"""Replay of measured serving runs: the same prompts and lengths on a simulated engine."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from functools import partial
 import numpy as np
 
 from fairbench.core import PS_PER_S, Segment
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.sequence import NEVER, Sequence
 from fairbench.errors import DataError
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.records import Floats
-from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.front import SimFleet
 from fairbench.sim.ingress import Ingress
-from fairbench.sim.sequence import NEVER, Sequence
 from fairbench_studies.validation.serving.closed_loop import ClosedLoop, Limit, observed_limit
 from fairbench_studies.validation.serving.engines import engine_worker
 from fairbench_studies.validation.serving.gateway import GATEWAY_MS, gateway_queue
@@ -25,9 +25,9 @@ from fairbench_studies.validation.serving.prompts import output_tokens, requests
 
 
 def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
-    """Return the run with simulated times instead of measured ones.
+    """Return the run with simulated times in place of measured times.
 
-    The prompts of a warm run are sent once before the run, at the same concurrency, unmeasured.
+    The prompts of a warm run are also sent before the run, at the same concurrency.
 
     Raises:
         DataError: the simulated server refuses a request although no gateway limits the rate.
@@ -45,7 +45,7 @@ def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
 
 
 class _Server:
-    """A simulated server with its gateway, which lasts for several plays."""
+    """A simulated server with its gateway, which may serve several plays."""
 
     def __init__(self, run: ServingRun, profile: TimingProfile) -> None:
         self.clock = Clock()
@@ -62,14 +62,14 @@ class _Server:
         return self._worker.cache.capacity
 
     def play(self, run: ServingRun) -> ServingRun:
-        """Send all requests of the run from now on, until all have ended."""
+        """Send all requests of the run, and simulate until all requests have ended."""
         play = _Play(run, self)
         while self.clock.next_ps() is not None:
             self.clock.step()
         return play.result()
 
     def enter(self, sequence: Sequence) -> None:
-        """Accept a request, through the gateway if there is one."""
+        """Accept a request, which passes the gateway, if any."""
         if self._ingress is None:
             self._worker.submit(sequence)
             return
@@ -83,7 +83,7 @@ class _Server:
 
 
 class _Play:
-    """A run on a server: sends the run's requests and records the times."""
+    """A play of a run on a server, which sends the run's requests and records times."""
 
     def __init__(self, run: ServingRun, server: _Server) -> None:
         self._run = run
@@ -156,12 +156,12 @@ class _Play:
         )
 
     def _times_ps(self, what: str) -> list[int]:
-        """Return times of the clock; NEVER for refused requests."""
+        """Return the recorded times of all requests in picoseconds; NEVER for refused requests."""
         sent = (self._sent.get(index) for index in range(len(self._run)))
         return [NEVER if one is None else getattr(one, what) for one in sent]
 
     def _seconds(self, times_ps: list[int]) -> Floats:
-        """Return times since the start of the play; NaN for refused requests."""
+        """Return times since the start of the play, or NaN for refused requests."""
         return np.array(
             [np.nan if at == NEVER else (at - self._start_ps) / PS_PER_S for at in times_ps]
         )

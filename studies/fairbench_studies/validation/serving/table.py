@@ -1,4 +1,4 @@
-"""The comparison with measured serving runs for people, at most ``MAX_WIDTH`` wide."""
+"""The comparison with measured serving runs as text of at most ``MAX_WIDTH`` columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FITTED, MISSED = "*", "!"
 
 
 def serving_text(runs: list[ServingComparison]) -> str:
-    """Return tables of tested and of fitted runs, and the missed targets."""
+    """Return a table of unfitted runs, a table of fitted runs, and the missed targets, as text."""
     profiles = sorted({run.profile for run in runs})
     tested = [run for run in runs if not run.fitted]
     fitted = [run for run in runs if run.fitted]

@@ -1,8 +1,8 @@
-"""Requests of a measured run that were sent, but are not in its record.
+"""Requests of a measured run that were sent and are missing in the run's record.
 
-Some load generators record only the requests that were answered before the run ended. The server
-also had the others in its queue, so a replay without them is too fast. If clients take turns at
-even intervals, the missing turns show which requests were sent.
+Some load generators record only requests that were answered before the run ended. Unanswered
+requests also waited in the server's queue, so a replay without these requests is too fast. If
+clients take turns at equal intervals, missing turns show which requests were sent.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from fairbench.metrics.records import Flags, Ints
 from fairbench_studies.validation.serving.measured import ServingRun
 
 FEWEST_CLIENTS = 3
-# fraction of the gaps between requests that must be within half an interval of whole intervals
+# at least this fraction of the gaps must be near a multiple of the interval
 EVEN_SHARE = 0.95
 _NUMBERED = re.compile(r"(\d+)$")
 
 
 def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
-    """Return the run with the requests that its record lacks, and which requests it records.
+    """Return the run with the missing requests added, and the mask of the recorded requests.
 
-    A client sends in each of its turns, from its first recorded request to the last turn that any
-    request records. A missing request resembles the client's nearest recorded one; its latencies
-    are NaN.
+    A client sends in each of its turns, from the client's first recorded request to the last
+    recorded turn of any client. A missing request is a copy of the client's nearest recorded
+    request, with latencies of NaN.
     """
     every = np.ones(len(run), dtype=bool)
     turns = _turns(run) if run.direct else None
@@ -34,7 +34,7 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
         return run, every
     numbers = _numbers(run)
     period = int(numbers.max())
-    missing: list[tuple[int, int]] = []  # the turn, and the request that it resembles
+    missing: list[tuple[int, int]] = []  # (turn, recorded request that is copied)
     for number in np.unique(numbers):
         own = np.flatnonzero(numbers == number)
         due = np.arange(turns[own[0]], turns[-1] + 1, period)
@@ -57,7 +57,7 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
 
 
 def rows_of(run: ServingRun, chosen: Ints | Flags) -> ServingRun:
-    """Return the run with the chosen requests only, in the order of ``chosen`` if numbers."""
+    """Return the run with only the chosen requests; ``chosen`` is a mask, or numbers in order."""
     indices = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
     return replace(
         run,
@@ -72,7 +72,7 @@ def rows_of(run: ServingRun, chosen: Ints | Flags) -> ServingRun:
 
 
 def _numbers(run: ServingRun) -> Ints:
-    """Return the number at the end of each request's client, 0 if there is none."""
+    """Return the number at the end of each request's client name; 0 for a name without a number."""
     found = (_NUMBERED.search(client) for client in run.client)
     return np.array([int(match[1]) if match else 0 for match in found])
 

@@ -1,1 +1,1 @@
-"""Runs of S-LoRA's engine in VTC-artifact, compared with their replay."""
+"""Runs of S-LoRA's engine in VTC-artifact, compared with simulated replays."""

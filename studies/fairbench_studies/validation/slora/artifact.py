@@ -14,11 +14,14 @@ from typing import Any
 
 from fairbench.errors import DataError, unknown_name
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.registry import build_local
+from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.params import make_params
+from fairbench.schedulers.registry import build_local, local_class
+from fairbench_studies.validation.slora.forms import in_form
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, vtc_form
 
-# -> local scheduler and its settings; those of VTC's family also charge the whole input, as that
-# time's code did.
+# Local scheduler and settings by name. Schedulers of VTC's family charge the whole input, like the
+# code of VTC-artifact.
 _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "FCFS": ("fcfs", {}),
     "LCF": ("lcf", {}),
@@ -34,7 +37,7 @@ _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _RATE_LIMIT = re.compile(r"LShare/rpm([1-9]\d*)")
 KNOWN_SCHEDULERS = (*_SCHEDULERS, "LShare/rpmN")
-# The server's launch option (REVISION.md: --fair-weights 1 2 3 4).
+# Weights of the server's launch option (REVISION.md: --fair-weights 1 2 3 4).
 _WVTC_WEIGHTS = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0}
 
 
@@ -43,8 +46,8 @@ def build_scheduler(
 ) -> LocalScheduler:
     """Return a fresh scheduler of the kind and date of a measured run.
 
-    ``weights`` are the clients', None for those that the name implies. Raises DataError for an
-    unknown scheduler, and for weights if the scheduler has none.
+    ``weights`` are the weights of the clients; None means the weights that the name implies. Raises
+    DataError for an unknown scheduler, and for weights of a scheduler without weights.
     """
     params: dict[str, Any]
     if limit := _RATE_LIMIT.fullmatch(measured_name):
@@ -63,5 +66,9 @@ def build_scheduler(
     else:
         implied = _WVTC_WEIGHTS if measured_name == "WVTC" else {}
         chosen = dict(implied if weights is None else weights)
-        params = {**params, "charge": "input", "form": vtc_form(date), "weights": chosen}
-    return build_local(name, {f"{name}.{param}": value for param, value in params.items()})
+        params = {**params, "charge": "input", "weights": chosen}
+    settings = {f"{name}.{param}": value for param, value in params.items()}
+    scheduler = local_class(name)
+    if not issubclass(scheduler, VTC):
+        return build_local(name, settings)
+    return in_form(vtc_form(date), scheduler)(make_params(name, scheduler.Params, settings))

@@ -1,4 +1,4 @@
-"""Fits the constants of the measured server that no data sheet or profile contains.
+"""Fit of the measured server's constants that no data sheet or profile contains.
 
 The fitted numbers are the host's additions to the GPU's work: a minibatch's start and merge, a
 running request's part of each decode step, and the delay on the way in and out of the server. The
@@ -31,7 +31,7 @@ from fairbench_studies.validation.slora.replay import (
     with_request_step,
 )
 
-# Finer steps would be smaller than the difference between two runs of one trace.
+# Finer steps would be smaller than differences between two runs of one trace.
 OVERHEADS_MS = (10.0, 14.0, 18.0)
 STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
@@ -60,7 +60,7 @@ class Calibration:
 
 
 def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
-    """Return the runs that may be used for the fit. Raises DataError if there are none."""
+    """Return the runs for the fit. Raises DataError if the file has no such runs."""
     chosen = [run for run in runs if run.name in FITTED_RUNS]
     if not chosen:
         raise DataError(
@@ -97,7 +97,7 @@ def _with(runs: list[MeasuredRun], fits: list[Fit], overhead_ms: float) -> Calib
 
 
 def _response_ms(runs: list[MeasuredRun], overhead_ms: float) -> float:
-    """Return the part of the lowest TTFT that a lone request does not explain."""
+    """Return the part of the lowest TTFT (ms) that a lone request's prefill does not explain."""
     served = [run.trace.finished for run in runs]
     ttft_s = [run.trace.first_token_latency_s[mask] for run, mask in zip(runs, served, strict=True)]
     prompts = [run.trace.prompt_tokens[mask] for run, mask in zip(runs, served, strict=True)]
@@ -121,8 +121,8 @@ def _error(runs: list[MeasuredRun], overhead_ms: float, step_ms: float) -> float
 def _features(trace: Trace) -> Floats:
     """Return throughput, and low, middle and high times from first to last token.
 
-    Requests that decode during a large minibatch wait for it, while its own requests do not. The
-    spread of these times therefore gives the cost of a prefill.
+    Requests that decode wait during the prefill of a large minibatch, and the requests of this
+    minibatch do not wait. The spread of these times therefore depends on the cost of a prefill.
     """
     decode_s = (trace.request_latency_s - trace.first_token_latency_s)[trace.finished]
     return np.array([throughput_tok_s(trace), *np.percentile(decode_s, (10, 50, 90))])

@@ -1,4 +1,4 @@
-"""``fairbench validate FILE``: runs of S-LoRA's engine, replayed."""
+"""``fairbench validate FILE`` for runs of S-LoRA's engine."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _report(
 
 
 def print_replay_fit(file: Path, *, as_json: bool) -> None:
-    """Print the calibration: every candidate, and the best."""
+    """Print every candidate of the calibration, and the best candidate."""
     from fairbench.cli.output import print_json
     from fairbench_studies.validation.slora.calibrate import best, candidates, fitted_runs
     from fairbench_studies.validation.slora.measured import load_measured

@@ -1,6 +1,6 @@
-"""A measured run and its simulation: the same numbers of both, errors and targets.
+"""A measured run and its simulation: values, errors and targets.
 
-Errors are in percent of the measured value. A target that a number misses is named in ``misses``.
+Errors are in percent of the measured value. ``misses`` names the missed targets.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairbench_studies.validation.slora.targets import (
 )
 from fairbench_studies.validation.windows import RATE_TARGET_PCT, TTFT, WEIGHTS, Window, windows
 
-FEW_CLIENTS = 3  # up to this many clients are shown one by one
+FEW_CLIENTS = 3  # with at most this many clients, each client has a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class RunComparison:
     fitted: bool
     requests: int
     throughput: Pair
-    windows: tuple[Window, ...]  # the window up to the last arrival, then its slices
+    # the window up to the last arrival, followed by slices of this window
+    windows: tuple[Window, ...]
     max_gap: Pair
     ttft: tuple[TTFT, ...]
     least_ttft_s: Pair
@@ -43,12 +44,12 @@ class RunComparison:
 
     @property
     def service_rates(self) -> dict[int, Pair]:
-        """Return each client's service rate to the last arrival."""
+        """Return each client's service rate until the last arrival."""
         return self.windows[0].rates
 
     @property
     def jain(self) -> Pair:
-        """Return Jain's index of the service rates to the last arrival."""
+        """Return Jain's index of the service rates until the last arrival."""
         return self.windows[0].jain
 
     @property
@@ -63,10 +64,10 @@ class RunComparison:
         return list(_misses(self))
 
     def columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield every number under a name that all runs of a scenario share.
+        """Yield names and values of the numbers that all runs of a scenario have.
 
-        The trace determines none of the numbers: service is counted to the last arrival, not to the
-        last token.
+        Service is counted until the last arrival rather than until the last token, because the
+        trace alone determines the service until the last token.
         """
         yield "throughput", self.throughput
         yield from self.service_columns()
@@ -78,7 +79,7 @@ class RunComparison:
         yield "refused", self.refused
 
     def other_columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield the numbers that rank no scheduler: the lowest TTFT, and every slice."""
+        """Yield the numbers that do not rank schedulers: the lowest TTFT, and numbers of slices."""
         yield "least TTFT", self.least_ttft_s
         for number, window in enumerate(self.windows[1:], start=1):
             for client, pair in window.rates.items():
@@ -113,7 +114,7 @@ class RunComparison:
 
 
 def mean_size(errors: list[float]) -> float | None:
-    """Return the mean of the absolute values; None for an empty list."""
+    """Return the mean of absolute values; None for an empty list."""
     return sum(abs(error) for error in errors) / len(errors) if errors else None
 
 
@@ -146,7 +147,7 @@ def compare_run(
 
 
 def groups(trace: Trace) -> dict[str, list[int]]:
-    """Return each client alone if there are few, else clients of low and of high demand."""
+    """Return a group per client if clients are few, else groups of low and of high demand."""
     clients = trace.clients
     if len(clients) <= FEW_CLIENTS:
         return {f"client {client}": [client] for client in clients}

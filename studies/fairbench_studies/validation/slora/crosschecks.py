@@ -1,7 +1,7 @@
 """Published numbers, and the predictions of the bundled timing profiles.
 
-The file states the published numbers; a prediction is made here only if a profile and the stated
-facts suffice. All other predictions are quoted from the file.
+The file states the published numbers. This module computes a prediction if a profile and the stated
+facts suffice; other predictions are quoted from the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from fairbench.core import PS_PER_S
 from fairbench.errors import DataError
-from fairbench.files.json_text import json_file
+from fairbench.files.formats import json_file
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.hardware.timing import TimingProfile
@@ -30,14 +30,15 @@ from fairbench_studies.validation.slora.replay import (
 )
 
 LONG_PROMPT_TOKENS = 28_650
-CHAT_CONTEXT_TOKENS = 314  # ShareGPT: mean prompt 214, half of the mean output 199 (assumed)
+# ShareGPT: mean prompt of 214 tokens, half of a mean output of 199 tokens (assumed)
+CHAT_CONTEXT_TOKENS = 314
 BENCH_CONTEXT_TOKENS = 1_024
 SATURATED_REQUESTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """A published number and its prediction, or only ``quoted`` text."""
+    """A published number with its prediction, or with a ``quoted`` text."""
 
     what: str
     source: str
@@ -55,13 +56,13 @@ class CrossCheck:
         return 100 * (self.predicted / self.published - 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values for the table and as JSON types."""
+        """Return the values as JSON types, which the table uses, too."""
         return {**asdict(self), "error_pct": self.error_pct}
 
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """A formula for the entry of the file that contains all ``words``."""
+    """A formula for the prediction of the file's entry that contains all ``words``."""
 
     words: tuple[str, ...]
     what: str
@@ -72,10 +73,10 @@ class _Formula:
 
 
 def crosschecks(path: Path) -> list[CrossCheck]:
-    """Return every entry of a JSON file of cross-checks in order; some give several numbers.
+    """Return the cross-checks of a JSON file in order; an entry may give several numbers.
 
-    Each entry has ``what``, ``source`` and ``predicted``, all text. Raises DataError naming file,
-    entry and field.
+    Each entry has the texts ``what``, ``source`` and ``predicted``. Raises DataError that names
+    file, entry and field.
     """
     found: list[CrossCheck] = []
     for number, entry in enumerate(_entries(path), start=1):
@@ -126,7 +127,7 @@ def _capacity_per_min(profile: TimingProfile) -> float:
 
 
 def _formulas() -> list[_Formula]:
-    """Return the published numbers that can be computed; each is also in its entry's text."""
+    """Return the formulas, with the published number of each entry's text."""
     a100, h100, h200 = (
         f"{gpu}/llama-3.1-8b/tp1/vllm-{version}"
         for gpu, version in (

@@ -1,4 +1,4 @@
-"""The figure: the error of every number of every run, and times to first token."""
+"""The figure of the comparison: errors of all numbers and runs, and times to first token."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ KINDS = (THROUGHPUT, GAP, P50, P99)
 
 
 def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path]) -> None:
-    """Draw to each of ``paths``, in the format of its suffix. Needs matplotlib.
+    """Draw to each of ``paths``, in the format of the path's suffix. Needs matplotlib.
 
-    Open marks show the runs used for fitting. The same comparison gives the same SVG.
+    Open marks show the runs used for fitting. Equal comparisons give equal SVGs.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path
         figure.suptitle(f"{len(runs)} runs simulated against measured: {title}")
         figure.supxlabel(basis.replace("; ", "\n", 1), fontsize=7)
         for path in paths:
-            # Written without a date, so that the same numbers give the same file.
+            # The file has no date, so that equal numbers give equal files.
             metadata = {"Date": None} if path.suffix == ".svg" else {}
             figure.savefig(path, dpi=DPI, metadata=metadata)
 
@@ -126,7 +126,7 @@ def _mark(kind: _Kind, run: RunComparison) -> dict[str, Any]:
 
 
 def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
-    """Draw each kind of run with a filled mark, and all fitted runs with one open mark."""
+    """Draw the legend: a filled mark per kind of run, and an open mark for fitted runs."""
     for kind in kinds:
         label = kind.label if axes.get_xscale() == "linear" else kind.label.split(" (")[0]
         axes.plot([], [], kind.marker, color=kind.colour, markersize=5, label=label)
@@ -134,5 +134,5 @@ def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
               label="open: fitted to this run")  # fmt: skip
     if axes.get_xscale() == "log":
         axes.legend(loc="lower right", fontsize=6.5)
-    else:  # above, because a legend inside would hide marks
+    else:  # above the axes, because a legend inside would hide marks
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, fontsize=6.5)

@@ -24,7 +24,7 @@ def as_json_object(
     settings: Mapping[str, Any],
     checks: list[Mapping[str, Any]] | None,
 ) -> dict[str, Any]:
-    """Return the comparison for programs; ``crosschecks`` only if a file was given."""
+    """Return the comparison as JSON types, with ``crosschecks`` if a file was given."""
     whole: dict[str, Any] = {
         **settings,
         "runs": [run.as_dict() for run in runs],
@@ -46,7 +46,7 @@ def write_files(
 ) -> bool:
     """Write ``validation.{json,csv}`` and, with matplotlib, ``.{svg,png}``.
 
-    Raises UsageError if they cannot be written.
+    Raises UsageError for an unwritable file.
     """
     path = directory / NAME
     drawable = find_spec("matplotlib") is not None
@@ -64,7 +64,7 @@ def write_files(
 
 
 def _csv(runs: list[RunComparison]) -> str:
-    """Return one line per run and number; 5 significant digits, empty where undefined."""
+    """Return CSV with a line per run and number, with 5 digits; undefined values are empty."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", "fitted", "number", "simulated", "measured", "error_pct"])

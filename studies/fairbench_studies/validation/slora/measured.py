@@ -1,4 +1,4 @@
-"""The file of runs that were measured on a real server (docs/guide/validate.md)."""
+"""The file of runs that were measured on a real server (docs/reference/validate.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fairbench.errors import DataError, printable
-from fairbench.files.json_text import json_lines
+from fairbench.files.formats import json_lines
 from fairbench.metrics.records import Flags
 from fairbench.schedulers.base import LocalScheduler
 from fairbench_studies.kit.trace import Trace
@@ -23,7 +23,7 @@ from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, recorded
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-_COLUMNS = {  # the file's name -> Trace's name
+_COLUMNS = {  # column of ``Trace`` by name in the file
     "client": "client",
     "prompt_len": "prompt_tokens",
     "output_len": "output_tokens",
@@ -35,17 +35,17 @@ _WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
 # limit on the tokens of a prompt or an answer: ten times the longest existing context
 MAX_TOKENS = 10_000_000
 MAX_CLIENT = 2**31 - 1
-MAX_TIME_S = 1e10  # dates are larger
+MAX_TIME_S = 1e10  # dates in seconds since 1970 would be larger
 _COUNTS = ("client", "prompt_len", "output_len")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredRun:
-    """A measured run; its path names ``scheduler`` and ``scenario``, as in VTC/overload.
+    """A measured run; the run's path names ``scheduler`` and ``scenario``, as in VTC/overload.
 
-    ``section`` is the section of the paper that its path names, "" if none. ``weights`` are the
-    clients', None for those that the scheduler's name implies; ``folder`` distinguishes runs with
-    equal names.
+    ``section`` is the section of the paper in the run's path, "" without a section. ``weights`` are
+    the weights of the clients; None means the weights that the scheduler's name implies. ``folder``
+    distinguishes runs with equal names.
     """
 
     scheduler: str
@@ -58,11 +58,11 @@ class MeasuredRun:
 
     @property
     def name(self) -> str:
-        """The name ``scheduler/scenario``, after the folder if there is one."""
+        """The name ``scheduler/scenario``, preceded by the folder, if any."""
         return f"{self.folder or self.scheduler}/{self.scenario}"
 
     def build_scheduler(self) -> LocalScheduler:
-        """Return a fresh scheduler of the kind that made the run."""
+        """Return a fresh scheduler of the run's kind."""
         return build_scheduler(self.scheduler, self.recorded, self.weights)
 
 
@@ -72,7 +72,7 @@ def load_measured(path: Path) -> list[MeasuredRun]:
     Each line has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and equally long lists of
     client, prompt_len, output_len, req_time, first_token_latency and request_latency (s; -1 means
     refused). A run may have ``recorded`` (a date) and ``weights`` (of clients 0, 1, ...). Raises
-    DataError naming file, line and field, also for an unknown scheduler.
+    DataError that names file, line and field, also for an unknown scheduler.
     """
     runs = [_measured(record, where) for where, record in json_lines(path, f"{path}")]
     if not runs:
@@ -85,7 +85,7 @@ def load_measured(path: Path) -> list[MeasuredRun]:
 
 
 def read_measured(path: Path) -> tuple[list[MeasuredRun], list[NotReplayed]]:
-    """Read all readable runs of the file, sorted by name, and the reasons for the others.
+    """Read all readable runs of the file, sorted by name; also return why others are unreadable.
 
     Raises:
         DataError: the file is no JSON, or no run can be read.

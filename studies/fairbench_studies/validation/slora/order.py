@@ -1,4 +1,4 @@
-"""The order of schedulers in a scenario: whether the simulation ranks them as measured."""
+"""The order of schedulers in a scenario: simulated ranks compared with measured ranks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from itertools import combinations
 from fairbench.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison
 
-# A smaller difference between two measurements shows nothing about the schedulers: the runs of
-# December 2023 are 2 to 3% slower than those of 2024 on the same trace under every scheduler.
+# Smaller differences between measurements do not rank schedulers: under every scheduler, the runs
+# of
+# December 2023 are 2 to 3% slower than the runs of 2024 on the same trace.
 RUN_NOISE_PCT = 3.0
 
 
@@ -26,7 +27,7 @@ class Inversion:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOrder:
-    """Pairs of runs by result: ranked alike, too close to rank, or inverted."""
+    """Counts of pairs of runs: ranked alike, too close to rank, or inverted."""
 
     scenario: str
     runs: tuple[str, ...]
@@ -63,7 +64,7 @@ def _order(scenario: str, runs: list[RunComparison]) -> ScenarioOrder:
 
 
 def _ranks(one: Pair, other: Pair) -> bool | None:
-    """Return whether both sides rank the pair alike; None if the measured values are too close."""
+    """Return whether simulation and measurement rank a pair alike; None for close measurements."""
     difference = one.measured - other.measured
     if not abs(difference) > RUN_NOISE_PCT / 100 * max(abs(one.measured), abs(other.measured)):
         return None

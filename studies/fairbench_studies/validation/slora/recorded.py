@@ -1,8 +1,7 @@
-"""The dates of measured runs, because servers of different dates charged differently.
+"""The dates of measured runs, which determine how the servers charged.
 
-The records have no date, so the table below takes it from the history of VTC-artifact: from the
-commit that last wrote each file (192c2e2 and its ancestors). A record may give its date in
-``recorded``.
+The records have no dates. The table below has the dates of the commits of VTC-artifact that last
+wrote the files (192c2e2 and its ancestors). A record may state another date in ``recorded``.
 """
 
 from __future__ import annotations
@@ -10,12 +9,14 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, get_args
 
 from fairbench.errors import DataError, unknown_name
+from fairbench_studies.validation.slora.forms import ArtifactForm, EarlyArtifactForm
 
 Recorded: TypeAlias = Literal["2023-12", "2024-04", "2024-06"]
 RECORDED: tuple[Recorded, ...] = get_args(Recorded)
 
-# Scheduler -> scenarios. All other runs were recorded for the revision of June 2024, which added
-# every scheduler that predicts, weights or charges a profiled cost.
+# Scenarios by scheduler. All other runs were recorded for the revision of June 2024, which added
+# the
+# schedulers that predict, have weights, or charge a profiled cost.
 _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     "2023-12": {
         "FCFS": (
@@ -29,7 +30,7 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     },
     "2024-04": {
         "FCFS": ("poisson_short_long_2",),
-        "LCF": ("dist_shift",),  # recorded on 4 June, with the code of April
+        "LCF": ("dist_shift",),  # recorded on 4 June 2024 with the code of April
         "LShare/rpm10": ("real",),
         "LShare/rpm15": ("real",),
         "VTC": ("dist_shift", "proportional"),
@@ -38,9 +39,9 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
 
 
 def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
-    """Return when a run was recorded; ``stated`` is the date in the record, if any.
+    """Return the date of a run; ``stated`` is the date in the record, if any.
 
-    Raises DataError for a date that is not one of ``RECORDED``.
+    Raises DataError for a date that is not in ``RECORDED``.
     """
     for date in RECORDED:
         if stated == date:
@@ -54,9 +55,9 @@ def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
     return RECORDED[-1]
 
 
-def vtc_form(date: Recorded) -> str:
-    """Return the form of VTC (``vtc.form``) in VTC-artifact at a date.
+def vtc_form(date: Recorded) -> type[ArtifactForm]:
+    """Return the form of VTC in VTC-artifact at a date.
 
-    The second update of the counters, in steps that end a request, came in June 2024.
+    Since June 2024, the counters are updated a second time in steps that end a request.
     """
-    return "artifact" if date == "2024-06" else "artifact-2023"
+    return ArtifactForm if date == "2024-06" else EarlyArtifactForm

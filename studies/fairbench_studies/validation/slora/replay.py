@@ -1,9 +1,9 @@
-"""Replays measured runs: the same arrivals and lengths in simulated time.
+"""Replay of measured runs: the same arrivals and lengths in simulated time.
 
-The server was S-LoRA's ([VTC-artifact]), so the engine is ``lightllm`` with the settings below,
-which come from that code. Decode times are those derived for the GPU; the cost of a prefilled token
-comes from the artifact's own profile. Only the host's cost of a minibatch and of a running request
-is fitted, by ``calibrate`` on the runs of ``FITTED_SCENARIOS``, and then fixed.
+The server was S-LoRA's ([VTC-artifact]), so the engine is ``lightllm`` with settings from this
+code. Decode times are derived for the GPU, and the cost of a prefilled token comes from the profile
+in VTC-artifact. Only the host's costs of a minibatch and of a running request are fitted, by
+``calibrate`` on the runs of ``FITTED_SCENARIOS``, and are then fixed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from functools import partial
 import numpy as np
 
 from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.engine.clock import ARRIVE, Clock
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.lightllm import LightLLMWorker
+from fairbench.engine.logs import ServiceLog
+from fairbench.engine.sequence import NEVER, Sequence
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.lightllm_params import LightLLMLimits
+from fairbench.hardware.engine_params import LightLLMLimits
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.records import Floats
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.contract import WorkerParts
-from fairbench.sim.engine.lightllm.worker import LightLLMWorker
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.sequence import NEVER, Sequence
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.slora.measured import MeasuredRun
 from fairbench_studies.validation.slora.recorded import Recorded
@@ -37,34 +37,35 @@ FITTED_RUNS = frozenset(
         *(f"{name}/proportional" for name in ("FCFS", "VTC")),
     }
 )
-# Sections of the paper whose runs were made on other servers: REVISION.md of the artifact.
+# Sections of the paper whose runs were made on other servers (REVISION.md of VTC-artifact).
 OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
-DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"  # without any measurement on the server
+# a profile without any measurement on the server
+DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
-# Start and merge of a minibatch.
+# Milliseconds to start and merge a minibatch.
 PREFILL_OVERHEAD_MS = 14.0
-# Cost of a decode step per running request, mostly in the server's Python loops. The two fitted
-# runs of December 2023 were made on a slower host than the four of 2024.
+# Milliseconds of a decode step per running request, mostly in the server's Python loops. The two
+# fitted runs of December 2023 were made on a slower host than the four fitted runs of 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
 # Delay on the way in and out (HTTP, tokenizer), which delays no other request. It fits the only
 # first token of a warm and empty server in those runs (131 ms for 258 tokens).
 RESPONSE_MS = 4.0
-# A matrix product runs in tiles, the largest of 256 rows: 258 tokens take as long as 512.
+# Rows of the largest tile of a matrix product: 258 tokens take as long as 512 tokens.
 PREFILL_TILE = 256
-IDLE_POLL_MS = 10.0  # manager.py, loop_for_fwd
+IDLE_POLL_MS = 10.0  # from manager.py, loop_for_fwd
 
 # A prompt of n tokens was sent as "Hello " * n: the tokenizer prepends BOS and makes a token of the
 # last blank (fair_bench/trace.py, dummy_prompt).
 ADDED_PROMPT_TOKENS = 2
-# Each adapter in the batch takes 4 x its rank of 8 from the pool, although --no-lora loads none
-# (req_queue.py, adapter_size); every client has its own adapter.
+# Pool tokens of each adapter in the batch, 4 x rank 8. The server reserves this memory although
+# --no-lora loads no adapter (req_queue.py, adapter_size). Every client has its own adapter.
 POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 
 
 def server_limits(
     prefill_overhead_ms: float = PREFILL_OVERHEAD_MS, pool_tokens: int = POOL_TOKENS
 ) -> LightLLMLimits:
-    """Return the limits of the server that made the measured runs, or with another pool."""
+    """Return the limits of the measured server, optionally with another KV pool."""
     return LightLLMLimits(
         pool_tokens,
         client_tokens=CLIENT_TOKENS,
@@ -75,22 +76,22 @@ def server_limits(
 
 
 def with_request_step(profile: TimingProfile, step_ms: float) -> TimingProfile:
-    """Return the profile with another cost per running request in a decode step."""
+    """Return the profile with the given cost (ms) per running request in a decode step."""
     return replace(profile, coefficients_ms={**profile.coefficients_ms, "c_nd": step_ms})
 
 
 def fitted_profile(date: Recorded) -> TimingProfile:
-    """Return the profile fitted to the server that was measured on a date."""
+    """Return the profile that was fitted to the server of a date."""
     return with_request_step(load_profile(FITTED_PROFILE), REQUEST_STEP_MS[date])
 
 
 def replay_run(
     run: MeasuredRun, profile: TimingProfile | None = None, pool_tokens: int = POOL_TOKENS
 ) -> Trace:
-    """Return a measured run as simulated, on the fitted profile by default.
+    """Return the simulation of a measured run, by default with the fitted profile.
 
     Raises:
-        DataError: the run was made on another server than the fitted one, and no profile is given.
+        DataError: the run was made on a server without a fitted profile, and no profile is given.
     """
     if profile is None and run.section in OTHER_SERVERS:
         raise DataError(
@@ -104,7 +105,7 @@ def replay_run(
 def replay(
     trace: Trace, scheduler: LocalScheduler, profile: TimingProfile, limits: LightLLMLimits
 ) -> Trace:
-    """Return the trace with simulated latencies instead of its own; NaN for refused requests."""
+    """Return the trace with simulated latencies, NaN for refused requests."""
     clock = Clock()
     worker = LightLLMWorker(WorkerParts(0, clock, scheduler, profile, ServiceLog([])), limits)
     ended: dict[int, Sequence] = {}

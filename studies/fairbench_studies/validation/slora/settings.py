@@ -1,4 +1,4 @@
-"""The settings and fitted numbers of a replay, as data and as text."""
+"""The settings and fitted numbers of a replay, as JSON types and as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench_studies.validation.slora.replay import (
 
 
 def settings(profile: str | None, pool_tokens: int) -> dict[str, Any]:
-    """Return the settings as JSON types; ``profile`` is None for the fitted one."""
+    """Return the settings as JSON types; ``profile`` None means the fitted profile."""
     used = profile or FITTED_PROFILE
     steps = {"request_step_ms": REQUEST_STEP_MS} if profile is None else {}
     return {
@@ -32,7 +32,7 @@ def settings(profile: str | None, pool_tokens: int) -> dict[str, Any]:
 
 
 def basis(profile: str | None, pool_tokens: int) -> str:
-    """Return the profile and the fitted numbers in words."""
+    """Return a text on the profile and the fitted numbers."""
     host = f"{PREFILL_OVERHEAD_MS:g} ms a minibatch and {RESPONSE_MS:g} ms the way in and out"
     if profile is not None:
         return (

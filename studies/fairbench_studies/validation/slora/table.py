@@ -1,4 +1,4 @@
-"""The comparison with measured runs for people, at most ``MAX_WIDTH`` columns wide."""
+"""The comparison with measured runs as text of at most ``MAX_WIDTH`` columns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fairbench_studies.validation.windows import RATE_TARGET_PCT, Window
 FITTED, MISSED = "*", "!"
 
 
-# what, published, unit, predicted, error_pct, or quoted: a prediction by others in words
+# columns of the table of cross-checks; ``quoted`` is a prediction of another project in words
 CrossCheck: TypeAlias = Mapping[str, Any]
 
 

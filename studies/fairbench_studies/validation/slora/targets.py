@@ -5,18 +5,18 @@ from __future__ import annotations
 from fairbench.validate.live_run import Pair
 
 LONG_TTFT_S = 1.0
-P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0  # targets for times to first token above LONG_TTFT_S
-# A shorter TTFT depends on the arrival within ten decode steps (0.3 s), in which the server
-# admits no request; the target is half of that.
+# targets (%) for times to first token above LONG_TTFT_S
+P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0
+# A shorter TTFT depends on when the request arrives within ten decode steps (0.3 s), during which
+# the server admits no request. The target is half of this time.
 SHORT_P50_TARGET_S = 0.15
-# The lowest TTFT is a prefill on an idle server, if it is that short; its target is half a decode
-# step.
+# A lowest TTFT up to this value is a prefill on an idle server; the target is half a decode step.
 IDLE_TTFT_S, IDLE_TARGET_S = 0.15, 0.015
 GAP_TARGET_FACTOR = 1.5
 
 
 def p50_target(pair: Pair) -> str:
-    """Return the target of a median TTFT in words."""
+    """Return a text on the target of a median TTFT."""
     return f"{P50_TARGET_PCT:g}%" if pair.measured > LONG_TTFT_S else f"{SHORT_P50_TARGET_S:g} s"
 
 
@@ -28,7 +28,7 @@ def p50_within(pair: Pair) -> bool:
 
 
 def p99_within(pair: Pair) -> bool:
-    """Return whether a P99 of TTFT meets its target; a short P99 has no target."""
+    """Return whether a P99 of TTFT meets its target; up to LONG_TTFT_S there is no target."""
     return not pair.measured > LONG_TTFT_S or pair.within(P99_TARGET_PCT)
 
 

@@ -1,1 +1,1 @@
-"""The simulator compared with runs of several tenants directly on an engine."""
+"""The simulator compared with runs in which several tenants use an engine directly."""

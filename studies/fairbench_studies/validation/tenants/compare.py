@@ -1,4 +1,4 @@
-"""A measured run of several tenants and its replay: latencies, shares and targets."""
+"""A measured run of several tenants and the run's replay: latencies, shares and targets."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from fairbench_studies.validation.serving.compare import (
     tpot_p50_ms,
     trace_of,
 )
-from fairbench_studies.validation.serving.engines import believable_pool
+from fairbench_studies.validation.serving.engines import believable_pool, most_decoding_tokens
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.profiles import host_cost_text
 from fairbench_studies.validation.serving.unanswered import rows_of
 from fairbench_studies.validation.windows import WEIGHTS, service_between, spans_of
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
-FEW_CLIENTS = 3  # up to this many tenants are shown one by one; otherwise requests by kind
+FEW_CLIENTS = 3  # with at most this many tenants, each tenant is shown; else each kind of requests
 
 
 @dataclass(frozen=True, slots=True)
 class TenantLatency:
-    """Times to first token of a tenant or kind in seconds; ``other_*`` are BLIS's."""
+    """Times to first token (s) of a tenant or kind; ``other_*`` are predictions of BLIS."""
 
     name: str
     p50_s: Pair
@@ -42,7 +42,7 @@ class TenantLatency:
 
 @dataclass(frozen=True, slots=True)
 class ClientComparison:
-    """A client's times to first token in seconds, and its share of the run's service."""
+    """A client's times to first token in seconds, and the client's share of the run's service."""
 
     name: str
     p50_s: Pair
@@ -65,7 +65,7 @@ class TenantComparison:
 
     ``share_off`` is the largest difference in the share of service of a tenant (or kind), over the
     whole run and over windows of a minute; ``jain_off`` is the difference in Jain's index of
-    clients. ``clients`` are all clients, also if ``tenants`` are kinds.
+    clients. ``clients`` are all clients, even if ``tenants`` are kinds.
     """
 
     name: str
@@ -82,7 +82,7 @@ class TenantComparison:
 
     @property
     def misses(self) -> list[str]:
-        """The targets that the run misses, each with both numbers."""
+        """The missed targets, with the simulated and the measured value."""
         return list(self._misses())
 
     def _misses(self) -> Iterator[str]:
@@ -156,7 +156,7 @@ def compare_tenants(
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the tenants if there are few, else the kinds of requests, else one group."""
+    """Return the tenants if tenants are few, else the kinds of requests, else one group."""
     clients = sorted(set(run.client))
     if len(clients) <= FEW_CLIENTS:
         return clients
@@ -164,7 +164,7 @@ def groups(run: ServingRun) -> list[str]:
 
 
 def of_group(run: ServingRun, name: str) -> Flags:
-    """Return which requests belong to a tenant or kind, shape (n_requests,)."""
+    """Return the mask of requests of a tenant or kind, shape (n_requests,)."""
     labels = run.client if len(set(run.client)) <= FEW_CLIENTS else run.kind
     return np.array([label == name for label in labels]) if labels else np.ones(len(run), bool)
 
@@ -183,9 +183,11 @@ def _notes(run: ServingRun, unanswered: int) -> Iterator[str]:
             if run.engine == "vllm"
             else "the pool of --mem-frac 0.7, from the same command line"
         )
+        elsewhere = most_decoding_tokens(run) <= run.pool_tokens
+        where = " in a run with the same settings" if elsewhere else ""
         yield (
-            f"pool of {run.pool_tokens:,} tokens not used: more were decoding at once; replayed "
-            f"with {used}"
+            f"pool of {run.pool_tokens:,} tokens not used: more were decoding at once{where}; "
+            f"replayed with {used}"
         )
 
 
@@ -198,7 +200,7 @@ def _latency(name: str, simulated: ServingRun, run: ServingRun) -> TenantLatency
 def _clients(
     simulated: ServingRun, run: ServingRun, start_s: float, end_s: float
 ) -> Iterator[ClientComparison]:
-    """Yield the clients in the order of their names; shares are those of the window."""
+    """Yield the clients in the order of names; shares are shares in the window."""
     shares = [_client_shares(side, start_s, end_s) for side in (simulated, run)]
     for name in clients_of(run):
         own = np.array([client == name for client in run.client])
@@ -207,14 +209,14 @@ def _clients(
 
 
 def _client_shares(side: ServingRun, start_s: float, end_s: float) -> dict[str, float]:
-    """Return each client's share of the service in a window; NaN without any service."""
+    """Return each client's share of the service in a window, or NaN without any service."""
     names, service = clients_of(side), service_between(trace_of(side), WEIGHTS, start_s, end_s)
     total = sum(service.values()) or float("nan")
     return {names[client]: one / total for client, one in service.items()}
 
 
 def _ttft(chosen: Flags, simulated: ServingRun, run: ServingRun) -> tuple[Pair, Pair]:
-    """Return P50 and P99 of the chosen requests that both sides served."""
+    """Return P50 and P99 of the chosen requests that simulation and real server both served."""
     both = chosen & run.served & simulated.served & run.steady
     p50_s, p99_s = (
         Pair(*(_percentile(side, both, percent) for side in (simulated, run)))
@@ -224,7 +226,7 @@ def _ttft(chosen: Flags, simulated: ServingRun, run: ServingRun) -> tuple[Pair, 
 
 
 def _said_s(run: ServingRun, tenant: str, key: str) -> float:
-    """Return a percentile of BLIS's prediction for a tenant in seconds; NaN if there is none."""
+    """Return a percentile (s) of BLIS's prediction for a tenant, NaN without a prediction."""
     value: Any = run.predicted
     for part in ("tenants", tenant, "ttft_percentiles", key):
         value = value.get(part) if isinstance(value, dict) else None
@@ -232,7 +234,7 @@ def _said_s(run: ServingRun, tenant: str, key: str) -> float:
 
 
 def _largest(values: Floats) -> float:
-    """Return the largest value that is not NaN; NaN if there is none."""
+    """Return the largest value that is not NaN, or NaN if all values are NaN."""
     return float(np.nanmax(values)) if not np.isnan(values).all() else float("nan")
 
 

@@ -1,1 +1,1 @@
-"""The policies that pick the next flow of a queue before the cluster, one per file."""
+"""Policies that choose the next flow of a queue before the cluster, one policy per file."""

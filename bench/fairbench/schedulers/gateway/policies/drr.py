@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import ClassVar
 
 from fairbench.core import Request
 from fairbench.schedulers.base import WaitingView
@@ -14,14 +15,13 @@ from fairbench.schedulers.params import Positive
 
 
 class DRR(SharePolicy):
-    """Clients take turns; a turn grants a quantum, and requests are sent while it lasts.
+    """Clients take turns: a turn grants a quantum, and requests are sent while credit lasts.
 
-    A client without requests gives up its remaining credit, and keeps a debt. No client starves.
+    A client without requests loses its remaining credit, and keeps a debt. No client starves.
     Without corrections of prices, the charges over weight of two waiting clients differ by less
-    than a quantum plus the highest price of a request of each. Charges are prices
-    (``PriceParams``), not the cluster's work. In a tree, the turns of a tenant are divided among
-    the nodes below it in the same way. InferGrid's "deficit round robin" is another rule,
-    ``infergrid-drr``.
+    than a quantum plus the highest price of a request of each client. Charges are prices
+    (``PriceParams``), not the cluster's work. In a tree, the child nodes of a tenant take turns in
+    the same way. InferGrid's "deficit round robin" is a different rule, ``infergrid-drr``.
     """
 
     name = "drr"
@@ -33,6 +33,8 @@ class DRR(SharePolicy):
         ``quantum`` is the number of tokens that a turn grants a client of weight 1.
         """
 
+        constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")
+
         quantum: Positive = 2_000.0
 
     params: Params
@@ -41,27 +43,28 @@ class DRR(SharePolicy):
         self.params = params
         self.deficits: dict[str, float] = {}
         self._rotation: defaultdict[str, list[str]] = defaultdict(list)
-        """The waiting nodes below each tenant, the next turn first."""
-        self._turn: dict[str, str] = {}  # tenant -> its node with the present turn
+        """The waiting child nodes of each tenant; the node with the next turn comes first."""
+        self._turn: dict[str, str] = {}  # tenant -> child node whose turn it is
         self._waiting: Collection[str] = ()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._waiting = view.clients()
         super().on_arrival(request, view, now_s)
 
-    def enter(self, tenant: str, node: str) -> None:
-        self._leave(tenant, node)  # its last request may have been withdrawn
+    def add_node(self, tenant: str, node: str) -> None:
+        # the node may still have a turn, if its last request was withdrawn
+        self._end_turns(tenant, node)
         self._rotation[tenant].append(node)
 
     def next_node(
         self, tenant: str, nodes: Collection[str], view: WaitingView, client: NextClient
     ) -> str:
         def price(node: str) -> float:
-            return self.params.of(view.oldest(client(node)))
+            return self.params.price_of(view.oldest(client(node)))
 
         rotation = self._rotation[tenant]
         for node in [one for one in rotation if one not in nodes]:
-            self._leave(tenant, node)
+            self._end_turns(tenant, node)
         if (turn := self._turn.get(tenant)) is not None:
             if self.deficits[turn] >= price(turn):
                 return turn
@@ -70,8 +73,9 @@ class DRR(SharePolicy):
         return self._turn[tenant]
 
     def _next_turn(self, rotation: list[str], price: Callable[[str], float]) -> str:
-        """Give quanta in rotation, computed in one step, until a node at its turn can pay."""
-        rounds = {node: self._rounds(node, price(node)) for node in rotation}
+        """Grant quanta in rotation, in closed form, until a node can pay its next request."""
+        lacks = {node: price(node) - self.deficits[node] for node in rotation}
+        rounds = {node: max(1, ceil(lack / self._quantum(node))) for node, lack in lacks.items()}
         least = min(rounds.values())
         first = next(index for index, one in enumerate(rotation) if rounds[one] == least)
         for index, node in enumerate(rotation):
@@ -79,10 +83,7 @@ class DRR(SharePolicy):
         rotation[:] = rotation[first:] + rotation[:first]
         return rotation[0]
 
-    def _rounds(self, node: str, price: float) -> int:
-        return max(1, ceil((price - self.deficits[node]) / self._quantum(node)))
-
-    def _leave(self, tenant: str, node: str) -> None:
+    def _end_turns(self, tenant: str, node: str) -> None:
         self.deficits[node] = min(0.0, self.deficits.get(node, 0.0))
         if node in self._rotation[tenant]:
             self._rotation[tenant].remove(node)
@@ -92,10 +93,10 @@ class DRR(SharePolicy):
     def _quantum(self, node: str) -> float:
         return self.params.quantum * self.setup.weight(node)
 
-    def charge(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
+    def charge_node(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
         self.deficits[node] -= price
         if sent and node not in self.siblings(tenant, self._waiting):
-            self._leave(tenant, node)
+            self._end_turns(tenant, node)
 
     def forget(self, client: str) -> None:
         if client not in self._rotation:

@@ -1,4 +1,4 @@
-"""Round robin over flows: one request per turn, regardless of its size."""
+"""Round robin over flows: one request per turn, whatever its size."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fairbench.schedulers.params import NoParams
 class RoundRobinFlows(FlowPolicy):
     """Waiting clients take turns, in order of their names.
 
-    llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two requests of a waiting
-    client, each other client sends at most one. Tokens are not counted, so a client with larger
-    requests gets more.
+    The rule is llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two requests of
+    a waiting client, each other client sends at most one request. The policy does not count tokens,
+    so a client with larger requests gets more service.
     """
 
     name = "round-robin"
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        self._last = ""  # the last client served
+        self._last = ""  # client of the last sent request
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         waiting = view.clients()

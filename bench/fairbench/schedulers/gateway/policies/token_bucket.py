@@ -1,4 +1,4 @@
-"""A token bucket for each client: requests above its rate are refused immediately."""
+"""A token bucket for each client: requests above the client's rate are refused at once."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from fairbench.tenants import Tenants
 
 
 class TokenBucket(LocalScheduler):
-    """Refuses requests of a client beyond ``rate_per_min``, with bursts up to ``burst``.
+    """Each client may send ``rate_per_min`` requests per minute, and bursts of ``burst`` requests.
 
-    A request takes one token, or is refused. All other requests go in order of arrival. InferGrid's
-    gateway has this rule (coconut-labs/infergrid @a8d3ea8).
+    A request takes one token from its client's bucket, or is refused if the bucket is empty.
+    Accepted requests go in order of arrival. InferGrid's gateway has this rule
+    (coconut-labs/infergrid @a8d3ea8).
     """
 
     name = "token-bucket"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the bucket: ``rate_per_min`` and ``burst`` are requests of a client.
+        """Parameters of the buckets: ``rate_per_min`` and ``burst`` are numbers of requests.
 
-        With ``tenants=tree``, a bucket belongs to an outermost tenant, with any names of its
-        clients. With ``weights``, the rate and the burst (at least 1) are multiplied by the
-        owner's weight. ``weights`` override the experiment's; without them every weight is 1.
+        With ``tenants=tree``, each outermost tenant has a bucket for all its clients. With
+        ``weights``, the rate and the burst (at least 1) are multiplied by the weight of the client
+        or tenant. ``weights`` override the experiment's weights; without ``weights`` every weight
+        is 1.
         """
 
         rate_per_min: Positive = 600.0
@@ -39,7 +41,7 @@ class TokenBucket(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # tokens, and the time at which they were counted
+        # client or tenant -> tokens, and the time in seconds at which they were counted
         self._filled: dict[str, tuple[float, float]] = {}
 
     def prepare(self, setup: Setup) -> None:

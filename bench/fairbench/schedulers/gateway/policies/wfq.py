@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fairbench.schedulers.base import WaitingView
 from fairbench.schedulers.gateway.policy import NextClient, ShareParams, SharePolicy, earliest
@@ -12,11 +13,12 @@ from fairbench.schedulers.gateway.policy import NextClient, ShareParams, SharePo
 class WFQ(SharePolicy):
     """The request that would finish first if clients shared the cluster by weight goes first.
 
-    A client's requests follow one another in virtual time, each as long as its price over the
-    client's weight. Virtual time is the end of the last request sent. A returning client starts
-    there, so that absence saves up no service. No client starves: without corrections of prices,
-    the charges over weight of two waiting clients differ by at most the highest price of a request
-    of each over its weight. A similar policy was proposed for vLLM's engine (PR 31909, closed).
+    A client's requests follow one another in virtual time; each takes its price over the client's
+    weight. The current virtual time is the end of the last sent request. A returning client starts
+    at the current virtual time, so that no client saves up service while it is absent. No client
+    starves: without corrections of prices, the charges over weight of two waiting clients differ by
+    at most the sum of the highest price of a request over weight of each client. A similar policy
+    was proposed for vLLM's engine (PR 31909, closed).
     """
 
     name = "wfq"
@@ -25,24 +27,26 @@ class WFQ(SharePolicy):
     class Params(ShareParams):
         """The parameters of weighted fair queueing are those of ``ShareParams``."""
 
+        constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")
+
     def __init__(self, params: Params) -> None:
         self.params = params
-        self.ends: dict[str, float] = {}  # the end of each node's last request, in virtual time
-        self._virtual: dict[str, float] = {}  # virtual time by tenant, for the nodes in it
+        self.ends: dict[str, float] = {}  # node -> end of the node's last request, in virtual time
+        self._virtual: dict[str, float] = {}  # tenant -> current virtual time of its child nodes
 
-    def enter(self, tenant: str, node: str) -> None:
+    def add_node(self, tenant: str, node: str) -> None:
         self.ends[node] = max(self._virtual.get(tenant, 0.0), self.ends.get(node, 0.0))
 
     def next_node(
         self, tenant: str, nodes: Collection[str], view: WaitingView, client: NextClient
     ) -> str:
         def end(node: str) -> tuple[float, float, int]:
-            length = self._length(node, self.params.of(view.oldest(client(node))))
+            length = self._length(node, self.params.price_of(view.oldest(client(node))))
             return self.ends[node] + length, *earliest(view, client(node))
 
         return min(nodes, key=end)
 
-    def charge(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
+    def charge_node(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
         self.ends[node] += self._length(node, price)
         if sent:
             self._virtual[tenant] = max(self._virtual.get(tenant, 0.0), self.ends[node])

@@ -1,0 +1,218 @@
+"""Declarations and tables of flags, and parsers of a flag's text."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, NamedTuple, get_type_hints
+
+from fairbench import records, workloads
+from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
+
+# The panels of ``--help``, in their order.
+COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
+    *("Common options", "Workload", "Load", "Scheduler", "Simulated cluster", "Real servers"),
+    *("Output", "Other options"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """The declaration of a flag; ``flags_of`` fills in ``name`` and ``type`` from a table.
+
+    - ``help`` explains the flag, and ``panel`` is the flag's heading in ``--help``.
+    - ``default`` is the default value, or a text that describes the default value.
+    - ``key`` names the value that the flag sets: a key of an experiment file, ``engine.PARAM`` or
+      another setting, ``backend.KEY``, or ``trace.KEY`` of a replayed trace. An empty key stands
+      for the flag's name; the flag's name is appended to a key that ends with a dot.
+    """
+
+    help: str
+    panel: str = OTHER
+    default: Any = ""
+    metavar: str | None = None
+    key: str = ""
+    unit: str = ""
+    option: str = ""
+    least: int | None = None
+    most: int | None = None
+    read: Callable[[str, Any], Any] | None = field(default=None, compare=False)
+    repeats: bool = False
+    axis: bool = False
+    name: str = ""
+    type: Any = None
+
+    @property
+    def text(self) -> str:
+        """The help text followed by the default."""
+        return self.help if self.default == "" else f"{self.help} [default: {self.default}]"
+
+    def but(self, help: str = "", **changes: Any) -> Flag:
+        """Return the flag for another command, with a different help text or other properties."""
+        return replace(self, help=help or self.help, **changes)
+
+
+def flags_of(table: type) -> dict[str, Flag]:
+    """Return the flags of a table (a TypedDict whose types are ``Annotated``) by name."""
+    found = {}
+    for name, hint in get_type_hints(table, include_extras=True).items():
+        flag: Flag = hint.__metadata__[0]
+        key = f"{flag.key}{name}" if flag.key == "" or flag.key.endswith(".") else flag.key
+        option = flag.option or f"--{name.replace('_', '-')}"
+        found[name] = replace(flag, name=name, type=hint.__origin__, key=key, option=option)
+    return found
+
+
+def value_or_default(flags: Mapping[str, Any], table: Mapping[str, Flag], name: str) -> Any:
+    """Return the value of a flag, or the default that its table declares."""
+    return flags.get(name, table[name].default)
+
+
+def check_names(flags: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UsageError for an unknown flag."""
+    known = tuple(known)
+    for name in flags:
+        if name not in known:
+            raise unknown_name("flag", name, known)
+
+
+class PlacedFlags(NamedTuple):
+    """The given flags, sorted into keys of a file, settings, ``[backend]`` and trace."""
+
+    keys: dict[str, Any]
+    settings: dict[str, Any]
+    backend: dict[str, Any]
+    trace: dict[str, Any]
+
+
+def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFlags:
+    """Sort flags by the kind of value that a flag sets; None means that a flag is not given."""
+    found = PlacedFlags({}, {}, {}, {})
+    for name, declared in table.items():
+        group, _, key = declared.key.rpartition(".")
+        if flags.get(name) is None:
+            continue
+        if group == "backend":
+            found.backend[key] = flags[name]
+        elif group == "trace":
+            found.trace[key] = flags[name]
+        else:
+            (found.settings if group else found.keys)[declared.key] = flags[name]
+    return found
+
+
+# The simulator, and the backends whose servers fairbench starts.
+SIM = "sim"
+STARTED = ("emulator", "sglang", "vllm")
+
+
+def split_commas(flag: str, text: str) -> list[str]:
+    """Split a text at commas. Raises UsageError for an empty or a repeated word."""
+    words = [word.strip() for word in text.split(",")]
+    if "" in words or len(set(words)) < len(words):
+        raise UsageError(f"{flag} {text}: must be different words, separated by commas")
+    return words
+
+
+def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
+    """Return a parser of comma-separated values."""
+
+    def values(flag: str, text: str) -> list[Any]:
+        try:
+            return [read(word) for word in split_commas(flag, text)]
+        except ValueError:
+            kind = "whole numbers" if read is int else "numbers"
+            raise UsageError(f"{flag} {text}: must be {kind}, separated by commas") from None
+
+    return values
+
+
+def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
+    """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table by [NAME.]LATENCY.
+
+    Returns None without words. Raises UsageError for invalid words and duplicates.
+    """
+    given: dict[str, str] = {}
+    words = [text.replace(",", " ").split() or [text] for text in texts or ()]
+    for word in chain.from_iterable(words):
+        key, colon, time = word.partition(":")
+        if not (key and colon and time) or key in given:
+            shape = "[NAME.]LATENCY:TIME, such as ttft:500ms or gold.e2el:5x, each once"
+            raise UsageError(f"--goodput {word}: write {shape}")
+        given[key] = time
+    return given or None
+
+
+def split_words(flag: str, text: str | Iterable[str]) -> list[str] | None:
+    """Split a text, or each of several texts, like a shell. Raises UsageError."""
+    texts = [text] if isinstance(text, str) else text
+    try:
+        return [word for one in texts for word in shlex.split(one)]
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from None
+
+
+def parse_weights(text: str | None) -> dict[str, float] | None:
+    """Parse ``NAME=WEIGHT,NAME=WEIGHT``; None gives None. Raises UsageError for invalid text."""
+    if text is None:
+        return None
+    pairs = [word.rpartition("=") for word in text.split(",")]
+    try:
+        # ASCII bytes contain no digits of other scripts, which ``float`` would accept.
+        weights = {name.strip(): float(weight.encode("ascii")) for name, _, weight in pairs}
+    except ValueError:
+        weights = {}
+    if "" in weights or len(weights) < len(pairs):
+        raise UsageError(f"--weights {text}: write NAME=WEIGHT,NAME=WEIGHT with each NAME once")
+    return weights
+
+
+def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
+    """Return the flag that sets the given weights, as words; empty without weights."""
+    text = ",".join(f"{name}={weight!r}" for name, weight in (weights or {}).items())
+    return ["--weights", text] if text else []
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """Split ``NAME.PARAM=VALUE``; VALUE is a TOML value, or else plain text.
+
+    Raises UsageError for a text of a different form.
+    """
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not re.fullmatch(r"[^.\s]+\.[^\s]+", key):
+        raise UsageError(f"--set {text}: write NAME.PARAM=VALUE, such as dlpm.quantum=5000")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except RecursionError:
+        raise UsageError(f"--set {key}: {TOO_DEEP}") from None
+    except ValueError:
+        return key, value
+    if is_too_deep(parsed):
+        raise UsageError(f"--set {key}: {TOO_DEEP}")
+    # A line break in VALUE would begin another TOML key.
+    return key, parsed["value"] if len(parsed) == 1 else value
+
+
+def parse_assignments(texts: Iterable[str] | None) -> dict[str, Any]:
+    """Parse ``--set`` texts. Raises UsageError for a text that is not NAME.PARAM=VALUE."""
+    return dict(parse_assignment(text) for text in texts or ())
+
+
+def columns_of(_: str, texts: list[str]) -> dict[str, str]:
+    """Parse ``FIELD=COLUMN`` texts of ``--map``. Raises UsageError for invalid texts."""
+    return records.parse_map(texts, workloads.NEEDED)
+
+
+def names_of(flag: str, texts: list[str]) -> dict[str, str]:
+    """Parse ``FIELD=NAME`` texts. Raises UsageError for invalid texts and repeated fields."""
+    names: dict[str, str] = {}
+    for text in texts:
+        field, _, name = text.partition("=")
+        if not field or not name or field in names:
+            raise UsageError(f"{flag} {text}: write FIELD=NAME with each FIELD once")
+        names[field] = name
+    return names

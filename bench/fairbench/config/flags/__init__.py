@@ -1,1 +1,0 @@
-"""The flags of experiments. Commands, Python keywords, checks and docs derive from them."""

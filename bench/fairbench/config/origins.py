@@ -1,0 +1,230 @@
+"""Origins: which values of an experiment the user chose, and which values were defaults.
+
+A stored experiment contains every value, so that a run can be repeated. The table ``given`` of a
+stored experiment has the values that flags, settings or a file set; the other values are defaults
+of the version that stored the file. In a gate, and if flags replace a value on which defaults
+depend, the defaults are computed again. A file without ``given`` gets the table when the file is
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+from fairbench.config.defaults import (
+    DEFAULTS,
+    machine_of_workload,
+    read_preset,
+    read_workload,
+    resolve_weights,
+    table_of,
+    text_of,
+    used_parts,
+    usual_scenario,
+    workload_defaults,
+)
+from fairbench.config.settings import current_keys, flat_settings, params_by_part, resolve_settings
+from fairbench.config.spec import DIGEST, GIVEN, digest_of, without_given
+from fairbench.errors import UsageError
+from fairbench.hardware.catalogue import resolve_profile
+from fairbench.workloads.model import WorkloadSpec
+from fairbench.workloads.spec import workload_names
+
+ALWAYS_STORED = ("router", "local", "warmup_s", "settings", "max_drain_s", "clients", "burstiness")
+# keys that other keys imply; these keys never count as chosen
+IMPLIED = frozenset(
+    {"gpu", "model", "engine", "clients", "duration_s", "warmup_s", "max_drain_s", "weights"}
+)
+NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload", GIVEN})
+TABLES = frozenset({"weights", "goodput"})  # tables of which a flag overrides single entries
+
+# Keys in a manifest's list of chosen values that are not keys of an experiment file.
+PROFILE = "timing profile"  # parts of a profile's id other than GPU and model
+# keys of a workload that an experiment file repeats outside the workload
+OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
+
+
+def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -> Mapping[str, Any]:
+    """Return an experiment file with the table ``given``, which an up-to-date file has.
+
+    In a stored file of an older version, ``given`` has the values of keys that the manifest lists
+    as ``chosen``, or the values that no default explains. A stored file that was edited by hand
+    keeps its ``given`` and gets the values that no default explains. In a file that was written by
+    hand, every value was chosen.
+    """
+    if _has_given(file) and not is_edited(file):
+        return file
+    rest = without_given(file)
+    if chosen is not None:
+        given = _given_by_keys(rest, chosen)
+    elif _has_given(file):
+        given = _merged(_unexplained(rest), file[GIVEN], rest)
+    else:
+        given = _unexplained(rest) if _is_stored(rest) else _everything(rest)
+    return {**rest, GIVEN: {**given, DIGEST: digest_of(rest)}}
+
+
+def lacks_given(file: Mapping[str, Any]) -> bool:
+    """Return whether a file is a stored experiment without the table ``given``."""
+    return _is_stored(file) and not _has_given(file)
+
+
+def is_edited(file: Mapping[str, Any]) -> bool:
+    """Return whether a file has no origins, or was changed since fairbench wrote the origins."""
+    return not _has_given(file) or bool(file[GIVEN].get(DIGEST) != digest_of(file))
+
+
+def _has_given(file: Mapping[str, Any]) -> bool:
+    given = file.get(GIVEN)
+    if not isinstance(given, Mapping) or not isinstance(given.get("settings"), Mapping):
+        return False
+    return isinstance(given.get("workload", ""), str)
+
+
+def _is_stored(file: Mapping[str, Any]) -> bool:
+    return all(key in file for key in ALWAYS_STORED)
+
+
+def _merged(
+    found: Mapping[str, Any], given: Mapping[str, Any], rest: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the table ``given`` of an edited file: stored origins, and origins found in values.
+
+    The workload of an edited file counts as chosen.
+    """
+    settings = flat_settings(table_of(rest, "settings"))
+    own = {key: settings.get(key, one) for key, one in flat_settings(given["settings"]).items()}
+    merged = {**found, **given, "settings": {**found["settings"], **own}}
+    return {key: value for key, value in merged.items() if key != "workload"}
+
+
+def _given_by_keys(experiment: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
+    """Return the values of a stored experiment under the chosen keys of its manifest."""
+    settings = flat_settings(experiment["settings"])
+    weights = experiment.get("weights", {})
+    gpu = experiment["gpu"] if PROFILE in chosen else experiment["gpu"].partition("/")[0]
+    whole = any(key.startswith("workload") for key in chosen)
+    return {
+        **{key: experiment[key] for key in ("model", "engine") if key in experiment},
+        **{key: experiment[key] for key in OF_THE_WORKLOAD if key in chosen},
+        "gpu": gpu,
+        "weights": {name: one for name, one in weights.items() if f"weights.{name}" in chosen},
+        **({} if whole else {"workload": experiment["workload"]["name"]}),
+        "settings": {key: value for key, value in settings.items() if key in chosen},
+    }
+
+
+def _unexplained(file: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that neither the preset, workload, scheduler, GPU nor model implies.
+
+    For an invalid file, all values are returned; the reader of the file reports the error.
+    """
+    try:
+        return _everything(_without_defaults(file))
+    except UsageError:
+        return _everything(file)
+
+
+def _everything(file: Mapping[str, Any]) -> dict[str, Any]:
+    found = {key: value for key, value in file.items() if key not in NOT_RECORDED}
+    workload, settings = file.get("workload"), file.get("settings", {})
+    if isinstance(workload, str) and workload in workload_names():
+        found["workload"] = workload
+    return {**found, "settings": flat_settings(settings) if isinstance(settings, Mapping) else {}}
+
+
+def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
+    preset = read_preset(str(file["preset"])).values if "preset" in file else {}
+    workload = read_workload(file.get("workload", DEFAULTS["workload"]))
+    usual: dict[str, Any] = {**machine_of_workload(workload), "scenario": usual_scenario(workload)}
+    draft = {**DEFAULTS, **usual, **file}
+    kept = _without_usual_times({k: v for k, v in file.items() if preset.get(k) != v}, workload)
+    if "gpu" in kept:
+        gpu = text_of(draft, "gpu").split("/")[0]
+        with suppress(UsageError):  # an error means that no other spelling names this profile
+            if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
+                kept["gpu"] = gpu
+    if _is_usual_machine(draft, workload):
+        usual |= {key: kept.get(key) for key in ("gpu", "model")}
+    if str(draft["gpu"]).startswith(str(preset.get("gpu"))):
+        usual["gpu"] = kept.get("gpu")
+    usual["weights"] = resolve_weights(workload, kept.get("clients"), {})
+    kept = {key: value for key, value in kept.items() if usual.get(key) != value}
+    _, implied = resolve_settings(workload, text_of(draft, "scenario"), used_parts(draft), {})
+    implied |= preset
+    settings = flat_settings(table_of(file, "settings"))
+    kept["settings"] = {k: v for k, v in settings.items() if k not in implied or implied[k] != v}
+    return kept
+
+
+def _is_usual_machine(draft: Mapping[str, object], workload: WorkloadSpec) -> bool:
+    usual = {**DEFAULTS, **machine_of_workload(workload)}
+    with suppress(UsageError):
+        profile = resolve_profile(usual["gpu"], usual["model"]).profile_id
+        return bool((draft["gpu"], draft["model"]) == (profile, usual["model"]))
+    return False
+
+
+def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
+    """Return the file without the times and the number of clients that equal their defaults.
+
+    The warm-up is checked before and after the duration, because the default warm-up may depend on
+    the duration.
+    """
+    kept = dict(file)
+    whole = {**workload_defaults(file, workload), **file}
+    for key in ("warmup_s", "duration_s", "warmup_s", "max_drain_s", "clients"):
+        fewer = {name: value for name, value in kept.items() if name != key}
+        if {**workload_defaults(fewer, workload), **fewer} == whole:
+            kept = fewer
+    return kept
+
+
+def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dict[str, Any]:
+    """Return the chosen values of an experiment file ``with_given``.
+
+    A bundled workload is a name; any other workload is the stored table. With ``other_workload``,
+    parameters of the stored workload are left out, and so is an unchosen scenario.
+    """
+    given, rest = file[GIVEN], without_given(file)
+    implied = set(IMPLIED)
+    if "preset" in rest:
+        implied |= read_preset(str(rest["preset"])).experiment.keys()
+    if other_workload:
+        implied.add("scenario")
+    kept = {key: value for key, value in rest.items() if key in given or key not in implied}
+    gpu = str(given.get("gpu", ""))
+    if gpu and str(rest.get("gpu")).startswith(gpu):
+        kept["gpu"] = gpu
+    kept |= {key: given[key] for key in ("weights", "workload") if key in given}
+    settings, own = flat_settings(rest.get("settings", {})), flat_settings(given["settings"])
+    if other_workload:
+        own = {key: one for key, one in own.items() if key.partition(".")[0] in params_by_part()}
+    kept["settings"] = {key: settings.get(key, value) for key, value in own.items()}
+    return kept
+
+
+def given_values(
+    flags: Mapping[str, Any], assignments: Mapping[str, Any], file: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values that the user chose for an experiment.
+
+    Args:
+        flags: Keys of the experiment that flags set.
+        assignments: Settings ``NAME.PARAM`` that flags set.
+        file: Experiment file ``with_given``, whose values flags override; {} without a file.
+    """
+    if _is_stored(flags):  # the flags contain a whole stored experiment
+        flags, file = {}, with_given(flags)
+    base = chosen_part(file, other_workload="workload" in flags) if file else {}
+    below = {key: value for key, value in base.items() if key in file[GIVEN]}
+    found = {key: one for key, one in {**below, **flags}.items() if key not in NOT_RECORDED}
+    for table in TABLES.intersection(found):
+        found[table] = table_of(below, table) | table_of(flags, table)
+    workload = flags.get("workload", base.get("workload", DEFAULTS["workload"]))
+    if isinstance(workload, str) and workload in workload_names():
+        found["workload"] = workload
+    settings = flat_settings(table_of(base, "settings")) | current_keys(assignments)
+    return {**dict(sorted(found.items())), "settings": dict(sorted(settings.items()))}

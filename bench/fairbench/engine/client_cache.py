@@ -1,0 +1,662 @@
+"""KV caches that know the clients of each token: claims, residency, and eviction by a policy.
+
+Each client *claims* the paths that its requests have used. A client's claims form a tree of its
+own, because a claim on a node is also a claim on the node's ancestors. A ``ClientEviction`` ends
+claims one by one, and a node without claims leaves the cache. Every other policy evicts a leaf
+together with all claims on the leaf.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sized
+from dataclasses import dataclass
+from heapq import heappop, heappush, heapreplace
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, cast
+
+from fairbench.compiled import mypyc_attr
+from fairbench.core import PS_PER_S, Prompt, Request
+from fairbench.engine.kv_cache import KVCache, KVNode, KVWaiter
+from fairbench.engine.sequence import Sequence
+from fairbench.schedulers.eviction.policy import (
+    Access,
+    Claimant,
+    ClientEviction,
+    EvictionPolicy,
+    Leaf,
+    Rank,
+)
+from fairbench.schedulers.memory_share import MemoryShare, PromptTokens
+from fairbench.schedulers.prefix_tree import Edge
+
+if TYPE_CHECKING:
+    from fairbench.engine.contract import ManagedMemory
+
+
+class ResidencyLog(Protocol):
+    """A log that receives every change in the tokens that the clients of one replica hold."""
+
+    @property
+    def now_ps(self) -> int:
+        """The time in picoseconds."""
+
+    def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
+        """Record that a client holds ``change`` more tokens, as one of ``holders`` clients.
+
+        ``by`` is the client for whose requests the tokens were evicted, or None.
+        """
+
+
+class Residency:
+    """The number of tokens that each client holds. ``log`` receives every change.
+
+    A token held by k clients counts 1/k for each of the k clients. Tokens are therefore counted for
+    each k separately, as integers, because sums of fractions would drift.
+    """
+
+    def __init__(self, clients: Iterable[str], log: ResidencyLog) -> None:
+        self._log = log
+        self._held: dict[str, Counter[int]] = {client: Counter() for client in clients}
+        self._unpinned: dict[str, Counter[int]] = {client: Counter() for client in self._held}
+        self._private = Counter[str]()  # tokens of running requests that are not in the tree
+
+    @property
+    def clients(self) -> Iterable[str]:
+        return self._held
+
+    def held(self, client: str) -> float:
+        """Return the tokens that a client holds, cached or private."""
+        return _sum(self._held[client]) + self._private[client]
+
+    def unpinned(self, client: str) -> float:
+        """Return the cached tokens of a client that no running request uses."""
+        return _sum(self._unpinned[client])
+
+    def pinned(self, client: str) -> float:
+        """Return the tokens of a client that running requests use, in the tree or private."""
+        return self.held(client) - self.unpinned(client)
+
+    def add_private(self, client: str, tokens: int) -> None:
+        """Add to the tokens of running requests that are not in the tree, or subtract."""
+        self._private[client] += tokens
+        self._log.change(client, 1, tokens)
+
+    def store(self, client: str, tokens: int) -> None:
+        """Count private tokens of a client as cached tokens that the client's request uses."""
+        self._private[client] -= tokens
+        self._held[client][1] += tokens
+
+    def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
+        """Count private tokens of a client as a further copy, in use, of the holders' tokens."""
+        self.add_private(client, -tokens)
+        everyone = list(holders)
+        for holder in everyone:
+            self._add(holder, len(everyone), tokens, pinned=True)
+
+    def share(self, holders: Iterable[str], client: str, tokens: int, *, pinned: bool) -> None:
+        """Count tokens of ``holders`` for one more client. ``pinned`` tokens are in use."""
+        everyone = [*holders, client]
+        self._move(everyone[:-1], len(everyone) - 1, len(everyone), tokens, pinned=pinned)
+        self._add(client, len(everyone), tokens, pinned=pinned)
+
+    def give_up(self, holders: Iterable[str], client: str, tokens: int, by: str | None) -> None:
+        """Remove one client from the holders of unpinned tokens, for requests of client ``by``."""
+        others = [one for one in holders if one != client]
+        self._add(client, len(others) + 1, -tokens, by, pinned=False)
+        self._move(others, len(others) + 1, len(others), tokens, pinned=False)
+
+    def drop(self, holders: Mapping[str, None], tokens: int, by: str | None) -> None:
+        """Remove unpinned tokens of all ``holders``, for requests of client ``by``."""
+        for client in holders:
+            self._add(client, len(holders), -tokens, by, pinned=False)
+
+    def pin(self, holders: Mapping[str, None], tokens: int) -> None:
+        """Record that running requests use ``tokens`` tokens of ``holders``.
+
+        A negative number records that no running request uses the tokens any more.
+        """
+        for client in holders:
+            self._unpinned[client][len(holders)] -= tokens
+
+    def _move(self, clients: list[str], old: int, new: int, tokens: int, *, pinned: bool) -> None:
+        for client in clients:
+            self._add(client, old, -tokens, pinned=pinned)
+            self._add(client, new, tokens, pinned=pinned)
+
+    def _add(
+        self, client: str, holders: int, tokens: int, by: str | None = None, *, pinned: bool
+    ) -> None:
+        self._held[client][holders] += tokens
+        if not pinned:
+            self._unpinned[client][holders] += tokens
+        self._log.change(client, holders, tokens, by)
+
+
+def _sum(by_holders: Counter[int]) -> float:
+    return sum(tokens / holders for holders, tokens in by_holders.items())
+
+
+@dataclass
+class PinAudit:
+    """The evictions that the theorem on memory shares covers, and its failures.
+
+    - ``allocations`` counts the allocations for which tokens were evicted by client.
+    - ``beyond`` counts the allocations that broke the theorem's assumption: for some client, the
+      tokens that its running requests pin and the tokens that it requests exceeded its share.
+    - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. A
+      token of k clients counts 1/k. Without broken allocations the sum is 0 by the theorem.
+    """
+
+    allocations: int = 0
+    beyond: int = 0
+    lost_tokens: float = 0.0
+
+    def add(self, other: PinAudit) -> None:
+        self.allocations += other.allocations
+        self.beyond += other.beyond
+        self.lost_tokens += other.lost_tokens
+
+
+ROUNDING = 1e-6  # tokens; sums of fractions of shared tokens and of weights are not exact
+
+
+EVERYONE = ""  # name of the only queue under a policy that does not distinguish clients
+
+
+class Claimed(Protocol):
+    """A cached stretch of tokens with ``holders``, the clients that claim the stretch.
+
+    - ``claimed_below`` is, by client, the number of children that the client claims.
+    - ``listed_for`` names the queues that have an entry for the node.
+    - ``uses`` counts the finished requests that ended at the node or at an evicted node below.
+    - ``keep_s`` is the latest time, in seconds, until which these requests' tokens should stay.
+    - ``number`` decides between nodes of equal rank.
+    """
+
+    holders: dict[str, None]
+    claimed_below: dict[str, int]
+    listed_for: set[str]
+    uses: int
+    keep_s: float
+    number: int
+
+    @property
+    def last_access(self) -> Access: ...
+
+    @property
+    def parent(self) -> Self | None: ...
+
+    @property
+    def children(self) -> Sized: ...
+
+
+N = TypeVar("N", bound=Claimed)
+Kept = TypeVar("Kept", bound=Claimed, contravariant=True)
+
+
+class ClaimedMemory(Protocol[Kept]):
+    """A cache whose nodes clients claim."""
+
+    def tokens_of(self, node: Kept) -> tuple[int, int]:
+        """Return the node's tokens that running requests use, and the node's unused tokens."""
+
+    def is_pinned(self, node: Kept) -> bool:
+        """Return whether none of the node's tokens may be evicted."""
+
+    def spare_tokens(self, node: Kept) -> int:
+        """Return the tokens of a further, unused copy of the node, or 0 without such a copy."""
+
+    def access_of(self, node: Kept) -> Access:
+        """Return the last use of an unpinned node, which may be later than ``last_access``."""
+
+    def is_awaited(self, node: Kept) -> bool:
+        """Return whether the match of a waiting request ends at the node."""
+
+    def end_use(self, node: Kept) -> None:
+        """Pass a node's last use on to the node's parent, because a claim on the node ends."""
+
+    def cut(self, node: Kept, tokens: int) -> None:
+        """Split a node so that ``node`` is the part to evict first, of about ``tokens`` tokens."""
+
+    def drop(self, node: Kept) -> None:
+        """Free a further copy of a node, or else the node, which is a leaf without claims."""
+
+
+class Claims(Generic[N]):
+    """The claims on the nodes of ``memory``, which ``policy`` ends.
+
+    ``others`` is an optional client that the policy does not know. Its cached tokens are evicted
+    before those of all other clients.
+    """
+
+    def __init__(
+        self,
+        policy: EvictionPolicy,
+        log: ResidencyLog,
+        memory: ClaimedMemory[N],
+        others: str | None = None,
+    ) -> None:
+        self.policy = policy
+        self.by_client = policy if isinstance(policy, ClientEviction) else None
+        clients = [*policy.setup.clients, *([] if others is None else [others])]
+        self.residency = Residency(clients, log)
+        self._log = log
+        self.queues: dict[str, list[tuple[Rank, int, N]]] = {EVERYONE: []}
+        self.queues |= {client: [] for client in clients}
+        self._memory = memory
+        self._others = others
+        self.audit = PinAudit()
+
+    # Claims begin.
+
+    def start(self, node: N, request: Request) -> None:
+        """Claim the path to ``node`` for a request that runs."""
+        self.policy.on_start(request)
+        self.claim(node, request.client)
+
+    def finish(self, node: N, request: Request) -> None:
+        """Claim the path to ``node``, the end of a finished request's tokens."""
+        keep_s = self.policy.on_finish(request, self._log.now_ps / PS_PER_S)
+        self.claim(node, request.client)
+        node.uses += 1
+        node.keep_s = max(node.keep_s, keep_s)
+
+    def claim(self, node: N, client: str) -> None:
+        """Claim the path to ``node``. Unclaimed tokens were private and have just been stored."""
+        first, residency = node, self.residency
+        while (parent := node.parent) is not None and client not in node.holders:
+            pinned, unpinned = self._memory.tokens_of(node)
+            if not node.holders:
+                residency.store(client, pinned + unpinned)
+                if unpinned:
+                    residency.pin({client: None}, -unpinned)
+            else:
+                if pinned:
+                    residency.share(node.holders, client, pinned, pinned=True)
+                if unpinned:
+                    residency.share(node.holders, client, unpinned, pinned=False)
+            node.holders[client] = None
+            parent.claimed_below[client] = parent.claimed_below.get(client, 0) + 1
+            if self._memory.spare_tokens(node):
+                self.list_if_leaf(node)
+            node = parent
+        self.list_if_leaf(first)
+
+    # Claims end.
+
+    def end_next(self, wanted: Mapping[str, int], by: str | None, short: int = 0) -> int:
+        """End a claim, or evict a leaf, in the policy's order.
+
+        Args:
+            wanted: Tokens for which each client's requests wait.
+            by: Client whose requests need the memory.
+            short: Tokens that are still to be freed.
+
+        Returns:
+            The tokens of the claim or leaf, or 0 if running requests use all tokens.
+        """
+        queue = self._next_queue(wanted)
+        leaf = None if queue is None else self._first(queue)
+        if queue is None or leaf is None:
+            return 0
+        if self.by_client is None:
+            return self._end(leaf, queue, by, short)
+        protected, holders = self._is_protected(queue, wanted, by), len(leaf.holders)
+        # The policy may choose another victim after each ended claim, so only the smallest part of
+        # a leaf is cut off.
+        tokens = self._end(leaf, queue, by)
+        if protected:
+            self.audit.lost_tokens += tokens / holders
+        return tokens
+
+    def check_pins(self, wanted: Mapping[str, int]) -> None:
+        """Check the assumption of the theorem on memory shares at an allocation that evicts.
+
+        Let P_i be the tokens that running requests of client i pin, n_i the tokens that client i
+        requests (``wanted``), and S_i its share. The assumption is P_i + n_i <= S_i for every
+        client. The theorem: no client with at most its share loses a token to another client.
+        Proof and source: docs/appendix/theory.md, memory shares.
+        """
+        if self.by_client is None:
+            return
+        residency, share = self.residency, self.by_client.entitled
+        self.audit.allocations += 1
+        self.audit.beyond += any(
+            residency.pinned(one) + wanted.get(one, 0) > share(one) + ROUNDING
+            for one in residency.clients
+            if one != self._others
+        )
+
+    def _is_protected(self, victim: str, wanted: Mapping[str, int], by: str | None) -> bool:
+        """Return whether a victim that is not above its share loses tokens to another client."""
+        if self.by_client is None or by is None or victim in (by, self._others):
+            return False
+        after = self.residency.held(victim) + wanted.get(victim, 0)
+        return after <= self.by_client.entitled(victim)
+
+    def keep_within_limit(self, client: str, tokens: int) -> None:
+        """End the client's claims above the policy's limit before ``tokens`` tokens are added."""
+        limit = None if client == self._others else self.policy.limit(client)
+        if limit is None:
+            return
+        while self.residency.held(client) + tokens > limit and (leaf := self._first(client)):
+            self._end(leaf, client, client)
+
+    def _end(self, leaf: N, queue: str, by: str | None, short: int = 0) -> int:
+        """Evict a further copy of a leaf, or end one claim on the leaf, or evict the leaf.
+
+        Return the number of tokens of the copy, the claim or the leaf.
+        """
+        memory = self._memory
+        memory.cut(leaf, short)
+        if spare := memory.spare_tokens(leaf):
+            self.residency.drop(leaf.holders, spare, by)
+            memory.drop(leaf)
+            return spare
+        tokens = sum(memory.tokens_of(leaf))
+        if self.by_client is not None:
+            self._end_claim(leaf, queue, tokens, by)
+            return tokens
+        self.residency.drop(leaf.holders, tokens, by)
+        for client in leaf.holders:
+            self._claimed_less_below(leaf.parent, client)
+        leaf.holders.clear()
+        self._drop(leaf)
+        return tokens
+
+    def _end_claim(self, node: N, client: str, tokens: int, by: str | None) -> None:
+        self.residency.give_up(node.holders, client, tokens, by)
+        self._memory.end_use(node)
+        del node.holders[client]
+        parent = node.parent
+        self._claimed_less_below(parent, client)
+        if not node.holders:
+            self._drop(node)
+        elif parent is not None:
+            self.list_if_leaf(parent)
+
+    def _claimed_less_below(self, parent: N | None, client: str) -> None:
+        assert parent is not None
+        parent.claimed_below[client] -= 1
+        if not parent.claimed_below[client]:
+            del parent.claimed_below[client]
+
+    def _drop(self, leaf: N) -> None:
+        parent = leaf.parent
+        assert parent is not None
+        parent.uses += leaf.uses
+        parent.keep_s = max(parent.keep_s, leaf.keep_s)
+        self._memory.drop(leaf)
+
+    def _next_queue(self, wanted: Mapping[str, int]) -> str | None:
+        if self.by_client is None:
+            return EVERYONE
+        residency = self.residency
+        if self._others is not None and residency.unpinned(self._others) > 0:
+            return self._others
+        claimants = [
+            Claimant(client, residency.held(client), unpinned, wanted.get(client, 0))
+            for client in residency.clients
+            if (unpinned := residency.unpinned(client)) > 0
+        ]
+        return self.by_client.choose(claimants) if claimants else None
+
+    # The queues.
+
+    def _first(self, queue: str) -> N | None:
+        """Return the open leaf of lowest rank, and correct entries whose rank is too low."""
+        entries = self.queues[queue]
+        while entries:
+            listed, number, node = entries[0]
+            if not self.is_open_leaf(node, queue):
+                heappop(entries)
+                node.listed_for.discard(queue)  # the node is listed again once it is an open leaf
+            elif listed < (rank := self._rank(node)):
+                heapreplace(entries, (rank, number, node))
+            else:
+                return node
+        return None
+
+    def _rank(self, node: N) -> Rank:
+        return self._rank_at(node, self._memory.access_of(node), self._memory.is_awaited(node))
+
+    def _rank_at(self, node: N, access: Access, awaited: bool) -> Rank:
+        if self._memory.spare_tokens(node):
+            return self.policy.rank(Leaf(access))
+        return self.policy.rank(Leaf(access, node.uses, node.keep_s, awaited))
+
+    def is_open_leaf(self, node: N, queue: str) -> bool:
+        """Return whether a queue's next eviction may take a claimed node.
+
+        Such a node has unused tokens. It is a leaf of the queue's claims, or has a further copy.
+        """
+        if not node.holders or self._memory.is_pinned(node):
+            return False
+        if queue is EVERYONE:
+            return not node.children or self._memory.spare_tokens(node) > 0
+        if queue not in node.holders:
+            return False
+        return queue not in node.claimed_below or self._memory.spare_tokens(node) > 0
+
+    def list_if_leaf(self, node: N) -> None:
+        """List a node in each queue that may evict the node and has no entry for the node."""
+        for queue in self._queues_of(node):
+            if queue not in node.listed_for and self.is_open_leaf(node, queue):
+                node.listed_for.add(queue)
+                self._enter(queue, node)
+
+    def list_again(self, node: N) -> None:
+        """List a node again whose rank may be lower than the ranks of its entries."""
+        for queue in node.listed_for:
+            self._enter(queue, node)
+
+    def _queues_of(self, node: N) -> Iterable[str]:
+        return node.holders if self.by_client is not None else (EVERYONE,)
+
+    def _enter(self, queue: str, node: N) -> None:
+        least = self._rank_at(node, node.last_access, awaited=False)
+        heappush(self.queues[queue], (least, node.number, node))
+
+    def abandon(self) -> None:
+        for entries in self.queues.values():
+            entries.clear()
+
+
+class ClaimedNode(KVNode):
+    """A cached stretch with the clients that claim the stretch, as ``Claimed`` describes."""
+
+    __slots__ = ("claimed_below", "holders", "keep_s", "listed_for", "uses")
+
+    def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
+        super().__init__(parent, edge, length)
+        self.holders: dict[str, None] = {}
+        self.claimed_below: dict[str, int] = {}
+        self.listed_for: set[str] = set()
+        self.uses = 0
+        self.keep_s = 0.0
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ClientCache(KVCache):
+    """KV memory of ``capacity`` tokens whose clients' claims ``policy`` ends.
+
+    ``others`` is an optional client that the policy does not know. Its cached tokens are evicted
+    before those of all other clients.
+    """
+
+    knows_clients = True
+
+    def __init__(
+        self,
+        capacity: int,
+        on_evict: Callable[[Prompt, int], None] | None,
+        policy: EvictionPolicy,
+        log: ResidencyLog,
+        others: str | None = None,
+    ) -> None:
+        super().__init__(capacity, on_evict, ClaimedNode, policy)
+        self.claims: Claims[ClaimedNode] = Claims(policy, log, self, others)
+        self.residency = self.claims.residency
+
+    # Clients' memory.
+
+    def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
+        """Return a prompt's cached tokens, and those of them that running requests use."""
+        node, _ = self.descend(self.root, prompt, (0, 0), limit, split=False)
+        while node.parent is not None and not node.locks:
+            node = node.parent
+        return self.common_tokens(prompt, limit), node.depth
+
+    def allocate_for(self, client: str, tokens: int) -> None:
+        wanted = {client: tokens}
+        self.claims.keep_within_limit(client, tokens)
+        if tokens > self.free:
+            self.evict(tokens - self.free, wanted)
+        self.allocate(tokens)
+        self.residency.add_private(client, tokens)
+
+    def release_of(self, client: str, tokens: int) -> None:
+        self.release(tokens)
+        if tokens:
+            self.residency.add_private(client, -tokens)
+
+    def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
+        self.allocate(steps * size)
+        for client, count in requests.items():
+            self.claims.keep_within_limit(client, steps * count)
+            self.residency.add_private(client, steps * count)
+
+    def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
+        """End claims, or evict leaves, in the policy's order until ``tokens`` are freed."""
+        target = self.free + tokens
+        wanted = dict(requests or {})
+        blamed = dict(wanted)  # tokens still to be evicted for each client's requests
+        if self.free < target:
+            self.claims.check_pins(wanted)
+        while self.free < target:
+            by = max(blamed, key=blamed.__getitem__, default=None)
+            ended = self.claims.end_next(wanted, by)
+            if not ended:
+                return
+            if by is not None:
+                blamed[by] -= ended
+
+    # Claims.
+
+    def claim(self, node: KVNode, request: Request) -> None:
+        self.claims.start(cast(ClaimedNode, node), request)
+
+    def retain(self, node: KVNode, request: Request) -> None:
+        self.claims.finish(cast(ClaimedNode, node), request)
+
+    # The interface ``ClaimedMemory``. A node is pinned or unpinned as a whole, and its tokens are
+    # in memory once.
+
+    def tokens_of(self, node: ClaimedNode) -> tuple[int, int]:
+        return (node.length, 0) if node.locks else (0, node.length)
+
+    def is_pinned(self, node: ClaimedNode) -> bool:
+        return node.locks > 0
+
+    def spare_tokens(self, node: ClaimedNode) -> int:
+        return 0
+
+    def access_of(self, node: ClaimedNode) -> Access:
+        return self._access_of(node)
+
+    def is_awaited(self, node: ClaimedNode) -> bool:
+        return bool(node.waiters)
+
+    def end_use(self, node: ClaimedNode) -> None:
+        if (parent := node.parent) is not None:
+            parent.last_access = max(parent.last_access, node.last_access)
+
+    def cut(self, node: ClaimedNode, tokens: int) -> None:
+        """Do nothing: SGLang evicts leaves as a whole."""
+
+    def drop(self, node: ClaimedNode) -> None:
+        self._drop(node)
+
+    # The tree.
+
+    def _list_if_leaf(self, node: KVNode) -> None:
+        if not node.locks and node is not self.root:
+            self.claims.list_if_leaf(cast(ClaimedNode, node))
+
+    def abandon(self) -> None:
+        super().abandon()
+        self.claims.abandon()
+
+    def detach(self, waiter: KVWaiter) -> None:
+        """Forget a waiting request, and list its node again, whose rank may be lower now."""
+        node = cast(ClaimedNode, waiter.node)
+        super().detach(waiter)
+        self.claims.list_again(node)
+
+    def pin(self, node: KVNode, tokens: int) -> None:
+        self.residency.pin(cast(ClaimedNode, node).holders, tokens)
+
+    def on_split(self, upper: KVNode, lower: KVNode) -> None:
+        super().on_split(upper, lower)
+        above, below = cast(ClaimedNode, upper), cast(ClaimedNode, lower)
+        above.holders = dict(below.holders)
+        above.claimed_below = dict.fromkeys(below.holders, 1)
+
+
+class ClientPool(Protocol):
+    """A cache that knows clients, and that a ``MemoryShare`` can read."""
+
+    @property
+    def free(self) -> int: ...
+
+    @property
+    def residency(self) -> Residency: ...
+
+    def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
+        """Return a prompt's cached tokens, and those of them that running requests use."""
+
+
+class WaitingSequences(Protocol):
+    """A waiting queue that knows the sequence of each request."""
+
+    def sequence_of(self, request: Request) -> Sequence: ...
+
+
+class QueueMemory:
+    """The memory of a simulated worker as ``MemoryShare`` sees it (``ClientMemory``)."""
+
+    def __init__(self, cache: ClientPool, waiting: WaitingSequences) -> None:
+        self._cache, self._waiting = cache, waiting
+        residency = cache.residency
+        self.held, self.unpinned = residency.held, residency.unpinned
+        self.clients = tuple(residency.clients)
+
+    @property
+    def free(self) -> int:
+        return self._cache.free
+
+    def demand(self, request: Request) -> PromptTokens:
+        sequence = self._waiting.sequence_of(request)
+        cached, used = self._cache.prefix_tokens(sequence.prompt, sequence.total - 1)
+        return PromptTokens(sequence.total - cached, sequence.total - used)
+
+
+def memory_share(
+    memory: ManagedMemory, cache: ClientPool, waiting: WaitingSequences
+) -> MemoryShare | None:
+    """Return the account that decides on admissions, or None without shares of memory."""
+    policy = memory.policy
+    if not memory.shares or not isinstance(policy, ClientEviction):
+        return None
+    return MemoryShare(policy, QueueMemory(cache, waiting))
+
+
+def pin_audit(caches: Iterable[object]) -> PinAudit | None:
+    """Return the sums of the caches' audits, or None if no policy by client evicts."""
+    total = None
+    for cache in caches:
+        claims = getattr(cache, "claims", None)
+        if isinstance(claims, Claims) and claims.by_client is not None:
+            total = total or PinAudit()
+            total.add(claims.audit)
+    return total

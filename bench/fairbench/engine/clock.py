@@ -1,0 +1,67 @@
+"""The event heap of the simulation. Time is integer picoseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+# At one instant, requests arrive first, then iterations end (worker by worker), then workers
+# decide.
+ARRIVE, END, DECIDE = 0, 1, 2
+
+
+Event = tuple[int, int, int, int, Callable[[], None]]
+"""The time (ps), priority, key, insertion number, and action of an event."""
+
+
+class Clock:
+    """Runs callbacks in order of (time, priority, key, insertion)."""
+
+    def __init__(self) -> None:
+        self.now_ps = 0
+        # heap of events, the next event first
+        self.events: list[Event] = []
+        # the last event, in the order of events, that has run
+        self._latest: Event = (0, -1, 0, 0, _nothing)
+        self._inserted = 0
+
+    def at(self, time_ps: int, priority: int, key: int, action: Callable[[], None]) -> None:
+        """Run ``action`` at ``time_ps``, which must not lie in the past."""
+        assert time_ps >= self.now_ps, "the clock only moves forward"
+        self._inserted += 1
+        heappush(self.events, (time_ps, priority, key, self._inserted, action))
+
+    def soon(self, priority: int, key: int, action: Callable[[], None]) -> None:
+        """Run ``action`` at this instant: at once if no event is due now, or else in its turn."""
+        if self.events and self.events[0][0] == self.now_ps:
+            self.at(self.now_ps, priority, key, action)
+        else:
+            action()
+
+    def next_ps(self) -> int | None:
+        return self.events[0][0] if self.events else None
+
+    def step(self) -> None:
+        event = heappop(self.events)
+        if event > self._latest:
+            self._latest = event
+        self.now_ps = event[0]
+        event[4]()
+
+    def drop_events(self) -> None:
+        """Remove all events together with their callbacks."""
+        self.events.clear()
+        self._latest = (*self._latest[:4], _nothing)
+
+    def past(self, priority: int, key: int) -> bool:
+        """Return whether an event of this instant, priority and key would have run already."""
+        return (priority, key) <= self._latest[1:3]
+
+    def stop_at(self, time_ps: int) -> None:
+        """Set the time to ``time_ps``. Precondition: all events due earlier have run."""
+        assert time_ps >= self.now_ps, "the clock only moves forward"
+        self.now_ps, self._latest = time_ps, (time_ps, DECIDE + 1, 0, 0, _nothing)
+
+
+def _nothing() -> None:
+    pass

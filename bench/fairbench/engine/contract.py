@@ -1,0 +1,155 @@
+"""The engine contract: the interface of an engine, and of the replicas that a run simulates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from fairbench.core import Prompt
+from fairbench.engine.batch import RunningBatch
+from fairbench.engine.clock import Clock
+from fairbench.engine.logs import ServiceLog, WorkerMemoryLog
+from fairbench.engine.sequence import Sequence
+from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.hardware.timing import TimingProfile
+from fairbench.named import by_path
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.eviction.policy import EvictionPolicy
+
+
+class KVMemory(Protocol):
+    """A worker's KV memory, in tokens."""
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def free(self) -> int:
+        """The number of free tokens, without cached tokens."""
+
+    @property
+    def evictable(self) -> int:
+        """The number of cached tokens that no running request uses."""
+
+    def common_tokens(self, prompt: Prompt, limit: int) -> int:
+        """Return the cached tokens of a prompt, at most ``limit``, without a change of state."""
+
+    def abandon(self) -> None:
+        """Remove all nodes at the end of a run, because Python frees linked nodes slowly."""
+
+
+class Replica(Protocol):
+    """A worker. Pass requests to ``submit``; each request's ``on_done`` is called at its end.
+
+    ``on_pass`` is called after every decision of the worker on its next step.
+    """
+
+    scheduler: LocalScheduler
+    batch: RunningBatch
+    on_pass: Callable[[], None] | None
+
+    @property
+    def cache(self) -> KVMemory: ...
+
+    @property
+    def queued_count(self) -> int:
+        """The number of requests that have arrived and do not run."""
+
+    @property
+    def running_count(self) -> int:
+        """The number of prefilling and running requests."""
+
+    @property
+    def saturated(self) -> bool:
+        """Whether requests wait and no request is admitted before a running request ends."""
+
+    def submit(self, sequence: Sequence) -> None:
+        """Add a request that arrives at the worker."""
+
+    def sync(self) -> None:
+        """Update the counters to the present time."""
+
+    def settle(self) -> None:
+        """Call ``sync`` for the last time, and write the remaining records."""
+
+    def in_flight(self) -> list[Sequence]:
+        """Return all waiting, prefilling and running requests."""
+
+
+class ManagedMemory(NamedTuple):
+    """The eviction policy of one worker's KV memory, and the log of clients' tokens.
+
+    With ``shares``, a ``MemoryShare`` decides which waiting requests may be admitted.
+    """
+
+    policy: EvictionPolicy
+    log: WorkerMemoryLog
+    shares: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """The parts of a worker.
+
+    ``on_evict`` receives eviction reports for a router that uses such reports. ``memory`` is None
+    if the engine evicts in its own order and no log of the clients' tokens is kept.
+    """
+
+    index: int
+    clock: Clock
+    scheduler: LocalScheduler
+    profile: TimingProfile
+    log: ServiceLog
+    on_evict: Callable[[Prompt, int], None] | None = None
+    memory: ManagedMemory | None = None
+
+
+WorkerOf: TypeAlias = Callable[[WorkerParts], Replica]
+
+
+class EngineCode(Protocol):
+    """An installed engine whose own code decides for the replicas of one run.
+
+    Classes are registered by entry points of the group ``doors.CODE_GROUP``, by the engine's name,
+    and are called with the Python, the policy, the settings and the seed of the run.
+    """
+
+    about: dict[str, Any]  # engine, policy, version, digest, commit and changed files
+
+    def worker(self, parts: WorkerParts) -> Replica:
+        """Return a replica with an empty cache."""
+
+    def close(self) -> None:
+        """End the engine's process."""
+
+
+class EngineContract(Protocol):
+    """An engine with its settings, on one GPU and model.
+
+    Contracts are created from settings and a timing profile.
+    """
+
+    pool_tokens: int  # tokens of a worker's KV memory
+    most_running: int  # the largest number of requests that a worker runs at a time
+    chunk_tokens: int  # the largest number of prompt tokens in one iteration
+    # whether an iteration may compute prompts and decode together
+    mixed_steps: bool
+    # the fraction of the GPU's memory that gave the pool, or None if the pool was given in tokens
+    mem_fraction_static: float | None
+
+    def with_pool(self, tokens: int) -> Mapping[str, Any]:
+        """Return the settings for a pool of ``tokens`` tokens, or for the smallest valid pool."""
+
+    def worker(self, parts: WorkerParts) -> Replica:
+        """Return a worker with an empty cache."""
+
+
+CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContract]] = by_path(
+    {
+        DEFAULT_ENGINE: "fairbench.engine.sglang:SGLangContract",
+        "vllm": "fairbench.engine.vllm:VLLMContract",
+        "lightllm": "fairbench.engine.lightllm:LightLLMContract",
+    }
+)
+"""The contract of each engine, made from settings and a timing profile."""

@@ -1,0 +1,742 @@
+"""Clusters whose prefill workers compute prompts and whose decode workers generate the answers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.engine.batch import (
+    CLIP_MAX_NEW_TOKENS,
+    Prefill,
+    RunningBatch,
+)
+from fairbench.engine.clock import ARRIVE, END, Clock
+from fairbench.engine.contract import CONTRACTS, EngineContract, KVMemory, Replica, WorkerParts
+from fairbench.engine.kv_cache import KVCache, KVNode
+from fairbench.engine.loop import EngineLoop
+from fairbench.engine.sequence import NEVER, REFUSED, Sequence
+from fairbench.engine.sglang import SGLangPrefillOnly
+from fairbench.engine.vllm import VLLMPrefillOnly, longest_ps
+from fairbench.engine.waiting_queue import WaitingQueue
+from fairbench.hardware.engine_params import EngineLimits, LoadCapSetting, VLLMLimits
+from fairbench.hardware.engines import DEFAULT_ENGINE, DISAGGREGATION, ENGINES, DisaggregationParams
+from fairbench.hardware.gpu_time import PS_PER_MS
+from fairbench.schedulers.load_cap import LoadCap, NoCap
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.params import make_params
+
+Then = Callable[[], None]
+
+
+class PrefillEngine(Replica, Protocol):
+    """An engine replica that computes prompts, and keeps each KV cache until it has been sent."""
+
+    cap: LoadCap
+
+    def free_sent(self, sequence: Sequence) -> None:
+        """Free the memory of a request whose KV cache has been sent."""
+
+    def wake_if_waiting(self) -> None:
+        """Let an idle worker examine its waiting requests again, after a change elsewhere."""
+
+
+class Transfer(NamedTuple):
+    """A requested transfer of a prompt's KV cache, numbered in the order of the requests."""
+
+    number: int
+    sequence: Sequence
+    source: int
+    target: int
+    done: Then
+
+
+class Transfers:
+    """The links of all workers. A worker sends or receives one prompt at a time.
+
+    Transfers start in the order of their requests, but a transfer whose workers are both free
+    overtakes earlier transfers that have a busy worker. So no transfer waits while its source and
+    its target are free. The engines behave alike: SGLang 0.5.23 has several queues per sender, each
+    with a thread of its own, and chooses the queue by the receiver (``add_transfer_request`` in
+    ``disaggregation/mooncake/conn.py``), and vLLM 0.32 starts every transfer at once without
+    blocking (``start_load_kv`` in ``kv_connector/v1/nixl/pull_worker.py``). The latency comes after
+    the last byte and occupies no worker.
+    """
+
+    def __init__(
+        self, clock: Clock, params: DisaggregationParams, token_bytes: float, workers: int
+    ) -> None:
+        self.clock = clock
+        self._token_ps = token_bytes / (params.bandwidth_gb_s * 10**9) * PS_PER_S
+        self._latency_ps = round(params.latency_ms * PS_PER_MS)
+        self._free_ps = [0] * workers  # end of each worker's last transfer
+        # the transfers that have not started, by source and target, in order
+        self._waiting: dict[tuple[int, int], deque[Transfer]] = {}
+        self._requested = 0  # number of transfers so far
+
+    def send(self, sequence: Sequence, source: int, target: int, done: Then) -> None:
+        """Transfer the KV cache of a prompt; ``done`` is called when the cache has arrived."""
+        self._requested += 1
+        transfer = Transfer(self._requested, sequence, source, target, done)
+        self._waiting.setdefault((source, target), deque()).append(transfer)
+        self._start_possible()
+
+    def _start_possible(self) -> None:
+        """Start every transfer whose workers are both free, in the order of the requests."""
+        while (queue := self._next_possible()) is not None:
+            self._start(queue.popleft())
+
+    def _next_possible(self) -> deque[Transfer] | None:
+        """Return the queue whose head is the next transfer that may start, or None."""
+        now_ps, free_ps = self.clock.now_ps, self._free_ps
+        possible = [
+            queue
+            for (source, target), queue in self._waiting.items()
+            if queue and free_ps[source] <= now_ps and free_ps[target] <= now_ps
+        ]
+        return min(possible, key=lambda queue: queue[0].number, default=None)
+
+    def _start(self, transfer: Transfer) -> None:
+        _, sequence, source, target, done = transfer
+        sequence.sent_ps = self.clock.now_ps
+        end_ps = sequence.sent_ps + round(sequence.request.input_tokens * self._token_ps)
+        self._free_ps[source] = self._free_ps[target] = end_ps
+        self.clock.at(end_ps, ARRIVE, source, self._start_possible)
+        self.clock.at(end_ps + self._latency_ps, ARRIVE, source, done)
+
+
+class PrefillReplica:
+    """A ``Replica`` whose requests go through ``engine``, a transfer and a decode worker.
+
+    A request is assigned at its arrival to the decode worker with the fewest assigned requests.
+    ``engine`` computes a copy of the request, which ends with the request's first token. Subclasses
+    define when the decode worker reserves memory.
+    """
+
+    def __init__(
+        self, index: int, engine: PrefillEngine, decodes: list[DecodeWorker], transfers: Transfers
+    ) -> None:
+        self.index = index
+        self.engine = engine
+        self.scheduler, self.batch = engine.scheduler, engine.batch
+        self._decodes = decodes
+        self._transfers = transfers
+        # requests that no decode worker has received yet, and the engine's copies of the requests
+        self._copies: dict[Sequence, Sequence | None] = {}
+        self._unreserved = 0  # number of requests that the engine has not received yet
+
+    # The interface of a replica.
+
+    @property
+    def on_pass(self) -> Then | None:
+        return self.engine.on_pass
+
+    @on_pass.setter
+    def on_pass(self, heard: Then | None) -> None:
+        self.engine.on_pass = heard
+
+    @property
+    def cache(self) -> KVMemory:
+        return self.engine.cache
+
+    @property
+    def queued_count(self) -> int:
+        return self.engine.queued_count + self._unreserved
+
+    @property
+    def running_count(self) -> int:
+        return self.engine.running_count
+
+    @property
+    def saturated(self) -> bool:
+        return self.engine.saturated or self._unreserved > 0
+
+    def sync(self) -> None:
+        self.engine.sync()
+
+    def settle(self) -> None:
+        self.engine.settle()
+
+    def in_flight(self) -> list[Sequence]:
+        for sequence, copy in self._copies.items():
+            if copy is not None:
+                _take_over(sequence, copy)
+        return list(self._copies)
+
+    def submit(self, sequence: Sequence) -> None:
+        sequence.worker = self.index
+        if not self._decodes[0].fits(sequence.request):
+            sequence.refuse()
+            return
+        self._copies[sequence] = None
+        self._unreserved += 1
+        self._arrived(sequence)
+
+    # The path of a request.
+
+    def _arrived(self, sequence: Sequence) -> None:
+        """Assign a request that has arrived to a decode worker, and start its prefill."""
+        self._assign(sequence)
+        self._compute(sequence)
+
+    def _assign(self, sequence: Sequence) -> DecodeWorker:
+        """Assign a request to the decode worker with the fewest assigned requests."""
+        decode = min(self._decodes, key=lambda one: (one.assigned, one.index))
+        decode.assigned += 1
+        sequence.decode_worker = decode.index
+        return decode
+
+    def _decode_of(self, sequence: Sequence) -> DecodeWorker:
+        return self._decodes[sequence.decode_worker - self._decodes[0].index]
+
+    def _compute(self, sequence: Sequence) -> None:
+        """Pass a copy of the request, with an answer of one token, to the engine."""
+        request, output = sequence.request, sequence.output
+        copy = Sequence(
+            replace(request, max_new_tokens=1),
+            Segment(output.key, min(1, output.length)),
+            sequence.arrival_ps,
+            partial(self._computed, sequence),
+        )
+        self._unreserved -= 1
+        self._copies[sequence] = copy
+        self.engine.submit(copy)
+
+    def _computed(self, sequence: Sequence, copy: Sequence) -> None:
+        _take_over(sequence, copy)
+        if copy.status == REFUSED:
+            del self._copies[sequence]
+            self._refused(sequence)
+            sequence.refuse()
+            return
+        sequence.computed_ps = self._transfers.clock.now_ps
+        self._ready(sequence)
+
+    def _refused(self, sequence: Sequence) -> None:
+        """Undo the assignment of a request that the engine's scheduler does not accept."""
+        self._decode_of(sequence).cancel(sequence)
+
+    def _ready(self, sequence: Sequence) -> None:
+        """Handle a computed prompt: send its KV cache to the decode worker."""
+        self._send(sequence)
+
+    def _send(self, sequence: Sequence) -> None:
+        target = sequence.decode_worker
+        self._transfers.send(sequence, self.index, target, partial(self._sent, sequence))
+
+    def _sent(self, sequence: Sequence) -> None:
+        copy = self._copies.pop(sequence)
+        assert copy is not None
+        self.engine.free_sent(copy)
+        self._decode_of(sequence).receive(sequence)
+
+
+class ReservesAtArrival(PrefillReplica):
+    """SGLang's order: a prompt waits for the decode worker's memory, then in the prefill queue."""
+
+    def _arrived(self, sequence: Sequence) -> None:
+        self._assign(sequence).reserve_in_turn(sequence, partial(self._compute, sequence))
+
+
+class ReservesWhenComputed(PrefillReplica):
+    """vLLM's order: a prompt is computed, and sent once the decode worker has memory for it."""
+
+    def _refused(self, sequence: Sequence) -> None:
+        self._decode_of(sequence).assigned -= 1
+
+    def _ready(self, sequence: Sequence) -> None:
+        self._decode_of(sequence).reserve_in_turn(sequence, partial(self._send, sequence))
+
+
+def _take_over(sequence: Sequence, copy: Sequence) -> None:
+    """Copy the records of a request's prefill from ``copy``, the request of the engine."""
+    sequence.admitted_ps = copy.admitted_ps
+    sequence.cached_tokens, sequence.extend_tokens = copy.cached_tokens, copy.extend_tokens
+    sequence.gpu_ps = copy.gpu_ps
+
+
+class DecodeRoom(NoCap):
+    """A load cap of prefill engines that admits a request if a decode worker has room for it.
+
+    The engine's copy of a request has no outputs. ``whole`` maps the number of a request that is
+    not admitted yet to the original request.
+    """
+
+    def __init__(self, decodes: list[DecodeWorker]) -> None:
+        super().__init__()
+        self._decodes = decodes
+        self.whole: dict[int, Sequence] = {}
+        # ``leave`` and ``finish`` keep no count, because decode workers count their own requests
+        self.enter = self._enter
+
+    def _open(self, request: Request) -> DecodeWorker | None:
+        """Return the decode worker with the fewest requests among the workers with room."""
+        whole = self.whole[request.request_id].request
+        room = [one for one in self._decodes if one.may_take(whole, whole.input_tokens)]
+        return min(room, key=lambda one: (one.assigned, one.index), default=None)
+
+    def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
+        return self._open(request) is not None
+
+    def _enter(self, request: Request) -> None:
+        decode = self._open(request)
+        assert decode is not None
+        sequence = self.whole.pop(request.request_id)
+        sequence.decode_worker = decode.index
+        decode.assigned += 1
+        decode.reserve(sequence)
+
+
+class ReservesAtAdmission(PrefillReplica):
+    """The prefill worker's scheduler also orders the requests for memory of decode workers."""
+
+    def __init__(
+        self,
+        room: DecodeRoom,
+        index: int,
+        engine: PrefillEngine,
+        decodes: list[DecodeWorker],
+        transfers: Transfers,
+    ) -> None:
+        super().__init__(index, engine, decodes, transfers)
+        self._room = room
+
+    def _arrived(self, sequence: Sequence) -> None:
+        self._room.whole[sequence.request.request_id] = sequence
+        self._compute(sequence)
+
+    def _refused(self, sequence: Sequence) -> None:
+        del self._room.whole[sequence.request.request_id]
+
+
+class Sides(NamedTuple):
+    """An engine's functions that make workers, and its prefill replica for the default setting."""
+
+    prefill: Callable[[Any, WorkerParts], PrefillEngine]
+    decode: Callable[[Any, WorkerParts, DisaggregationParams], DecodeWorker]
+    replica: type[PrefillReplica]
+
+
+SIDES: Mapping[str, Sides] = {
+    DEFAULT_ENGINE: Sides(
+        lambda contract, parts: contract.worker_as(SGLangPrefillOnly, parts),
+        lambda contract, parts, params: SGLangDecode(
+            parts, contract.limits, params.reserved_decode_tokens
+        ),
+        ReservesAtArrival,
+    ),
+    "vllm": Sides(
+        lambda contract, parts: contract.worker_as(VLLMPrefillOnly, parts),
+        lambda contract, parts, params: VLLMDecode(parts, contract.limits),
+        ReservesWhenComputed,
+    ),
+}
+
+
+def disaggregated(
+    settings: Mapping[str, Any],
+    engine: str,
+    contract: EngineContract,
+    prefills: list[WorkerParts],
+    decode_count: int,
+) -> list[Replica]:
+    """Return a cluster's prefill workers, made of ``prefills``, and then its decode workers.
+
+    Args:
+        settings: The settings of the experiment.
+        engine: Name of the engine.
+        contract: The engine's contract, for the decode workers.
+        prefills: Parts of each prefill worker.
+        decode_count: Number of decode workers.
+    """
+    params = make_params(DISAGGREGATION, DisaggregationParams, settings)
+    sides, first = SIDES[engine], prefills[0]
+    uncapped = {**settings, f"{ENGINES[engine].part}.load_cap": None}
+    prompts = CONTRACTS[engine](uncapped, first.profile)
+    engines = [sides.prefill(prompts, parts) for parts in prefills]
+    decodes = [
+        sides.decode(contract, replace(first, index=index), params)
+        for index in range(len(prefills), len(prefills) + decode_count)
+    ]
+    token_bytes = first.profile.pool.kv_bytes_per_token
+    transfers = Transfers(first.clock, params, token_bytes, len(prefills) + decode_count)
+    room = DecodeRoom(decodes) if params.reserve == "admission" else None
+    replicas: list[Replica] = []
+    for index, one in enumerate(engines):
+        if room is None:
+            replicas.append(sides.replica(index, one, decodes, transfers))
+        else:
+            one.cap = room
+            replicas.append(ReservesAtAdmission(room, index, one, decodes, transfers))
+    for decode in decodes:
+        decode.on_release = partial(
+            _released, engines, charges=params.charge_outputs, wakes=room is not None
+        )
+    return [*replicas, *decodes]
+
+
+def _released(
+    engines: list[PrefillEngine], sequence: Sequence, *, charges: bool, wakes: bool
+) -> None:
+    """Report to the prefill workers that a decode worker has freed the memory of a request.
+
+    ``charges`` is whether to charge the request's outputs to its prefill worker's scheduler, and
+    ``wakes`` is whether the prefill workers wait for such memory.
+    """
+    if charges and sequence.produced > 1:
+        scheduler = engines[sequence.worker].scheduler
+        scheduler.on_tokens(sequence.request.client, sequence.produced - 1)
+    if wakes:
+        for engine in engines:
+            engine.wake_if_waiting()
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLimits:
+    """A decode worker's limits: how many requests may run, and how many may hold memory."""
+
+    pool_tokens: int
+    most_running: int
+    most_members: int
+    load_cap: LoadCapSetting = None
+    host_tokens: int = 0
+    step_by_step: bool = False
+
+
+class DecodeWorker(EngineLoop[KVNode]):
+    """A worker that decodes requests whose prompts prefill workers have computed.
+
+    Call ``reserve_in_turn`` for memory, first come first served, or ``reserve`` after ``may_take``.
+    Call ``receive`` when a request's KV cache has arrived; the request runs from the next step on.
+    ``assigned`` is the number of requests that run or will run on the worker, and ``members`` the
+    number of requests that hold its memory. ``on_release`` is called for each request that ends.
+
+    Requests share no prompts: SGLang keeps no prefix cache on a decode worker, and this model keeps
+    none for vLLM either. Memory is counted in tokens.
+    """
+
+    def __init__(self, parts: WorkerParts, limits: DecodeLimits) -> None:
+        self.limits = limits
+        self.cache = KVCache(limits.pool_tokens)
+        self.assigned = self.members = 0
+        self.on_release: Callable[[Sequence], None] = lambda _: None
+        self._asking: deque[tuple[Sequence, Callable[[], None]]] = deque()
+        self._received: list[Sequence] = []
+        self.retracted: deque[Sequence] = deque()
+        own = replace(parts, scheduler=FCFS(FCFS.Params()))
+        batch, waiting = RunningBatch(parts.log.index), WaitingQueue(self.cache, cache_aware=False)
+        super().__init__(own, batch, waiting, limits.load_cap, limits.host_tokens)
+
+    @abstractmethod
+    def _fits_beside(self, request: Request, tokens: int) -> bool:
+        """Return whether ``tokens`` tokens of a request fit beside the members' tokens."""
+
+    # Methods for the prefill workers.
+
+    def may_take(self, request: Request, tokens: int) -> bool:
+        """Return whether memory, slots and load cap allow a request of ``tokens`` tokens.
+
+        No request may take memory while a retracted request waits.
+        """
+        self.sync()
+        return not self.retracted and self._has_room(request, tokens)
+
+    def reserve_in_turn(self, sequence: Sequence, granted: Callable[[], None]) -> None:
+        """Reserve memory for a prompt, after all earlier calls, and then call ``granted``."""
+        self._asking.append((sequence, granted))
+        run, request = self._run, sequence.request
+        first = run is not None and len(self._asking) == 1
+        if run is not None and first and self.may_take(request, request.input_tokens):
+            self._stop_run(run)
+        self.wake()
+
+    def reserve(self, sequence: Sequence) -> None:
+        """Reserve memory for a prompt. Precondition: ``may_take``.
+
+        The present run of decode steps ends early, because it was planned with this memory.
+        """
+        sequence.reserved_ps = self._clock.now_ps
+        self._hold(sequence, sequence.request.input_tokens)
+        if self._run is not None:
+            self._stop_run(self._run)
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Free the memory of a request that will not be sent."""
+        self._give_back(sequence.private)
+        self.cap.leave(sequence.request)
+        self._end(sequence)
+        self.wake()
+
+    def receive(self, sequence: Sequence) -> None:
+        """Add a request whose KV cache has arrived."""
+        sequence.received_ps = self._clock.now_ps
+        self._received.append(sequence)
+        if self._run is not None:
+            self._stop_run(self._run)
+        self.wake()
+
+    # The interface of a replica.
+
+    @property
+    def queued_count(self) -> int:
+        return len(self._asking) + len(self._received) + len(self.retracted)
+
+    @property
+    def saturated(self) -> bool:
+        return bool(self._asking)
+
+    def in_flight(self) -> list[Sequence]:
+        return [*self._running(), *self.retracted, *self._received]
+
+    @property
+    def _may_admit(self) -> bool:
+        return False
+
+    # A step.
+
+    def _start(self) -> bool:
+        self._readmit()
+        while self._asking:
+            sequence, granted = self._asking[0]
+            if not self.may_take(sequence.request, sequence.request.input_tokens):
+                break
+            self._asking.popleft()
+            self.reserve(sequence)
+            granted()
+        slots = max(0, self.limits.most_running - self.batch.size)
+        joining, self._received = self._received[:slots], self._received[slots:]
+        if joining:
+            self._end_stretch()
+        for sequence in joining:
+            self._join(sequence)
+        return self._recompute() or self._decode()
+
+    def _decode(self) -> bool:
+        batch, cache = self.batch, self.cache
+        if batch.size > cache.free:
+            self._retract()
+        if not 0 < batch.size <= cache.free:
+            return False  # the rest of the memory is reserved for prompts that are being sent
+        steps = min(batch.steps_to_finish(), cache.free // batch.size, self._most_steps())
+        self._start_run(steps, -self._extra_ps())
+        return True
+
+    def _most_steps(self) -> int:
+        """Return the largest number of decode steps until the next decision."""
+        retracted = self.retracted[0] if self.retracted else None
+        returns = retracted is not None and self._has_room(retracted.request, retracted.total)
+        return 1 if returns or self.limits.step_by_step else 2**62
+
+    def _extra_ps(self) -> int:
+        """Return the time (ps) of a decode step in addition to the profile's formula."""
+        return 0
+
+    def _recompute(self) -> bool:
+        """Start an iteration that recomputes retracted requests; return False without such work."""
+        return False
+
+    def _provide(self, steps: int) -> None:
+        batch = self.batch
+        self.cache.grow(steps, batch.per_client, batch.size)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._give_back(sequence.private + self.batch.remove_sequence(sequence))
+        self._end(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
+        sequence.private = 0
+        self.assigned -= 1
+        self.on_release(sequence)
+
+    # Memory.
+
+    def _has_room(self, request: Request, tokens: int) -> bool:
+        """Return whether a request may become a member, as it always may without other members."""
+        if not self.members:
+            return True
+        within = self.members < self.limits.most_members and self.cap.has_room(request)
+        return within and self._fits_beside(request, tokens)
+
+    def _hold(self, sequence: Sequence, tokens: int) -> None:
+        self.members += 1
+        self.cache.allocate(tokens)
+        self.cap.enter(sequence.request)
+        sequence.private = tokens
+
+    def _give_back(self, tokens: int) -> None:
+        self.members -= 1
+        self.cache.release(tokens)
+
+    @property
+    def _free(self) -> int:
+        """The number of free tokens after the present step has taken its tokens."""
+        return self.cache.free - self.batch.size
+
+    def _retract(self) -> None:
+        """Retract requests until the next decode step has memory; at least one request stays."""
+        self._end_stretch()
+        order = self._retraction_order()
+        while self.batch.size > self.cache.free and len(order) > 1:
+            sequence = order.pop()
+            tokens = sequence.private + self.batch.remove_sequence(sequence)
+            self._give_back(tokens)
+            self.cap.leave(sequence.request)
+            self._store(sequence, tokens)
+            sequence.retract(self._clock.now_ps)
+            self.retracted.append(sequence)
+        self.batch.rearrange(order)
+
+    def _readmit(self) -> None:
+        """Reserve memory for retracted requests in their order, and load the requests again."""
+        while self.retracted:
+            sequence = self.retracted[0]
+            if not self._has_room(sequence.request, sequence.total):
+                return
+            self.retracted.popleft()
+            self._end_stretch()
+            self._hold(sequence, sequence.total)
+            sequence.readmitted_ps = self._clock.now_ps
+            self._load(sequence)
+
+    @abstractmethod
+    def _retraction_order(self) -> list[Sequence]:
+        """Return the running sequences; the last sequence in the list is retracted first."""
+
+    @abstractmethod
+    def _store(self, sequence: Sequence, tokens: int) -> None:
+        """Handle a sequence that loses its memory of ``tokens`` tokens."""
+
+    @abstractmethod
+    def _load(self, sequence: Sequence) -> None:
+        """Return a retracted sequence to the batch, after memory was reserved for it again."""
+
+
+# with at most this number of running requests, SGLang allocates twice as many slots in advance
+FEW_RUNNING = 32
+
+
+class SGLangDecode(DecodeWorker):
+    """A decode worker that keeps ``reserved`` tokens free for the future outputs of each member.
+
+    A prompt needs memory for its own tokens and ``reserved`` further tokens. The request must also
+    be able to finish if all other requests were retracted (``DecodePreallocQueue`` of SGLang 0.5).
+    A retracted request is copied to the host's memory and back.
+    """
+
+    def __init__(self, parts: WorkerParts, limits: EngineLimits, reserved: int) -> None:
+        running = limits.max_running_requests
+        members = 3 * running if running <= FEW_RUNNING else running
+        own = DecodeLimits(
+            *(limits.pool_tokens, running, members, limits.load_cap, limits.host_tokens),
+            step_by_step=limits.step_by_step,
+        )
+        super().__init__(parts, own)
+        self._reserved = reserved
+
+    def fits(self, request: Request) -> bool:
+        return request.input_tokens + request.max_new_tokens + 1 < self.limits.pool_tokens
+
+    def _fits_beside(self, request: Request, tokens: int) -> bool:
+        allocatable = self._free - self._reserved * self.members
+        whole = request.input_tokens + min(request.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+        return max(tokens + self._reserved, whole - self.batch.context_tokens) <= allocatable
+
+    def _join(self, sequence: Sequence) -> None:
+        if sequence.first_token_ps == NEVER:
+            sequence.first_token_ps = self._clock.now_ps
+            sequence.produced = 1
+        super()._join(sequence)
+
+    def _retraction_order(self) -> list[Sequence]:
+        return self.batch.retraction_order()
+
+    def _store(self, sequence: Sequence, tokens: int) -> None:
+        self.host.store(sequence, tokens)
+
+    def _load(self, sequence: Sequence) -> None:
+        self.host.load(sequence, 0)
+        self._join(sequence)
+
+
+UNLIMITED = 2**62
+
+
+class VLLMDecode(DecodeWorker):
+    """A decode worker whose first step for a request produces the request's first token.
+
+    A request may take memory if fewer requests run than the limit, and if the blocks of its whole
+    prompt are free. The request that joined last is preempted first, and the decode worker computes
+    its prompt and outputs again. The model does so in an iteration of its own, whereas vLLM mixes
+    such work with decoding.
+    """
+
+    def __init__(self, parts: WorkerParts, limits: VLLMLimits) -> None:
+        pool, size = limits.blocks * limits.block_size, limits.max_num_seqs
+        step_by_step = limits.step_by_step
+        own = DecodeLimits(pool, size, UNLIMITED, limits.load_cap, step_by_step=step_by_step)
+        super().__init__(parts, own)
+        self._block_size, self._watermark = limits.block_size, limits.watermark_blocks
+        self._fresh: dict[Sequence, None] = {}  # requests without a first token
+        self._again: list[Prefill] = []  # preempted requests whose tokens are computed again
+
+    def in_flight(self) -> list[Sequence]:
+        return [*super().in_flight(), *(prefill.sequence for prefill in self._again)]
+
+    def fits(self, request: Request) -> bool:
+        return request.input_tokens + request.max_new_tokens - 1 <= self.limits.pool_tokens
+
+    def _fits_beside(self, request: Request, tokens: int) -> bool:
+        blocks = -(-tokens // self._block_size) + self._watermark
+        return (
+            self.batch.size < self.limits.most_running and blocks * self._block_size <= self._free
+        )
+
+    def _join(self, sequence: Sequence) -> None:
+        if not sequence.produced:
+            self._fresh[sequence] = None
+        super()._join(sequence)
+
+    def _most_steps(self) -> int:
+        fresh = not self._fresh.keys().isdisjoint(self.batch.sequences)
+        return 1 if fresh else super()._most_steps()
+
+    def _extra_ps(self) -> int:
+        return longest_ps(self._profile, self.batch)
+
+    def _end_iteration(self) -> None:
+        batch = self.batch
+        for sequence in [one for one in self._fresh if one in batch.sequences]:
+            if batch.produced(sequence):
+                sequence.first_token_ps = self._clock.now_ps
+                del self._fresh[sequence]
+        super()._end_iteration()
+
+    def _retraction_order(self) -> list[Sequence]:
+        return self._running()
+
+    def _store(self, sequence: Sequence, tokens: int) -> None:
+        self._fresh.pop(sequence, None)
+
+    def _load(self, sequence: Sequence) -> None:
+        sequence.recompute_tokens += sequence.total
+        self._again.append(Prefill(sequence, 0, sequence.total, first=True, last=True))
+
+    def _recompute(self) -> bool:
+        if not self._again:
+            return False
+        self._end_stretch()
+        chunks = [prefill.chunk for prefill in self._again]
+        start_ps = self._clock.now_ps
+        end_ps = start_ps + self._profile.prefill_ps(chunks)
+        self._computes_prompts = True
+        self._clock.at(end_ps, END, self.index, partial(self._end_recompute, start_ps))
+        return True
+
+    def _end_recompute(self, start_ps: int) -> None:
+        self._computes_prompts = False
+        again, self._again = self._again, []
+        self._end_prompts(again, start_ps)

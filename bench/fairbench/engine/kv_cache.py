@@ -1,0 +1,433 @@
+"""The KV memory of an SGLang replica: a radix tree with locks and eviction, and private tokens.
+
+Accounting, in tokens: capacity = free + tree (evictable + locked) + private. Private tokens belong
+to a running request and are not in the tree yet: tokens of a prefill in progress, and decoded
+tokens. The rules are those of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heappop, heappush
+from typing import Protocol, Self, TypeVar
+
+from fairbench.compiled import mypyc_attr
+from fairbench.core import Prompt, Request, new_tuple
+from fairbench.schedulers.eviction.policy import LRU, Access, EvictionPolicy, Leaf, Rank
+from fairbench.schedulers.params import NoParams
+from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree, path, place_at
+
+
+class CacheNode(Protocol):
+    """A node of a cache: the end of a cached prefix of ``depth`` tokens."""
+
+    @property
+    def depth(self) -> int: ...
+
+    @property
+    def parent(self) -> Self | None: ...
+
+
+N = TypeVar("N", bound=CacheNode)
+
+
+class AttachedRequest(Protocol[N]):
+    """A waiting request attached to the node at which its last match ended."""
+
+    request: Request
+    prompt: Prompt
+    total: int
+    node: N | None
+    place: Place
+
+    def touched_at(self, refresh: int) -> tuple[int, int]:
+        """Return the request's position in the sorted queue at the refresh with this stamp."""
+
+
+class MatchCache(Protocol[N]):
+    """The part of a cache that a queue in match order needs.
+
+    ``on_moved`` receives an attached request whose match may have changed. ``refresh_stamp`` is the
+    access stamp of the last refresh.
+    """
+
+    on_moved: Callable[[AttachedRequest[N]], None] | None
+    refresh_stamp: int
+
+    def refresh(self, waiters: Iterable[AttachedRequest[N]]) -> None:
+        """Match the given waiting requests, and touch the matches of all attached requests."""
+
+    def detach(self, waiter: AttachedRequest[N]) -> None:
+        """Forget a waiting request."""
+
+
+class PrefixCache(MatchCache[N], Protocol[N]):
+    """The part of a cache that a simulated worker needs to match and touch prefixes."""
+
+    root: N
+
+    def descend(self, node: N, prompt: Prompt, place: Place, limit: int) -> tuple[N, Place]:
+        """Walk down from ``node``, which ends at ``place`` of the prompt, to depth ``limit``."""
+
+    def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
+        """Walk down from the root along the prompt, to depth ``limit`` in tokens."""
+
+    def touch(self, node: N) -> None:
+        """Mark the path to ``node`` as used now."""
+
+
+class KVNode(Node):
+    """A cached stretch of a prompt.
+
+    A lock or a use of a path is recorded at the end of the path only, to avoid a walk. ``locks``
+    counts the locks that end at the node, plus one for each child with locks. ``last_access`` is
+    the time of the latest use that ended at the node, or at an evicted node below the node. For a
+    leaf both values are complete.
+
+    An access is a stamp and a position in the queue. At a refresh all waiting requests touch their
+    prefixes with one stamp, and SGLang touches the prefixes one by one in the order of the queue.
+    """
+
+    __slots__ = ("last_access", "listed", "locks", "number", "waiters")
+
+    def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
+        # ``Node.__init__``, inlined because there are many nodes
+        self.parent = parent
+        self.edge = edge
+        self.start = 0
+        self.length = length
+        self.depth = length if parent is None else parent.depth + length
+        self.children = {}
+        self.locks = 0
+        self.last_access: Access = (0, 0, 0)
+        self.number = 0  # order of creation, which decides between leaves of equal rank
+        self.listed = False  # whether the node has an entry in the heap of leaves
+        self.waiters: Waiters | None = None
+
+
+KVWaiter = AttachedRequest[KVNode]
+# The waiting requests whose match ends at a node, grouped by the key of the child that would extend
+# the match. The key is None for requests whose whole prompt is matched.
+Waiters = dict[tuple[str, int] | None, dict[KVWaiter, None]]
+
+
+def next_key(waiter: KVWaiter) -> tuple[str, int] | None:
+    """Return the key of a child that would extend the match, or None if the prompt is matched."""
+    index, offset = waiter.place
+    if index == len(waiter.prompt):
+        return None
+    return waiter.prompt[index].key, offset
+
+
+DEFAULT_POLICY = LRU(NoParams())
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class KVCache(PrefixTree[KVNode]):
+    """KV memory of ``capacity`` tokens, whose leaves are evicted in the order of ``policy``.
+
+    ``on_evict(prefix, tokens)`` is called when the last ``tokens`` tokens of a prefix are evicted.
+    """
+
+    knows_clients = False  # whether ``claim``, ``retain`` and ``pin`` have an effect
+
+    def __init__(
+        self,
+        capacity: int,
+        on_evict: Callable[[Prompt, int], None] | None = None,
+        node_type: type[KVNode] = KVNode,
+        policy: EvictionPolicy = DEFAULT_POLICY,
+    ) -> None:
+        super().__init__(node_type)
+        self.policy = policy
+        self.capacity = capacity
+        self.free = capacity
+        self.evictable = 0
+        self.locked = 0
+        self.on_evict = on_evict
+        # receives an attached request whose match may have changed
+        self.on_moved: Callable[[KVWaiter], None] | None = None
+        self.refresh_stamp = 0  # stamp with which the waiting requests last touched their prefixes
+        self._stamp = 0
+        self._created = 0
+        # heap of leaves by rank and number; the rank of an entry may be too low
+        self._leaves: list[tuple[Rank, int, KVNode]] = []
+        self._latest: KVWaiter | None = None  # the request that was attached last
+        self._stored: tuple[Prompt, KVNode] | None = None  # the prompt that was locked last
+        self._matching: KVWaiter | None = None  # the request that is being attached
+
+    # Memory.
+
+    def allocate(self, tokens: int) -> None:
+        """Take ``tokens`` tokens for a request, and evict cached tokens if memory is short.
+
+        Precondition: the free and evictable tokens suffice.
+        """
+        if tokens > self.free:
+            self.evict(tokens - self.free)
+        assert tokens <= self.free, "allocation beyond free + evictable"
+        self.free -= tokens
+
+    def release(self, tokens: int) -> None:
+        self.free += tokens
+
+    # Methods with clients' names, which have an effect in ``ClientCache`` only.
+
+    def allocate_for(self, client: str, tokens: int) -> None:
+        """Take ``tokens`` tokens for a request of the client; ``allocate`` is inlined."""
+        if tokens > self.free:
+            self.evict(tokens - self.free)
+        assert tokens <= self.free, "allocation beyond free + evictable"
+        self.free -= tokens
+
+    def release_of(self, client: str, tokens: int) -> None:
+        self.release(tokens)
+
+    def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
+        """Take one token per step for each of ``size`` requests.
+
+        ``requests`` is the number of these requests by client.
+        """
+        tokens = steps * size
+        if tokens > self.free:
+            self.evict(tokens - self.free)
+        assert tokens <= self.free, "allocation beyond free + evictable"
+        self.free -= tokens
+
+    def claim(self, node: KVNode, request: Request) -> None:
+        """Record that the request uses the path to ``node`` from now on."""
+
+    def retain(self, node: KVNode, request: Request) -> None:
+        """Record that the request has finished, and that its path ends at ``node``."""
+
+    def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
+        """Evict whole unlocked leaves in the order of the policy, until ``tokens`` are freed.
+
+        ``requests`` is the number, by client, of the requests that need the memory.
+        """
+        freed = 0
+        while freed < tokens and (leaf := self._next_leaf()) is not None:
+            freed += leaf.length
+            self._drop(leaf)
+
+    def _next_leaf(self) -> KVNode | None:
+        """Remove the leaf of lowest rank from the heap, and return the leaf."""
+        while self._leaves:
+            listed, _, node = heappop(self._leaves)
+            node.listed = False
+            if node.locks or node.children:
+                continue  # the node is listed again once it has no locks and no children
+            rank = self.policy.rank(new_tuple(Leaf, (self._access_of(node), 0, 0.0, False)))
+            if listed == rank:
+                return node
+            node.listed = True
+            heappush(self._leaves, (rank, node.number, node))
+        return None
+
+    def _access_of(self, leaf: KVNode) -> Access:
+        """Return a leaf's last access, including the touches of the leaf's waiting requests."""
+        if not leaf.waiters or leaf.last_access[0] > self.refresh_stamp:
+            return leaf.last_access
+        waiters = (waiter for group in leaf.waiters.values() for waiter in group)
+        return max(leaf.last_access, max(map(self._refreshed, waiters)))
+
+    def _refreshed(self, waiter: KVWaiter) -> Access:
+        return self.refresh_stamp, *waiter.touched_at(self.refresh_stamp)
+
+    def _list_if_leaf(self, node: KVNode) -> None:
+        if not (node.listed or node.locks or node.children or node is self.root):
+            # the rank in the order of last use may be too low, because uses of prefixes by waiting
+            # requests are not counted
+            node.listed = True
+            rank = self.policy.rank(new_tuple(Leaf, (node.last_access, 0, 0.0, False)))
+            heappush(self._leaves, (rank, node.number, node))
+
+    def _drop(self, leaf: KVNode) -> None:
+        if self.on_evict is not None:
+            self.on_evict(path(leaf), leaf.length)
+        if self._stored is not None and self._stored[1] is leaf:
+            self._stored = None
+        parent = self.remove(leaf)
+        if parent.last_access < leaf.last_access:
+            parent.last_access = leaf.last_access
+        self.free += leaf.length
+        self.evictable -= leaf.length
+        if leaf.waiters:
+            self._retreat(leaf.waiters, parent)
+        self._list_if_leaf(parent)
+
+    def abandon(self) -> None:
+        """Remove every node at the end of a run, because Python frees linked nodes slowly."""
+        for node in self.nodes():
+            node.parent = node.waiters = None
+        self.root.children.clear()
+        self._leaves.clear()
+
+    # Locks and last uses.
+
+    def touch(self, node: KVNode) -> None:
+        """Mark the whole path to ``node`` as used now."""
+        self._stamp += 1
+        node.last_access = self._stamp, 0, 0
+
+    def lock(self, node: KVNode) -> None:
+        """Protect the path to ``node`` from eviction until as many calls of ``unlock``."""
+        while (parent := node.parent) is not None:
+            node.locks += 1
+            if node.locks > 1:
+                return
+            self.evictable -= node.length
+            self.locked += node.length
+            if self.knows_clients:
+                self.pin(node, node.length)
+            node = parent
+
+    def unlock(self, node: KVNode) -> None:
+        while (parent := node.parent) is not None:
+            node.locks -= 1
+            if node.locks:
+                return
+            self.evictable += node.length
+            self.locked -= node.length
+            if self.knows_clients:
+                self.pin(node, -node.length)
+            if not node.children or self.knows_clients:
+                self._list_if_leaf(node)
+            node = parent
+
+    def pin(self, node: KVNode, tokens: int) -> None:
+        """Record that running requests use ``tokens`` tokens of ``node``.
+
+        A negative number records that no running request uses the tokens any more.
+        """
+
+    # The tree.
+
+    def insert(
+        self, node: KVNode, prompt: Prompt, place: Place, depth: int, *, lock: bool = False
+    ) -> tuple[KVNode, int]:
+        """Store a prompt from ``node``, which ends at ``place``, to depth ``depth``.
+
+        The caller owns private tokens for the stretch below ``node``. The part of the stretch that
+        is new to the tree becomes the tree's.
+
+        Args:
+            node: Node at which the known prefix of the prompt ends.
+            prompt: The prompt.
+            place: Position in the prompt at which ``node`` ends.
+            depth: Number of tokens of the prompt to store.
+            lock: Whether to move the caller's lock from ``node`` to the end node.
+
+        Returns:
+            The end node, and the number of private tokens whose copies were cached already. The
+            caller releases these private tokens.
+        """
+        end = node
+        if node.children:
+            stored = self._stored
+            if stored is not None and stored[0] is prompt and stored[1].depth == depth:
+                end = stored[1]  # branches of a program often compute the same prompt
+            else:
+                end, place = self.descend(node, prompt, place, depth)
+        cached = end.depth - node.depth
+        if end.depth < depth:
+            parent, end = end, self.extend(end, prompt, place, depth)
+            self._created += 1
+            end.number = self._created
+            self.evictable += end.length
+            if parent.waiters:
+                self._advance(parent.waiters, end)
+        self.touch(end)
+        if not lock:
+            self._list_if_leaf(end)
+        elif end is not node:
+            self.lock(end)
+            self.unlock(node)
+            self._stored = prompt, end
+        return end, cached
+
+    def on_split(self, upper: KVNode, lower: KVNode) -> None:
+        self._created += 1
+        upper.number = self._created
+        upper.locks = 1 if lower.locks else 0
+        upper.last_access = lower.last_access
+        # before SGLang cuts a node that matches in part, SGLang touches the node
+        if self._matching is not None:
+            lower.last_access = self._refreshed(self._matching)
+        else:
+            self.touch(lower)
+
+    # Waiting requests are attached to the nodes at which their matches end.
+
+    def refresh(self, waiters: Iterable[KVWaiter]) -> None:
+        """Match the given waiting requests.
+
+        A refresh also counts as a use of the prefixes of all waiting requests that were matched
+        earlier; ``_refreshed`` applies these uses later.
+        """
+        self._stamp += 1
+        self.refresh_stamp = self._stamp
+        for waiter in waiters:
+            self.attach(waiter)
+
+    def attach(self, waiter: KVWaiter) -> None:
+        """Match a waiting request at a refresh, starting from the end of its last match.
+
+        A request without a match starts from the root. ``on_moved`` is called when the request must
+        be matched again.
+        """
+        start: KVNode | None = waiter.node
+        node, place, latest = start or self.root, waiter.place, self._latest
+        if start is not None:
+            self._unfile(waiter, start)
+        elif latest is not None and latest.prompt is waiter.prompt and latest.node is not None:
+            # branches of a program often wait with the same prompt
+            node, place = latest.node, latest.place
+        self._matching = waiter
+        waiter.node, waiter.place = self.descend(node, waiter.prompt, place, waiter.total)
+        self._matching, self._latest = None, waiter
+        self._file(waiter, waiter.node)
+
+    def detach(self, waiter: KVWaiter) -> None:
+        """Forget a waiting request, and keep its last touch on the path to its node."""
+        node = waiter.node
+        assert node is not None
+        self._unfile(waiter, node)
+        waiter.node = None
+        access = self._refreshed(waiter)
+        if node.last_access < access:
+            node.last_access = access
+
+    def _file(self, waiter: KVWaiter, node: KVNode) -> None:
+        if node.waiters is None:
+            node.waiters = {}
+        key = next_key(waiter)
+        if (group := node.waiters.get(key)) is None:
+            group = node.waiters[key] = {}
+        group[waiter] = None
+
+    def _unfile(self, waiter: KVWaiter, node: KVNode) -> None:
+        assert node.waiters is not None
+        key = next_key(waiter)
+        group = node.waiters[key]
+        del group[waiter]
+        if not group:
+            del node.waiters[key]
+
+    def _advance(self, waiters: Waiters, child: KVNode) -> None:
+        """Report the requests at a parent whose prompts continue with the key of a new child."""
+        for waiter in waiters.get(child.key, ()):
+            self._moved(waiter)
+
+    def _retreat(self, waiters: Waiters, parent: KVNode) -> None:
+        """Attach the waiting requests of a removed leaf to the leaf's parent."""
+        for group in waiters.values():
+            for waiter in group:
+                waiter.node = parent
+                waiter.place = place_at(waiter.prompt, parent.depth)
+                self._file(waiter, parent)
+                self._moved(waiter)
+
+    def _moved(self, waiter: KVWaiter) -> None:
+        if self.on_moved is not None:
+            self.on_moved(waiter)

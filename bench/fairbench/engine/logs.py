@@ -1,0 +1,449 @@
+"""The logs of a simulation: tables of integers that are filled row by row.
+
+The service log records the work of the engines, the request log the times of each request, and the
+memory log the KV tokens of each client. All times are in picoseconds.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from struct import Struct
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbench.compiled import mypyc_attr
+from fairbench.engine.clock import Clock
+from fairbench.engine.sequence import Sequence
+from fairbench.hardware.gpu_time import Decoding, decode_parts
+
+ROWS_PER_BLOCK = 8_192
+
+
+class BlockStore(Protocol):
+    """The storage of a table's rows in blocks. Columns are numbered from 0."""
+
+    def add(self, rows: NDArray[np.int64]) -> None:
+        """Append a block: an array of rows, which may be empty."""
+
+    def column(self, number: int) -> NDArray[np.int64]:
+        """Return a copy of one column of all blocks."""
+
+    def release(self) -> None:
+        """Free the memory of the blocks, which cannot be read afterwards."""
+
+
+class MemoryBlocks:
+    """Blocks stored column by column, in the narrowest integer types, to halve the memory."""
+
+    def __init__(self, columns: int) -> None:
+        self.parts: list[list[NDArray[Any]]] = [[] for _ in range(columns)]
+
+    def add(self, rows: NDArray[np.int64]) -> None:
+        if len(rows):
+            for part, values in zip(self.parts, rows.T, strict=True):
+                part.append(values.astype(_narrowest(values)))
+
+    def column(self, number: int) -> NDArray[np.int64]:
+        part = self.parts[number]
+        return np.concatenate(part, dtype=np.int64) if part else np.empty(0, np.int64)
+
+    def release(self) -> None:
+        self.parts.clear()
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class IntegerTable:
+    """A table of integers with named columns, filled row by row.
+
+    Rows are packed when they are added, and a full block of rows is moved to ``blocks``.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.blocks: BlockStore = MemoryBlocks(len(names))
+        # called when a block is full, in place of ``file_block``
+        self.on_full: Callable[[], None] | None = None
+        self.pack = Struct(f"{len(names)}q").pack
+        self._block = bytearray()
+        self._row_bytes = 8 * len(names)
+        self._block_bytes = ROWS_PER_BLOCK * self._row_bytes
+        self._bytes_apart = 0  # size, in bytes, of the rows that a subclass stores elsewhere
+        self._filed = 0  # number of rows in ``blocks``
+
+    def __len__(self) -> int:
+        return self._filed + (len(self._block) + self._bytes_apart) // self._row_bytes
+
+    def append(self, *row: int) -> None:
+        """Add one row, whose values are in the order of the columns."""
+        self.extend(self.pack(*row))
+
+    def extend(self, packed: bytes) -> None:
+        """Add rows that ``pack`` has packed."""
+        self._block += packed
+        if len(self._block) + self._bytes_apart >= self._block_bytes:
+            (self.on_full or self.file_block)()
+
+    def column(self, name: str) -> NDArray[np.int64]:
+        if self._block or self._bytes_apart:
+            self.file_block()
+        return self.blocks.column(self.names.index(name))
+
+    def file_block(self) -> None:
+        """Move the rows that are not in a block yet into a new block."""
+        self.add_block(self._rows())
+        self._block, self._bytes_apart = bytearray(), 0
+
+    def _rows(self) -> NDArray[np.int64]:
+        return np.frombuffer(self._block, np.int64).reshape(-1, len(self.names))
+
+    def add_block(self, rows: NDArray[np.int64]) -> None:
+        self.blocks.add(rows)
+        self._filed += len(rows)
+
+    def release(self) -> None:
+        """Free the memory of the rows, which cannot be read afterwards."""
+        self.blocks.release()
+
+
+def _narrowest(values: NDArray[np.int64]) -> type[np.signedinteger[Any]]:
+    """Return the smallest type that holds all values."""
+    low, high = values.min(), values.max()
+    for narrow in (np.int8, np.int16, np.int32):
+        if np.iinfo(narrow).min <= low and high <= np.iinfo(narrow).max:
+            return narrow
+    return np.int64
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Decode steps of one unchanged batch, each ``growth_ps`` longer than the previous step.
+
+    ``fixed_ps`` is the part of a step that does not depend on context. ``reported_ps`` is, by
+    client, the time that was reported to the scheduler.
+    """
+
+    start_ps: int
+    growth_ps: int
+    context_tokens: int  # context at the first step
+    fixed_ps: int
+    steps: int = 0
+    end_ps: int = 0
+    reported_ps: dict[str, int] | None = None
+
+    def unreported_ps(self, first: Mapping[str, Decoding]) -> Iterator[tuple[str, int]]:
+        """Yield each client with its part of the unreported time, which then counts as reported.
+
+        ``first`` is each client's part of the batch in the first step.
+        """
+        before, self.reported_ps = self.reported_ps or {}, self.gpu_ps(first)
+        for client, gpu_ps in self.reported_ps.items():
+            yield client, gpu_ps - before.get(client, 0)
+
+    def gpu_ps(self, first: Mapping[str, Decoding]) -> dict[str, int]:
+        """Return each client's part of the time.
+
+        ``first`` is each client's part of the batch in the first step.
+        """
+        took_ps = self.end_ps - self.start_ps
+        return decode_parts(took_ps, self.fixed_ps * self.steps, first, self.steps)
+
+
+Ints: TypeAlias = NDArray[np.int64]
+EXACT = 2**50  # up to this number, ``shares_upto`` is exact in machine integers
+HEAD_COLUMNS = 10
+HEAD = Struct(f"{HEAD_COLUMNS}q")
+
+
+class InBatch:
+    """The clients' parts of a decode batch, in the order in which the clients joined the batch.
+
+    The three arrays hold, for each client, its number, its number of requests, and the context of
+    these requests in tokens. ``index`` maps each client to its number, and an unknown client gets
+    the next number. ``base_tokens`` is the context at the batch's step 0; the context grows by a
+    token per request and step. ``step`` is the batch's step at which the present stretch began.
+    """
+
+    __slots__ = ("base_tokens", "clients", "index", "per_client", "requests", "step")
+
+    def __init__(self, index: dict[str, int]) -> None:
+        self.index = index
+        self.per_client: dict[str, int] = {}  # numbers of requests, by client
+        self.clients, self.requests, self.base_tokens = array("q"), array("q"), array("q")
+        self.step = 0
+
+    def copy(self) -> InBatch:
+        """Return a copy that does not change with the batch."""
+        other = InBatch(self.index)
+        other.per_client, other.step = self.per_client.copy(), self.step
+        other.clients, other.requests = self.clients[:], self.requests[:]
+        other.base_tokens = self.base_tokens[:]
+        return other
+
+    def equals(self, other: InBatch) -> bool:
+        """Return whether both batches have equal clients, numbers of requests and contexts."""
+        mine = self.clients, self.requests, self.base_tokens
+        return mine == (other.clients, other.requests, other.base_tokens)
+
+    def decoding(self) -> dict[str, Decoding]:
+        """Return each client's requests and context in the batch's step ``step``."""
+        bases = zip(self.per_client.items(), self.base_tokens, strict=True)
+        return {
+            client: Decoding(count, base + count * self.step) for (client, count), base in bases
+        }
+
+    def add(self, client: str, base_tokens: int) -> None:
+        number = self.index.setdefault(client, len(self.index))
+        count = self.per_client[client] = self.per_client.get(client, 0) + 1
+        if count == 1:
+            self.clients.append(number)
+            self.requests.append(1)
+            self.base_tokens.append(base_tokens)
+        else:
+            place = self.clients.index(number)
+            self.requests[place] = count
+            self.base_tokens[place] += base_tokens
+
+    def remove(self, client: str, base_tokens: int) -> None:
+        place = self.clients.index(self.index[client])
+        count = self.per_client[client] = self.per_client[client] - 1
+        if count:
+            self.requests[place] = count
+            self.base_tokens[place] -= base_tokens
+        else:
+            del self.per_client[client]
+            del self.clients[place], self.requests[place], self.base_tokens[place]
+
+
+class OpenStretches:
+    """The stretches of a log's open block, whose rows are made when the block is full."""
+
+    def __init__(self) -> None:
+        self._heads = bytearray()  # packed, because many objects would live for long
+        self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
+
+    def add(self, row: int, worker: int, stretch: Stretch, batch: InBatch) -> int:
+        """Add a stretch whose rows begin at ``row``; return the number of its rows."""
+        count, steps = len(batch.clients), stretch.steps
+        self._heads += HEAD.pack(
+            row, count, worker, stretch.start_ps, stretch.end_ps, stretch.growth_ps, steps,
+            stretch.context_tokens, stretch.fixed_ps * steps, batch.step,
+        )  # fmt: skip
+        self._clients += batch.clients
+        self._requests += batch.requests
+        self._base_tokens += batch.base_tokens
+        return count
+
+    def among(self, others: Ints) -> Ints:
+        """Return the rows of a block, and remove the stretches.
+
+        The rows of the stretches have the positions that ``add`` received, and the rows ``others``
+        fill the remaining positions. The result is stored column by column, like a block.
+        """
+        if not self._heads:
+            return others
+        heads = np.frombuffer(bytes(self._heads), np.int64).reshape(-1, HEAD_COLUMNS)
+        first, count = heads[:, 0], heads[:, 1]
+        at = np.arange(count.sum()) + np.repeat(first - (np.cumsum(count) - count), count)
+        own = np.zeros(len(others) + len(at), np.bool_)
+        own[at] = True
+        apart = ~own
+        table = np.empty((others.shape[1], len(own)), np.int64)
+        for column, values, between in zip(table, self._columns(heads), others.T, strict=True):
+            column[own], column[apart] = values, between
+        for part in (self._heads, self._clients, self._requests, self._base_tokens):
+            del part[:]
+        rows: Ints = table.T
+        return rows
+
+    def _columns(self, heads: Ints) -> tuple[Ints | int, ...]:
+        _, count, worker, start, end, growth, steps, context, fixed_ps, step = heads.T
+        begin, each = np.cumsum(count) - count, partial(np.repeat, repeats=count)
+        client, requests, base_tokens = (
+            np.array(part, np.int64) for part in (self._clients, self._requests, self._base_tokens)
+        )
+        read = base_tokens * each(steps) + requests * each(steps * step + steps * (steps - 1) // 2)
+        size, in_all = np.add.reduceat(requests, begin), np.add.reduceat(read, begin)
+        upto = shares_upto(each(fixed_ps), _running(requests, begin, count), each(size))
+        reading_ps = each(end - start - fixed_ps)
+        upto += shares_upto(reading_ps, _running(read, begin, count), each(in_all))
+        gpu_ps = np.diff(upto, prepend=0)
+        gpu_ps[begin] = upto[begin]
+        return (
+            each(worker), client, each(start), each(end), each(steps), each(growth), each(size),
+            each(context), 0, 0, 0, 0, each(steps) * requests, gpu_ps,
+        )  # fmt: skip
+
+
+def _running(values: Ints, begin: Ints, count: Ints) -> Ints:
+    """Return the cumulative sums within each stretch."""
+    total = np.cumsum(values)
+    sums: Ints = total - np.repeat((total - values)[begin], count)
+    return sums
+
+
+def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
+    """Return ``total * upto // whole`` exactly for any product, with 0 <= upto <= whole."""
+    if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
+        wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
+        return wide
+    # The guess is close to the result, and the remainder modulo 2**64 gives their exact difference.
+    guess = (total * (upto / whole)).astype(np.int64)
+    guess += (total * upto - guess * whole) // whole
+    return guess
+
+
+SERVICE_COLUMNS = (
+    "worker", "client", "start_ps", "end_ps", "steps", "step_growth_ps", "batch_size",
+    "context_tokens", "input_tokens", "extend_charged_tokens", "extend_tokens", "recompute_tokens",
+    "output_tokens", "gpu_ps",
+)  # fmt: skip
+REQUEST_COLUMNS = (
+    "request_id", "program_id", "client", "depth", "worker", "arrival_ps", "admitted_ps",
+    "first_token_ps", "finish_ps", "retracted_ps", "readmitted_ps", "input_tokens", "cached_tokens",
+    "extend_tokens", "output_tokens", "max_new_tokens", "retractions", "recompute_tokens", "status",
+    "compulsory_tokens",
+)  # fmt: skip
+# The number of the decode worker, and the times at which the worker reserved memory and the prompt
+# was computed, sent and received.
+DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
+
+
+@dataclass(slots=True)
+class PrefillShare:
+    """A client's part of a prefill iteration, with the names of columns of the service log."""
+
+    input_tokens: int = 0
+    extend_charged_tokens: int = 0
+    extend_tokens: int = 0
+    recompute_tokens: int = 0
+    output_tokens: int = 0
+    gpu_ps: int = 0
+
+
+Shares: TypeAlias = Mapping[str, PrefillShare]
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ServiceLog(IntegerTable):
+    """A log with one row per client and stretch of constant batch composition on a worker.
+
+    - A prefill iteration has one row per client, with ``steps`` 1. ``input_tokens`` and
+      ``extend_charged_tokens`` are recorded at admission, ``extend_tokens`` when the tokens have
+      been computed.
+    - Each step of a decode stretch yields ``output_tokens / steps`` tokens, and lasts
+      ``step_growth_ps`` longer than the previous step. The time of each step can therefore be
+      recomputed. ``context_tokens`` is the sum of the context lengths at the first step.
+    - A mixed step of vLLM is written as a prefill iteration with the context lengths of its
+      decoding requests.
+    - ``gpu_ps`` is the client's part of the time (``hardware.gpu_time``). The parts of a stretch
+      add up to the time of the stretch.
+    """
+
+    def __init__(self, clients: list[str]) -> None:
+        super().__init__(SERVICE_COLUMNS)
+        self.index = {client: number for number, client in enumerate(clients)}
+        self._stretches = OpenStretches()
+
+    def prefill(
+        self,
+        worker: int,
+        start_ps: int,
+        end_ps: int,
+        batch: int,
+        shares: Mapping[str, PrefillShare],
+        context_tokens: int = 0,
+    ) -> None:
+        """Log a prefill iteration of ``batch`` requests.
+
+        ``context_tokens`` is the context of the requests that decode in the same step.
+        """
+        for client, share in shares.items():
+            row = self.pack(
+                worker, self.index[client], start_ps, end_ps, 1, 0, batch, context_tokens,
+                share.input_tokens, share.extend_charged_tokens, share.extend_tokens,
+                share.recompute_tokens, share.output_tokens, share.gpu_ps,
+            )  # fmt: skip
+            self.extend(row)
+
+    def decode(self, worker: int, stretch: Stretch, batch: InBatch) -> None:
+        """Log a decode stretch of a ``batch`` that did not change during the stretch."""
+        row = (len(self._block) + self._bytes_apart) // self._row_bytes
+        self._bytes_apart += self._row_bytes * self._stretches.add(row, worker, stretch, batch)
+        self.extend(b"")
+
+    def _rows(self) -> NDArray[np.int64]:
+        return self._stretches.among(super()._rows())
+
+
+class RequestLog(IntegerTable):
+    """A log with one row per request, written when the request or the run has ended.
+
+    ``more`` names further columns, each an attribute of ``Sequence``:
+
+    - ``routed_ps`` is the time at which a request went to its worker, which may be later than the
+      request's arrival.
+    - ``swapped_tokens`` is the number of tokens copied to the host's memory and back.
+    - ``demoted`` is whether admission control put the request behind all others.
+    - ``DECODE_COLUMNS`` are the columns of a disaggregated cluster.
+    """
+
+    def __init__(self, clients: list[str], more: tuple[str, ...] = ()) -> None:
+        super().__init__((*REQUEST_COLUMNS, *more))
+        self._more = more
+        self.index = {client: number for number, client in enumerate(clients)}
+
+    def record(self, s: Sequence) -> None:
+        r = s.request
+        row = (
+            r.request_id, r.program_id, self.index[r.client], r.depth, s.worker,
+            s.arrival_ps, s.admitted_ps, s.first_token_ps, s.finish_ps,
+            s.retracted_ps, s.readmitted_ps,
+            r.input_tokens, s.cached_tokens, s.extend_tokens, s.produced, r.max_new_tokens,
+            s.retractions, s.recompute_tokens, s.status, s.compulsory_tokens,
+        )  # fmt: skip
+        self.extend(self.pack(*row, *self._more_of(s)) if self._more else self.pack(*row))
+
+    def _more_of(self, s: Sequence) -> Iterator[int]:
+        for name in self._more:
+            yield int(s.request.demoted) if name == "demoted" else getattr(s, name)
+
+
+NO_CLIENT = -1
+MEMORY_COLUMNS = ("at_ps", "worker", "client", "holders", "change", "by")
+
+
+class MemoryLog(IntegerTable):
+    """A log with one row per change of the tokens that a client holds.
+
+    ``change`` is the number of tokens that ``client`` gains, or loses if negative. ``holders`` is
+    the number of clients that hold each of these tokens, including ``client``. ``by`` is the client
+    for whose requests the tokens were evicted, or -1 if the change is no eviction.
+    """
+
+    def __init__(self, clients: list[str]) -> None:
+        super().__init__(MEMORY_COLUMNS)
+        self.index = {client: number for number, client in enumerate(clients)}
+
+
+class WorkerMemoryLog:
+    """A writer of one replica's changes into the memory log."""
+
+    def __init__(self, log: MemoryLog, clock: Clock, worker: int) -> None:
+        self._log = log
+        self._clock = clock
+        self._worker = worker
+
+    @property
+    def now_ps(self) -> int:
+        return self._clock.now_ps
+
+    def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
+        """Record that a client holds ``change`` more tokens, as one of ``holders`` clients."""
+        index = self._log.index
+        caused = NO_CLIENT if by is None else index[by]
+        self._log.append(self._clock.now_ps, self._worker, index[client], holders, change, caused)

@@ -1,0 +1,444 @@
+"""The loop that all simulated engines share, and the HTTP server and tokenizer in front of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import ceil
+from typing import TYPE_CHECKING, Generic
+
+from fairbench.compiled import mypyc_attr
+from fairbench.core import PS_PER_S, Request
+from fairbench.engine.batch import DecodeRun, Prefill, RunningBatch, report_prompts, shares_of
+from fairbench.engine.clock import ARRIVE, DECIDE, END, Clock
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.kv_cache import N
+from fairbench.engine.logs import Stretch
+from fairbench.engine.sequence import FINISHED, NEVER, HostMemory, Sequence
+from fairbench.engine.waiting_queue import WaitingQueue
+from fairbench.hardware.engine_params import LoadCapSetting
+from fairbench.hardware.gpu_time import PS_PER_MS, prompt_parts
+from fairbench.hardware.timing import Frontend, ProfileCosts
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.drive import Preempt, Tried, drive
+from fairbench.schedulers.load_cap import load_cap
+from fairbench.schedulers.views import WaitingView
+
+if TYPE_CHECKING:
+    from fairbench.schedulers.memory_share import MemoryShare
+
+
+class FrontendQueue:
+    """A queue that passes each request on in order of arrival, after the request's processing time.
+
+    The queue models one process. While the process works on a request, the next request and the
+    first tokens of answers wait. The further delay of an answer on its way to the client is added
+    to the delay of the request, because both have the same effect on latencies. Without costs,
+    requests pass immediately.
+    """
+
+    def __init__(
+        self, clock: Clock, costs: Frontend, key: int, pass_on: Callable[[Sequence], None]
+    ) -> None:
+        self._clock = clock
+        self._costs = costs
+        self._is_free = costs == Frontend()
+        self._delay_ps = round(costs.delay_ms * PS_PER_MS)
+        self._key = key
+        self._pass_on = pass_on
+        self._free_ps = 0
+        self._held: dict[Sequence, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._held)
+
+    def enter(self, sequence: Sequence) -> None:
+        if self._is_free:
+            self._pass_on(sequence)
+            return
+        costs, start_ps = self._costs, self._clock.now_ps
+        if start_ps < self._free_ps:
+            start_ps = self._free_ps
+        turn_ms = costs.request_ms + costs.token_ms * sequence.request.input_tokens
+        self._free_ps = start_ps + round(turn_ms * PS_PER_MS)
+        self._held[sequence] = None
+        leave = partial(self._leave, sequence)
+        self._clock.at(self._free_ps + self._delay_ps, ARRIVE, self._key, leave)
+
+    def out_ps(self, now_ps: int) -> int:
+        """Return the time (ps) at which a token that is ready at ``now_ps`` is sent."""
+        return now_ps if now_ps > self._free_ps else self._free_ps
+
+    def withdraw(self, sequence: Sequence) -> bool:
+        """Remove a request; return False if the queue does not have it."""
+        return self._held.pop(sequence, sequence) is None
+
+    def _leave(self, sequence: Sequence) -> None:
+        if sequence in self._held:
+            del self._held[sequence]
+            self._pass_on(sequence)
+
+
+class WakeUp:
+    """An alarm for a scheduler that leaves requests waiting on an idle worker on purpose.
+
+    ``awake`` is called at the time that the scheduler asks for.
+    """
+
+    def __init__(self, clock: Clock, index: int, awake: Callable[[], None]) -> None:
+        self._clock = clock
+        self._index = index
+        self._awake = awake
+        self._wake_ps: int | None = None
+
+    def rest(self, scheduler: LocalScheduler, waiting: WaitingView) -> None:
+        """Set the alarm when a worker becomes idle, if the scheduler asks for a time."""
+        if scheduler.work_conserving:
+            return
+        now_ps = self._clock.now_ps
+        wake_s = scheduler.wake_s(waiting, now_ps / PS_PER_S)
+        if wake_s is not None:
+            self._at(max(now_ps + 1, ceil(wake_s * PS_PER_S)))
+
+    def _at(self, time_ps: int) -> None:
+        """Set the alarm to ``time_ps`` unless it is set to an earlier time."""
+        if self._wake_ps is None or not self._clock.now_ps < self._wake_ps <= time_ps:
+            self._wake_ps = time_ps
+            self._clock.at(time_ps, DECIDE, self._index, self._wake)
+
+    def _wake(self) -> None:
+        if self._clock.now_ps == self._wake_ps:
+            self._wake_ps = None
+            self._awake()
+
+
+NOBODY: list[Sequence] = []
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class EngineLoop(ABC, Generic[N]):
+    """The loop that replicas share.
+
+    Pass requests to ``submit``; each request's ``on_done`` is called at its end.
+    """
+
+    # Slots, because CPython 3.11 is slow with objects that have more than 30 attributes in a dict.
+    __slots__ = (
+        "_clock", "_computes_prompts", "_context_tokens", "_costs", "_end_ps", "_fixed_ps", "_idle",
+        "_inbox", "_log", "_preempts", "_profile", "_run", "_step_ps", "_stretch", "_token_ps",
+        "_wake_up", "batch", "cap", "frontend", "host", "index", "on_pass", "scheduler", "share",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        parts: WorkerParts,
+        batch: RunningBatch,
+        waiting: WaitingQueue[N],
+        cap: LoadCapSetting,
+        host_tokens: int = 0,
+    ) -> None:
+        clock, profile = parts.clock, parts.profile
+        self._costs = ProfileCosts(profile)
+        self.index = index = parts.index
+        self.scheduler = parts.scheduler
+        self.batch, self.waiting = batch, waiting
+        self.host = HostMemory(host_tokens, profile.pool.host_token_ps)
+        self.cap = load_cap(cap, self._costs)
+        self.share: MemoryShare | None = None  # hides requests of clients above their share
+        # called after every decision of the replica on its next step
+        self.on_pass: Callable[[], None] | None = None
+        self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
+        self._clock, self._profile, self._log = clock, profile, parts.log
+        # stored here, because the profile's cached properties are slow
+        self._step_ps, self._token_ps = profile.fixed_ps, profile.context_ps
+        self._preempts = parts.scheduler.preempts
+        # requests that have arrived since the present iteration began
+        self._inbox: list[Sequence] = []
+        self._run: DecodeRun | None = None
+        # planned end of the latest run of decode steps
+        self._end_ps = NEVER
+        # time (ps) of a step of this run without context, and context (tokens) at its beginning
+        self._fixed_ps = self._context_tokens = 0
+        # the stretch in progress, which is logged when the batch changes
+        self._stretch: Stretch | None = None
+        self._idle = True
+        # whether the present iteration computes prompts and is no run of decode steps
+        self._computes_prompts = False
+        self._wake_up = WakeUp(clock, index, self._awake)
+
+    @abstractmethod
+    def fits(self, request: Request) -> bool:
+        """Return whether the request could run on this worker if no other request ran."""
+
+    @property
+    @abstractmethod
+    def _may_admit(self) -> bool:
+        """Whether the next pass considers waiting requests."""
+
+    @abstractmethod
+    def _start(self) -> bool:
+        """Begin an iteration; return False if there is no work."""
+
+    def _running(self) -> list[Sequence]:
+        """Return the sequences that are prefilling or running."""
+        return list(self.batch.sequences)
+
+    def _finished(self) -> list[Sequence]:
+        """Return the sequences that the last iteration finished, if any may have finished."""
+        return self.batch.finished()
+
+    @abstractmethod
+    def _release(self, sequence: Sequence) -> None:
+        """Remove a finished sequence from the batch, and free its memory."""
+
+    def _join(self, sequence: Sequence) -> None:
+        """Add a sequence whose prefill is complete to the batch, from the next step on."""
+        self.batch.join(sequence)
+
+    @abstractmethod
+    def _provide(self, steps: int) -> None:
+        """Take the memory of the tokens that ``steps`` finished decode steps have produced."""
+
+    def _select(
+        self,
+        prefilling: Sequence | None,
+        try_admit: Callable[[Request], Tried],
+        preempt: Callable[[Preempt], bool],
+    ) -> None:
+        """Let the scheduler name candidates among the requests that memory shares admit.
+
+        ``prefilling`` is the running request whose prompt is not complete, if any.
+        """
+        view: WaitingView = self.waiting
+        if self.share is not None:
+            pending = {}
+            if prefilling is not None:
+                rest = prefilling.total - prefilling.filled
+                pending[prefilling.request.client] = rest
+            view = self.share.begin(self.waiting, pending)
+            if not view.clients():
+                return
+        now_s = self._clock.now_ps / PS_PER_S
+        drive(self.scheduler.select(view, now_s), try_admit, preempt)
+
+    # Arrivals.
+
+    def submit(self, sequence: Sequence) -> None:
+        sequence.worker = self.index
+        self.frontend.enter(sequence)
+
+    def _arrive(self, sequence: Sequence) -> None:
+        """Put a request from the front end into the inbox, or refuse the request.
+
+        A request is refused if it can never fit, or if the scheduler does not accept it.
+        """
+        now_s = self._clock.now_ps / PS_PER_S
+        if not self.fits(sequence.request) or not self.scheduler.accepts(sequence.request, now_s):
+            sequence.refuse()
+            return
+        self._inbox.append(sequence)
+        if self._computes_prompts:
+            return
+        if (run := self._run) is None:
+            self._read_inbox()
+        elif self._may_admit:
+            self._stop_run(run)
+        else:
+            self.sync()
+            at_ps = run.end_ps(self._next_boundary(run))
+            self._clock.at(at_ps, END, self.index, partial(self._read_inbox_within, run))
+        if self._idle:
+            self.wake()
+
+    def wake(self) -> None:
+        """Let the worker decide on an iteration at this instant, if the worker is idle."""
+        if self._idle:
+            self._idle = False
+            self._clock.at(self._clock.now_ps, DECIDE, self.index, self._decide)
+
+    def wake_if_waiting(self) -> None:
+        """Let an idle worker examine its waiting requests again, after a change elsewhere."""
+        if len(self.waiting):
+            self.wake()
+
+    def _read_inbox(self) -> None:
+        """Move the requests of the inbox to the waiting queue."""
+        inbox, self._inbox = self._inbox, []
+        now_s = self._clock.now_ps / PS_PER_S
+        for sequence in inbox:
+            self.scheduler.on_arrival(sequence.request, self.waiting, now_s)
+            self.waiting.enter(sequence)
+
+    def _read_inbox_after(self, done: list[Sequence]) -> None:
+        """Read the inbox after an iteration that finished the sequences ``done``."""
+        self._read_inbox()
+
+    def _read_inbox_within(self, run: DecodeRun) -> None:
+        """Read the inbox after a step of the run, if further steps follow."""
+        if run is self._run:
+            self.sync()
+            if run.steps:
+                self._read_inbox()
+
+    @property
+    def queued_count(self) -> int:
+        return len(self.frontend) + len(self._inbox) + len(self.waiting)
+
+    @property
+    def running_count(self) -> int:
+        return len(self._running())
+
+    @property
+    def saturated(self) -> bool:
+        return len(self.waiting) > 0 and not self._may_admit
+
+    def in_flight(self) -> list[Sequence]:
+        waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
+        return [*self._running(), *waiting, *self._inbox, *self.frontend]
+
+    # The loop.
+
+    def _decide(self) -> None:
+        if not self._start():
+            self._rest()
+        if self.on_pass is not None:
+            self.on_pass()
+
+    def _rest(self) -> None:
+        # the matching of requests that arrive at an idle worker delays no iteration
+        self._idle, self.waiting.matched = True, 0
+        if len(self.waiting):
+            self._wake_up.rest(self.scheduler, self.waiting)
+
+    def _awake(self) -> None:
+        if self._idle:
+            self._idle = False
+            self._decide()
+
+    def _end_iteration(self) -> None:
+        batch, done = self.batch, NOBODY
+        if (due := batch.due) and due[0][0] <= batch.steps and (done := self._finished()):
+            self._end_stretch()
+        self._end_requests(done)
+
+    def _end_requests(self, done: list[Sequence]) -> None:
+        """End the sequences ``done``, read the inbox, and decide on the next iteration."""
+        for sequence in done:
+            self._release(sequence)
+            self.cap.finish(sequence.request, sequence.produced)
+            self.scheduler.on_output(sequence.request, sequence.produced)
+            now_ps, first_ps = self._clock.now_ps, sequence.first_token_ps
+            sequence.finish_ps = now_ps if now_ps > first_ps else first_ps
+            sequence.status = FINISHED
+            self.scheduler.on_finish(sequence.request)
+        if self._inbox:
+            self._read_inbox_after(done)
+        for sequence in done:
+            sequence.on_done(sequence)
+        self._clock.soon(DECIDE, self.index, self._decide)
+
+    def _end_prompts(self, prefills: list[Prefill], start_ps: int) -> None:
+        """End an iteration that began at ``start_ps`` and computed whole prompts only."""
+        now_ps = self._clock.now_ps
+        parts = prompt_parts(self._costs, now_ps - start_ps, [one.chunk for one in prefills])
+        report_prompts(prefills, parts, self.scheduler)
+        for prefill in prefills:
+            self._produce_first(prefill.sequence)
+        shares = shares_of(prefills, parts)
+        self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
+        self._end_iteration()
+
+    def _produce_first(self, sequence: Sequence) -> None:
+        """Produce the token that comes with the end of a prompt, and let the sequence decode."""
+        if sequence.first_token_ps == NEVER:
+            sequence.first_token_ps = self.frontend.out_ps(self._clock.now_ps)
+        sequence.produced += 1
+        self.scheduler.on_tokens(sequence.request.client, 1)
+        if (charge_tokens := self.scheduler.on_request_tokens) is not None:
+            charge_tokens(sequence.request, 1)
+        self._join(sequence)
+
+    # Runs of decode steps.
+
+    def _start_run(self, steps: int, saved_ps: int) -> None:
+        """Start a run of decode steps, after the delays of copies and of matches.
+
+        Each step takes ``saved_ps`` less than by the profile's formula.
+        """
+        batch, token_ps, start_ps = self.batch, self._token_ps, self._clock.now_ps
+        copying_ps = self.host.delay_ps() if self.host.copied else 0
+        if delay_ps := copying_ps + self.waiting.matching_ps():
+            self._end_stretch()
+            start_ps += delay_ps
+        size, context = batch.size, batch.context_tokens
+        self._context_tokens, self._fixed_ps = context, self._step_ps(size)
+        first_ps = self._fixed_ps + token_ps * context - saved_ps
+        self._run = run = DecodeRun(start_ps, first_ps, token_ps * size, steps)
+        self._await_end(run)
+
+    def _await_end(self, run: DecodeRun) -> None:
+        self._end_ps = run.end_ps(run.steps)
+        self._clock.at(self._end_ps, END, self.index, self._end_decode)
+
+    def _stop_run(self, run: DecodeRun) -> None:
+        """Shorten the run so that it ends at the next boundary between steps, which may be now."""
+        self.sync()
+        steps = self._next_boundary(run)
+        if steps < run.steps:
+            run.steps = steps
+            self._await_end(run)
+
+    def _next_boundary(self, run: DecodeRun) -> int:
+        """Return the number of steps until the next boundary. Precondition: ``sync``."""
+        return 0 if run.start_ps == self._clock.now_ps else 1
+
+    def _end_decode(self) -> None:
+        run, now_ps = self._run, self._clock.now_ps
+        if run is None or now_ps != self._end_ps:
+            return  # the event belongs to a run that was stopped earlier
+        self._run = None
+        self._book_decode(run, run.steps, now_ps)
+        self._end_iteration()
+
+    def sync(self) -> None:
+        """Record the decode steps that have ended, as a simulation step by step would have done.
+
+        A step that ends at this instant counts if its event came before the present event.
+        """
+        if (run := self._run) is not None:
+            past_ps = self._clock.past(END, self.index)
+            steps, end_ps = run.steps_before(self._clock.now_ps + past_ps)
+            if steps:
+                self._book_decode(run, steps, end_ps)
+                run.advance(steps, end_ps)
+
+    def settle(self) -> None:
+        self.sync()
+        self._end_stretch()
+
+    def _book_decode(self, run: DecodeRun, steps: int, end_ps: int) -> None:
+        """Record the first ``steps`` steps of a run, the last of which ended at ``end_ps``."""
+        if not steps:
+            return
+        batch, stretch = self.batch, self._stretch
+        self._provide(steps)
+        if stretch is None:
+            context, fixed_ps = self._context_tokens, self._fixed_ps
+            stretch = self._stretch = Stretch(run.start_ps, run.growth_ps, context, fixed_ps)
+        batch.step(steps, end_ps - run.start_ps, self._fixed_ps)
+        stretch.steps += steps
+        stretch.end_ps = end_ps
+        batch.report(steps, self.scheduler)
+        if (charge_time := self.scheduler.on_gpu_time) is not None:
+            batch.report_time(stretch, charge_time)
+
+    def _end_stretch(self) -> None:
+        if self._stretch is not None:
+            batch = self.batch.by_client(self._stretch.steps)
+            self._log.decode(self.index, self._stretch, batch)
+            self._stretch = None

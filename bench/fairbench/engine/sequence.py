@@ -1,0 +1,183 @@
+"""The state of a request on its way through a simulated worker, and the memory of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fairbench.core import Prompt, Request, Segment
+from fairbench.engine.kv_cache import KVNode
+from fairbench.schedulers.prefix_tree import Place
+
+Sums: TypeAlias = tuple[float, float, float]
+"""The values ``each``, ``read`` and ``numbered`` of a ``DecodeTime`` at one step."""
+
+NO_TIME: Sums = (0.0, 0.0, 0.0)
+
+
+class DecodeTime:
+    """Sums over the steps of a batch, in picoseconds.
+
+    ``each`` sums a request's part of the fixed cost of each step, ``read`` the time per token of
+    context, and ``numbered`` the time per token of context multiplied by the number of the step.
+    A request whose context has ``base + n`` tokens in step n costs ``each + base * read +
+    numbered``, where each sum counts only the steps since the request joined.
+    """
+
+    __slots__ = ("each", "numbered", "read")
+
+    def __init__(self) -> None:
+        self.each = self.read = self.numbered = 0.0
+
+    def add(
+        self, took_ps: int, fixed_ps: int, requests: int, context: int, first: int, steps: int
+    ) -> None:
+        """Add a number of steps.
+
+        Args:
+            took_ps: Time of all steps, in picoseconds.
+            fixed_ps: The part of ``took_ps`` that is not spent on reading context.
+            requests: Number of requests in the batch.
+            context: Context of all requests in the first of the steps, in tokens.
+            first: Number of the first of the steps.
+            steps: Number of steps.
+        """
+        grown = steps * (steps - 1) // 2
+        token_ps = (took_ps - fixed_ps) / (context * steps + requests * grown)
+        self.each += fixed_ps / requests
+        self.read += token_ps * steps
+        self.numbered += token_ps * (first * steps + grown)
+
+    def sums(self) -> Sums:
+        return self.each, self.read, self.numbered
+
+    def request_ps(self, base: int, joined: Sums) -> float:
+        """Return the time (ps) of a request since it joined, when the sums were ``joined``."""
+        each, read, numbered = joined
+        return self.each - each + ((self.read - read) * base + self.numbered - numbered)
+
+
+FINISHED, REFUSED, UNFINISHED = 0, 1, 2
+NEVER = -1
+
+
+class Sequence:
+    """The state of one request. A time is in picoseconds, or NEVER before the event.
+
+    ``prompt`` holds the ``total`` tokens to prefill: the request's prompt and, after a retraction,
+    the outputs so far. ``output`` is the segment that the request produces, and ``output.length``
+    is the true length of the answer in tokens.
+    """
+
+    __slots__ = (
+        "admitted_ps", "arrival_ps", "cached_tokens", "compulsory_tokens", "computed_ps",
+        "decode_worker", "due", "extend_tokens", "filled", "finish_ps", "first_token_ps", "gpu_ps",
+        "host_tokens", "joined_step", "joined_time", "node", "on_done", "output", "place",
+        "private", "produced", "prompt", "readmitted_ps", "received_ps", "recompute_tokens",
+        "request", "reserved_ps", "retracted_ps", "retractions", "routed_ps", "sent_ps", "status",
+        "swapped_tokens", "total", "worker",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: Request,
+        output: Segment,
+        arrival_ps: int,
+        on_done: Callable[[Sequence], None],
+    ) -> None:
+        self.request = request
+        self.output = output
+        self.on_done = on_done
+        self.arrival_ps = arrival_ps
+        self.admitted_ps = self.first_token_ps = self.finish_ps = NEVER
+        self.retracted_ps = self.readmitted_ps = self.routed_ps = NEVER
+        self.prompt: Prompt = request.prompt
+        self.total = request.input_tokens
+        self.produced = 0
+        self.worker = self.decode_worker = -1
+        # times in a disaggregated cluster
+        self.reserved_ps = self.computed_ps = self.sent_ps = self.received_ps = NEVER
+        self.status = UNFINISHED
+        self.node: KVNode | None = None  # end of the locked prefix of a running request
+        self.place: Place = (0, 0)  # position in the prompt at which the locked prefix ends
+        self.filled = 0  # tokens of the prompt whose KV values are in memory
+        self.private = 0  # tokens of a prefill in progress that are not in the tree yet
+        self.gpu_ps = 0.0  # the request's part of the time of ended iterations
+        self.joined_time = NO_TIME  # the batch's ``DecodeTime`` when the request joined the batch
+        self.due = NEVER  # number of the batch's decode step after which the request ends
+        self.joined_step = 0  # number of the batch's decode steps before the request joined
+        self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
+        self.compulsory_tokens = 0  # set when the request has finished; see ``DistinctPrefixes``
+        self.retractions = 0
+        self.host_tokens = 0  # length of the prefix that has a copy in the host's memory
+        self.swapped_tokens = 0  # tokens copied to and from the host so far
+
+    def refuse(self) -> None:
+        """End the request as refused, without an answer."""
+        self.status = REFUSED
+        self.on_done(self)
+
+    def retract(self, now_ps: int) -> None:
+        """Turn a running request into a waiting one that keeps the outputs produced so far."""
+        self.retractions += 1
+        self.retracted_ps, self.readmitted_ps = now_ps, NEVER
+        self.prompt = (*self.request.prompt, Segment(self.output.key, self.produced))
+        self.total = self.request.input_tokens + self.produced
+        self.node, self.filled, self.private = None, 0, 0
+
+    def not_admitted(self, cached_tokens: int) -> None:
+        """Undo the records of an admission whose iteration did not end before the run."""
+        if self.retractions:
+            self.readmitted_ps = NEVER
+            self.recompute_tokens -= self.total - cached_tokens
+        else:
+            self.admitted_ps = NEVER
+            self.cached_tokens = self.extend_tokens = 0
+
+
+@dataclass(slots=True)
+class HostMemory:
+    """Memory of the host for ``capacity`` tokens of KV cache.
+
+    A token takes ``token_ps`` picoseconds to copy to the host or back. With 0 the host takes no
+    tokens.
+    """
+
+    capacity: int
+    token_ps: int
+    used: int = 0
+    copied: int = 0  # tokens copied since the last call of ``delay_ps``
+
+    def fits_copy(self, tokens: int) -> bool:
+        """Return whether a copy of ``tokens`` tokens fits."""
+        return self.token_ps > 0 and self.used + tokens <= self.capacity
+
+    def store(self, sequence: Sequence, tokens: int) -> None:
+        """Copy the first ``tokens`` tokens of a request to the host, which must have room."""
+        sequence.host_tokens = tokens
+        sequence.swapped_tokens += tokens
+        self.used += tokens
+        self.copied += tokens
+
+    def behind(self, sequence: Sequence, cached: int) -> int:
+        """Return how many tokens after the ``cached`` tokens a request has in host memory."""
+        behind = sequence.host_tokens - cached
+        return behind if behind > 0 else 0
+
+    def load(self, sequence: Sequence, cached: int) -> None:
+        """Copy a request's tokens after the ``cached`` tokens back, and free the host's memory."""
+        tokens = self.behind(sequence, cached)
+        sequence.swapped_tokens += tokens
+        self.copied += tokens
+        self.free_copy(sequence)
+
+    def free_copy(self, sequence: Sequence) -> None:
+        """Free the host's memory that a request holds."""
+        self.used -= sequence.host_tokens
+        sequence.host_tokens = 0
+
+    def delay_ps(self) -> int:
+        """Return the time (ps) of the copies made since the last call."""
+        delay_ps, self.copied = self.copied * self.token_ps, 0
+        return delay_ps

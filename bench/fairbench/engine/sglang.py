@@ -1,0 +1,749 @@
+"""SGLang's pass, iteration by iteration: admit, compute chunks, decode, retract.
+
+``SGLangReplica`` reads from top to bottom. An iteration begins in ``_start``. The iteration admits
+requests and computes chunks of their prompts (parts 1 and 2), or it decodes (part 3). If a decode
+step lacks memory, running requests lose their memory first (part 4). ``Admission`` has the budgets
+of a pass and its one decision, ``try_admit``. The functions behind it store and free a request's
+memory. Overlap scheduling is off. docs/appendix/engine.md has the rules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+from fairbench.core import PS_PER_S, Request, Segment, new_tuple
+from fairbench.engine.batch import (
+    CLIP_MAX_NEW_TOKENS,
+    BatchView,
+    DecodeRun,
+    Prefill,
+    RunningBatch,
+    book_admission,
+    report_prompts,
+    shares_of,
+)
+from fairbench.engine.clock import END
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.kv_cache import KVCache, KVNode
+from fairbench.engine.loop import EngineLoop
+from fairbench.engine.sequence import UNFINISHED, Sequence
+from fairbench.engine.waiting_queue import WaitingQueue, retraction_order
+from fairbench.hardware.engine_params import (
+    EngineLimits,
+    EngineParams,
+    Splits,
+    engine_limits,
+    mem_fraction,
+)
+from fairbench.hardware.gpu_time import Chunk, prompt_parts
+from fairbench.hardware.timing import TimingProfile
+from fairbench.schedulers.drive import ADMITTED, LAST, NO_ROOM, OVER, Preempt, Tried, never
+from fairbench.schedulers.params import make_params
+from fairbench.schedulers.prefix_tree import place_at
+
+
+class SGLangReplica(EngineLoop[KVNode]):
+    """An SGLang replica. Pass requests to ``submit``; ``on_done`` of each is called at its end."""
+
+    __slots__ = (
+        "_admission", "_always_due", "_batch_is_full", "_chunked", "_computed", "_has_tail",
+        "_kept", "_passes", "_prefill_start_ps", "_prefills", "_ratio", "cache", "limits",
+    )  # fmt: skip
+
+    def __init__(self, parts: WorkerParts, limits: EngineLimits, cache: KVCache) -> None:
+        in_batch, match_us = limits.in_batch_prefix_caching, limits.prefix_match_us
+        aware, touches = parts.scheduler.cache_aware, limits.rules.touches_waiting
+        waiting = WaitingQueue(cache, aware, in_batch=in_batch, match_us=match_us, touches=touches)
+        batch = RunningBatch(parts.log.index)
+        super().__init__(parts, batch, waiting, limits.load_cap, limits.host_tokens)
+        self.limits, self.cache = limits, cache
+        self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
+        self._passes = PassInterval(limits.num_continuous_decode_steps)
+        self._has_tail = parts.profile.longest_ps > 0
+        self._always_due = limits.num_continuous_decode_steps == 1
+        # whether the batch is full: the scheduler makes no admission pass until a running request
+        # leaves the batch, unless the scheduler may preempt
+        self._batch_is_full = False
+        self._admission: Admission | None = None  # the present pass, or the latest one
+        self._chunked: Sequence | None = None  # the admitted request that has further chunks
+        self._prefills: list[Prefill] = []  # the chunks of the iteration in progress
+        self._computed: list[Chunk] = []  # the same chunks in the format of timing profiles
+        self._prefill_start_ps = 0
+        # finished sequences that are still in the batch (releases before 0.5.23)
+        self._kept: list[Sequence] = waiting.ended
+        waiting.running = BatchView(
+            batch, lambda: cache.free + cache.evictable, self._would_fit_without
+        )
+
+    def _start(self) -> bool:
+        if not self.batch.size:
+            self._batch_is_full = False
+        return self._start_prefill() or self._start_decode()
+
+    # 1. Admission: the chunked request goes on first, then the scheduler names candidates.
+
+    def _start_prefill(self) -> bool:
+        """Admit requests and start to compute chunks; return False if there are no chunks."""
+        batch, waiting = self.batch, self.waiting
+        if not (self._always_due or self._passes.is_due(batch.steps, decoding=batch.size > 0)):
+            return False
+        most = self._slots()
+        if self._chunked is None:
+            if not waiting.entries or (self._batch_is_full and not self._preempts):
+                return False
+            if batch.size >= most and not self._preempts:
+                self._batch_is_full = self.limits.marks_full_batch
+                return False
+        if self.scheduler.sort_queue is not None:
+            waiting.sort(self.scheduler)
+        elif not self.scheduler.cache_aware:
+            waiting.pass_unmatched()
+        reserved = self._reserved_tokens() * self._ratio.ratio_after(batch.steps)
+        self._admission = admission = Admission(self, reserved, most)
+        if self._chunked is not None:
+            admission.continue_chunk(self._chunked)
+        preempt = admission.preempt if self._preempts else never
+        try:
+            self._select(self._chunked, admission.try_admit, preempt)
+        finally:
+            waiting.end_pass()
+        goes_on = admission.prefills or batch.size or self._kept
+        if admission.no_slots or (admission.out_of_memory and goes_on):
+            self._batch_is_full = self.limits.marks_full_batch
+        self._chunked = admission.chunked
+        for sequence in admission.preempted:
+            self._wait_again(sequence)
+        if admission.preempted:
+            self._batch_is_full = False
+        if not admission.prefills:
+            return bool(admission.preempted) and not batch.size and self._start_prefill()
+        self._start_chunks(admission.prefills)
+        return True
+
+    def _slots(self) -> int:
+        """Return how many requests may run, including the requests of the batch."""
+        twice = self._chunked is not None and not self.limits.rules.counts_chunk_once
+        return self.limits.max_running_requests - twice
+
+    def _reserved_tokens(self) -> int:
+        return self.batch.reserved_tokens()
+
+    # 2. Prefill: the admitted chunks are computed, and complete prompts join the batch.
+
+    def _start_chunks(self, prefills: list[Prefill]) -> None:
+        """Allocate memory for admitted requests, and start the iteration that computes them."""
+        computed: list[Chunk] = []
+        for sequence, cached, tokens, first, _, loaded in prefills:
+            taken = loaded + tokens
+            sequence.private += taken
+            self.cache.allocate_for(sequence.request.client, taken)
+            if first and sequence.host_tokens:
+                self.host.load(sequence, cached - loaded)
+            computed.append((cached, tokens))
+            self.waiting.computed_tokens += tokens
+        self._prefills, self._computed = prefills, computed
+        copying_ps = self.host.delay_ps() if self.host.copied else 0
+        delay_ps = copying_ps + self.waiting.matching_ps()
+        start_ps = self._prefill_start_ps = self._clock.now_ps + delay_ps
+        duration = self._profile.prefill_ps(computed)
+        self._end_stretch()
+        self._computes_prompts = True
+        self._clock.at(start_ps + duration, END, self.index, self._end_prefill)
+
+    def _end_prefill(self) -> None:
+        """Put prompts into the tree, join the batch, book the iteration."""
+        now_ps = self._clock.now_ps
+        prefills, self._prefills = self._prefills, []
+        self._computes_prompts = False
+        if self._chunked is not None or not (self.batch.size or self._kept):
+            # SGLang clears the flag when it takes the unfinished request out of its batch, or
+            # replaces an empty batch. The next pass is made although the last pass found no room.
+            self._batch_is_full = False
+        start_ps = self._prefill_start_ps
+        parts = prompt_parts(self._costs, now_ps - start_ps, self._computed)
+        if self.batch.times_requests or self.scheduler.on_prompt_time is not None:
+            report_prompts(prefills, parts, self.scheduler)
+        for prefill in prefills:
+            sequence = prefill.sequence
+            store_prompt(self.cache, sequence, prefill.tokens, self.limits.rules.splits)
+            if prefill.last:
+                self._produce_first(sequence)
+        shares = shares_of(prefills, parts)
+        self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
+        self._end_iteration()
+
+    # 3. Decode: one token per running request and step, for as many steps as nothing changes.
+
+    def _start_decode(self) -> bool:
+        batch, cache = self.batch, self.cache
+        size = batch.size
+        if not size:
+            return False
+        if size > cache.free + cache.evictable:
+            self._retract()
+            size = batch.size
+        if size > cache.free:
+            cache.evict(size - cache.free, batch.per_client)
+        steps, room = batch.steps_to_finish(), cache.free // size
+        if room < steps:
+            steps = room
+        if self.limits.step_by_step:
+            steps = 1
+        elif self.waiting.entries and self._may_admit:
+            steps = min(steps, self._passes.steps_to_pass(batch.steps))
+        saved_ps = self._saved_ps() if self._profile.shared_read != 1 else 0
+        self._start_run(steps, saved_ps - self._tail_ps() if self._has_tail else saved_ps)
+        return True
+
+    def _tail_ps(self) -> int:
+        """Return the time (ps) that long sequences add to a step, by their lengths at joining."""
+        sequences = self.batch.sequences
+        return self._profile.tail_ps([one.request.input_tokens + one.produced for one in sequences])
+
+    def _saved_ps(self) -> int:
+        """Return the time (ps) that a decode step saves by reading each shared prefix once."""
+        cache, batch = self.cache, self.batch
+        held = cache.capacity - cache.free - cache.evictable + batch.size
+        return self._profile.saved_ps(max(0, batch.context_tokens - held))
+
+    def _stop_run(self, run: DecodeRun) -> None:
+        """Shorten the run to end at the next boundary between steps.
+
+        The memory of the run is allocated already, so the steps so far are not recorded here.
+        """
+        now_ps = self._clock.now_ps
+        steps, end_ps = run.steps_before(now_ps + self._clock.past(END, self.index))
+        if end_ps != now_ps:
+            steps += 1
+        if steps < run.steps:
+            run.steps = steps
+            self._await_end(run)
+
+    def _provide(self, steps: int) -> None:
+        self.cache.grow(steps, self.batch.per_client, self.batch.size)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._batch_is_full = False  # SGLang removes finished requests before its next pass
+        self.batch.remove_sequence(sequence)
+        store_outputs(self.cache, sequence, self.limits.rules.splits)
+
+    # 4. Retraction: requests lose their memory if the next step lacks it, and wait again.
+
+    def _retract(self) -> None:
+        """Retract one request after the other until the next decode step has memory.
+
+        SGLang's test for room evicts everything first. After each retraction SGLang evicts more,
+        until the remaining requests have memory for 20 steps each. At least one request stays.
+        """
+        self._end_stretch()
+        batch, cache = self.batch, self.cache
+        order = self._retraction_order()
+        cache.evict(batch.size - cache.free, batch.per_client)
+        while batch.size > cache.free + cache.evictable and len(order) > 1:
+            sequence = order.pop()
+            self._take_back(sequence)
+            room = RETRACT_DECODE_STEPS * len(order)
+            cache.evict(room - cache.free, batch.per_client)
+            self._wait_again(sequence)
+        batch.rearrange(order)
+        self._ratio.after_retraction(batch)
+        self._batch_is_full = False
+
+    def _retraction_order(self) -> list[Sequence]:
+        """Return the running sequences; the last sequence in the list is retracted first."""
+        if self.scheduler.retraction_order is None:
+            return self.batch.retraction_order()
+        now_s = self._clock.now_ps / PS_PER_S
+        return retraction_order(self.scheduler, self.waiting, self.batch.sequences, now_s)[::-1]
+
+    def _take_back(self, sequence: Sequence) -> None:
+        """Remove a running request from the batch, and free its memory."""
+        free_retracted(self.cache, sequence, self.batch.remove_sequence(sequence))
+        self.cap.leave(sequence.request)
+        sequence.retract(self._clock.now_ps)
+
+    def _wait_again(self, sequence: Sequence) -> None:
+        """Put a retracted or preempted sequence at the tail of the waiting queue."""
+        now_s = self._clock.now_ps / PS_PER_S
+        self.scheduler.on_retract(sequence.request, self.waiting, now_s)
+        self.waiting.enter(sequence)
+
+    def _would_fit_without(self, request: Request, without: Collection[Sequence]) -> bool:
+        assert self._admission is not None, "precondition: a pass has begun"
+        return self._admission.would_fit(request, without)
+
+    def output_reservation(self, sequence: Sequence) -> float:
+        """Return the tokens that a pass reserves for the future outputs of a running request."""
+        to_go = sequence.request.max_new_tokens - self.batch.produced(sequence)
+        return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.ratio_after(self.batch.steps)
+
+    # The rest of the interface of a replica.
+
+    @property
+    def _may_admit(self) -> bool:
+        return self._preempts or not self._batch_is_full
+
+    @property
+    def saturated(self) -> bool:
+        """Whether requests wait and the batch is flagged full; preemption has no effect."""
+        return len(self.waiting) > 0 and self._batch_is_full
+
+    @property
+    def running_count(self) -> int:
+        chunked = self._chunked is not None and all(
+            prefill.sequence is not self._chunked for prefill in self._prefills
+        )
+        return len(self.batch) + len(self._prefills) + chunked
+
+    def _running(self) -> list[Sequence]:
+        prefilling = [prefill.sequence for prefill in self._prefills]
+        chunked = [self._chunked] if self._chunked and self._chunked not in prefilling else []
+        return [*self.batch.sequences, *prefilling, *chunked]
+
+    def _rest(self) -> None:
+        super()._rest()
+        if not len(self.waiting):
+            self._ratio.reset(self.batch.steps)
+
+    def fits(self, request: Request) -> bool:
+        return request.input_tokens + request.max_new_tokens + 1 < self.limits.pool_tokens
+
+    def abort(self, sequence: Sequence) -> None:
+        """Abort a request.
+
+        A waiting request leaves at once and counts as refused. A running request ends with the step
+        in progress, and a prefilling request at the end of its prompt. Both count as FINISHED, and
+        their output stays cached.
+        """
+        if sequence.status != UNFINISHED:
+            return
+        self.sync()
+        if self.frontend.withdraw(sequence):
+            sequence.refuse()
+        elif sequence in self.batch.sequences:
+            if self._run is not None:
+                self._stop_run(self._run)
+            self.batch.shorten_output(sequence, self._run.steps if self._run is not None else 0)
+        elif sequence in self._inbox:
+            self._inbox.remove(sequence)
+            sequence.refuse()
+        elif sequence.request in self.waiting:
+            self.waiting.withdraw(sequence.request)
+            self.host.free_copy(sequence)
+            self.cap.finish(sequence.request, sequence.produced)
+            self.scheduler.on_output(sequence.request, sequence.produced)
+            self.scheduler.on_finish(sequence.request)
+            sequence.refuse()
+        else:
+            sequence.output = Segment(sequence.output.key, sequence.produced + 1)
+
+    def step_end_ps(self, steps: int) -> int | None:
+        """Return the time (ps) at which ``steps`` more decode steps, or at most the run, will end.
+
+        Return None if no decode steps run. Precondition: ``sync``.
+        """
+        return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
+
+    def settle(self) -> None:
+        """Write the remaining records, and undo the admissions of an iteration without end."""
+        super().settle()
+        for prefill in self._prefills:
+            if prefill.first:
+                prefill.sequence.not_admitted(prefill.cached)
+
+
+class Admission:
+    """The budgets of one pass, and the decision on each candidate (SGLang's PrefillAdder).
+
+    SGLang's page size is 1. ``reserved_tokens`` is the memory that the running requests will need
+    for their outputs. ``most`` is the largest number of running requests.
+    """
+
+    def __init__(self, replica: SGLangReplica, reserved_tokens: float, most: int) -> None:
+        limits = replica.limits
+        self._replica = replica
+        self._cache = replica.cache
+        self._most = most
+        self._total_offset = reserved_tokens  # memory reserved for running and admitted requests
+        self._current_offset = 0  # memory that this pass has taken
+        self._input_left = limits.max_prefill_tokens
+        self._chunk_left = limits.chunked_prefill_size
+        self._used_up = self._input_left <= 0 or self._chunk_left <= 0
+        self._tries_within_budget = limits.rules.tries_within_budget
+        self._slotless: Request | None = None  # the last candidate for which there was no slot
+        self._size_then = 0  # size of the batch when that candidate was tried
+        self.prefills: list[Prefill] = []  # the admitted chunks
+        self.chunked: Sequence | None = None  # a request that has further chunks
+        self.preempted: list[Sequence] = []
+        self.no_slots = False  # whether the slots or the load cap kept a candidate out
+        self.out_of_memory = False
+
+    def try_admit(self, request: Request) -> Tried:
+        """Admit a candidate if budget, slots, load cap and memory allow the admission.
+
+        A used-up budget ends the pass. Releases without ``tries_within_budget`` try one more
+        candidate, and ignore the load cap for this candidate.
+        """
+        replica, cache, batch = self._replica, self._cache, self._replica.batch
+        spent = self._used_up and self.spent
+        if spent and self._tries_within_budget:
+            return OVER
+        if batch.size + len(self.prefills) >= self._most:
+            made_way = request is self._slotless and batch.size < self._size_then
+            if not made_way:
+                self.no_slots, self._slotless, self._size_then = True, request, batch.size
+                return NO_ROOM if replica.scheduler.preempts else OVER
+        if not spent and not replica.cap.has_room(request):
+            self.no_slots = True
+            return NO_ROOM
+        waiting = replica.waiting
+        sequence = waiting.entries[request].sequence
+        node, place = waiting.match(request)
+        cache.lock(node)  # a locked prefix does not count as free
+        if not self._fits(sequence, node, self._total_offset):
+            cache.unlock(node)
+            self.out_of_memory = True
+            return NO_ROOM
+        if self._chunk_left <= 0:
+            cache.unlock(node)
+            return OVER
+        if cache.knows_clients:
+            cache.claim(node, request)
+        loaded = replica.host.behind(sequence, node.depth) if sequence.host_tokens else 0
+        sequence.node, sequence.place, sequence.filled = node, place, node.depth + loaded
+        left = sequence.total - sequence.filled
+        tokens = left if left < self._chunk_left else self._chunk_left
+        over = self._commit(sequence, tokens, loaded, first=True, last=tokens == left)
+        waiting.admit(request)
+        replica.cap.enter(request)
+        book_admission(sequence, replica.scheduler, replica._clock.now_ps)
+        return LAST if over else ADMITTED
+
+    def continue_chunk(self, sequence: Sequence) -> None:
+        """Add the next chunk of the chunked request, before the scheduler names candidates."""
+        remaining_total = self._cache.free + self._cache.evictable - self._total_offset
+        limit = min(self._chunk_left, int(remaining_total))
+        if limit <= 0:
+            limit = self._chunk_left
+        left = sequence.total - sequence.filled
+        if (chunk_limit := self._replica.scheduler.chunk_limit) is not None:
+            most = chunk_limit(left, self._chunk_left)
+            limit = limit if most is None else min(limit, most)
+        tokens = min(left, limit)
+        self._commit(sequence, tokens, 0, first=False, last=tokens == left)
+        self.out_of_memory = False  # the test of the next candidate decides
+
+    def _commit(
+        self, sequence: Sequence, tokens: int, loaded: int, *, first: bool, last: bool
+    ) -> bool:
+        """Take a chunk from the budgets; return whether this admission ends the pass."""
+        prefill = (sequence, sequence.filled, tokens, first, last, loaded)
+        self.prefills.append(new_tuple(Prefill, prefill))
+        taken = reserved = loaded + tokens + 1
+        if last:
+            most = sequence.request.max_new_tokens
+            reserved += most if most < CLIP_MAX_NEW_TOKENS else CLIP_MAX_NEW_TOKENS
+        else:
+            self.chunked = sequence
+        self._total_offset += reserved
+        self._current_offset += taken
+        self._input_left -= tokens
+        self._chunk_left -= tokens
+        self._used_up = self._input_left <= 0 or self._chunk_left <= 0
+        if self._reserved_all():
+            self.out_of_memory = True  # set although the present request was admitted
+            return True
+        return self._used_up
+
+    def _fits(self, sequence: Sequence, node: KVNode, offset: float, freed: int = 0) -> bool:
+        request = sequence.request
+        to_go = min(request.max_new_tokens - sequence.produced, CLIP_MAX_NEW_TOKENS)
+        need = sequence.total - node.depth + to_go + 1
+        return need < self._cache.free + self._cache.evictable + freed - offset
+
+    def _reserved_all(self) -> bool:
+        memory = self._cache.free + self._cache.evictable
+        return memory <= self._total_offset or memory <= self._current_offset
+
+    @property
+    def spent(self) -> bool:
+        """Whether the input or chunk budget is used up, which ends the pass.
+
+        If memory is used up as well, the value is False: the pass tries the next candidate, which
+        does not fit.
+        """
+        return self._used_up and not self._reserved_all()
+
+    # Preemption by a scheduler.
+
+    def preempt(self, wish: Preempt) -> bool:
+        """Take the memory of a running request that the scheduler wants to preempt.
+
+        As in SGLang, the other running requests get memory for 20 steps. Return False if the
+        request does not run, or if its memory shall be swapped and the host has no room.
+        """
+        replica, request = self._replica, wish.request
+        batch, cache = replica.batch, self._cache
+        sequence = next((one for one in batch.sequences if one.request is request), None)
+        if sequence is None:
+            return False
+        # the last token has no KV values yet
+        held = request.input_tokens + batch.produced(sequence) - 1
+        if wish.swap and not replica.host.fits_copy(held):
+            return False
+        replica._end_stretch()
+        self._total_offset -= replica.output_reservation(sequence)
+        replica._take_back(sequence)
+        room = RETRACT_DECODE_STEPS * (batch.size + len(replica._kept))
+        cache.evict(room - cache.free, batch.per_client)
+        if wish.swap:
+            replica.host.store(sequence, held)
+        self.preempted.append(sequence)
+        return True
+
+    def would_fit(self, request: Request, without: Collection[Sequence]) -> bool:
+        """Return whether a waiting request would fit in this pass if ``without`` were preempted.
+
+        The reserved tokens of each running request are subtracted one by one, as in ``preempt``,
+        because the rounding of a sum may change the result.
+        """
+        replica, cache = self._replica, self._cache
+        if not replica.cap.has_room(request, [sequence.request for sequence in without]):
+            return False
+        node, _ = replica.waiting.match(request)
+        cache.lock(node)
+        freed = locked_by([one.node for one in without if one.node is not None])
+        offset = self._total_offset
+        for sequence in without:
+            offset -= replica.output_reservation(sequence)
+            freed += replica.batch.private(sequence)
+        fits = self._fits(replica.waiting.sequence_of(request), node, offset, freed)
+        cache.unlock(node)
+        return fits
+
+
+# Variants of the replica, and the contract.
+
+
+class OlderSGLangReplica(SGLangReplica):
+    """A replica of a release before 0.5.23: finished requests leave with the next decode step.
+
+    Until then they take slots and reserve tokens in every pass, and the batch stays marked full.
+    Requests that finish with their first token leave immediately.
+    """
+
+    __slots__ = ()
+
+    def _start(self) -> bool:
+        # ``_start_decode`` removes finished requests; if no request is left, another pass is made
+        if not self._kept:
+            return super()._start()
+        return self._start_prefill() or self._start_decode() or super()._start()
+
+    def _start_decode(self) -> bool:
+        if self._kept:
+            self._kept.clear()
+            self._batch_is_full = False
+        return super()._start_decode()
+
+    def _release(self, sequence: Sequence) -> None:
+        decoded, full = self.batch.private(sequence), self._batch_is_full
+        super()._release(sequence)
+        if decoded:
+            self._kept.append(sequence)
+            self._batch_is_full = full
+
+    def _slots(self) -> int:
+        return min(super()._slots(), self.limits.max_running_requests - len(self._kept))
+
+    def _reserved_tokens(self) -> int:
+        unused = (one.request.max_new_tokens - one.produced for one in self._kept)
+        return self.batch.reserved_tokens() + sum(min(n, CLIP_MAX_NEW_TOKENS) for n in unused)
+
+
+class SGLangPrefillOnly(SGLangReplica):
+    """A replica that computes prompts only: its requests produce one token.
+
+    A finished request keeps its memory until ``free_sent``.
+    """
+
+    def _release(self, sequence: Sequence) -> None:
+        self._batch_is_full = False
+        self.batch.remove_sequence(sequence)
+
+    def free_sent(self, sequence: Sequence) -> None:
+        """Free the memory of a request whose KV cache has been sent."""
+        store_outputs(self.cache, sequence)
+        self.wake_if_waiting()
+
+
+R = TypeVar("R", bound=SGLangReplica)
+
+
+def replica_class(limits: EngineLimits) -> type[SGLangReplica]:
+    """Return the class of the replicas that follow the rules of the simulated release."""
+    return SGLangReplica if limits.rules.drops_finished else OlderSGLangReplica
+
+
+class SGLangContract:
+    """The contract of SGLang, whose parameters are those of ``EngineParams``."""
+
+    mixed_steps = False
+
+    def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
+        params = make_params("engine", EngineParams, settings)
+        self.limits = engine_limits(params, profile)
+        self.pool_tokens = self.limits.pool_tokens
+        self.most_running = self.limits.max_running_requests
+        self.chunk_tokens = self.limits.chunked_prefill_size
+        given = params.max_total_tokens
+        self.mem_fraction_static = None if given else mem_fraction(params, profile)
+
+    def with_pool(self, tokens: int) -> Mapping[str, Any]:
+        return {"engine.max_total_tokens": max(1, tokens)}
+
+    def worker(self, parts: WorkerParts) -> SGLangReplica:
+        return self.worker_as(replica_class(self.limits), parts)
+
+    def worker_as(self, form: type[R], parts: WorkerParts) -> R:
+        pool, memory = self.limits.pool_tokens, parts.memory
+        if memory is None:
+            return form(parts, self.limits, KVCache(pool, parts.on_evict))
+        from fairbench.engine.client_cache import ClientCache, memory_share
+
+        cache = ClientCache(pool, parts.on_evict, memory.policy, memory.log)
+        replica = form(parts, self.limits, cache)
+        replica.share = memory_share(memory, cache, replica.waiting)
+        return replica
+
+
+def store_prompt(
+    cache: KVCache, sequence: Sequence, tokens: int, splits: Splits = "prefilled"
+) -> None:
+    """Store ``tokens`` computed tokens of a sequence's prompt in the tree, and lock them.
+
+    Tokens that another sequence has stored in the meantime are freed. With "prefilled" for
+    ``splits``, outputs that were prefilled again after a retraction get a node of their own.
+    """
+    node, request = sequence.node, sequence.request
+    assert node is not None
+    sequence.filled += tokens
+    end, cached = cache.insert(node, sequence.prompt, sequence.place, sequence.filled, lock=True)
+    if cached:
+        cache.release_of(request.client, cached)
+    if cache.knows_clients:
+        cache.claim(end, request)
+    sequence.node, sequence.private = end, 0
+    complete = sequence.filled == sequence.total
+    sequence.place = (
+        (len(sequence.prompt), 0) if complete else place_at(sequence.prompt, sequence.filled)
+    )
+    if sequence.filled > request.input_tokens and splits == "prefilled":
+        cache.match(request.prompt, request.input_tokens)  # splits the node after the prompt
+
+
+def store_outputs(cache: KVCache, sequence: Sequence, splits: Splits = "prefilled") -> None:
+    """Store the outputs of a finished sequence, without the last token, and unlock its path.
+
+    With "finished" for ``splits``, the outputs of a retracted sequence get a node of their own.
+    """
+    node, request = sequence.node, sequence.request
+    assert node is not None
+    kept = sequence.produced - 1
+    end = node
+    if request.input_tokens + kept > node.depth:
+        prompt = (*request.prompt, sequence.output)
+        place = len(request.prompt), node.depth - request.input_tokens
+        end, cached = cache.insert(node, prompt, place, request.input_tokens + kept)
+        if cached:
+            cache.release_of(request.client, cached)
+    if sequence.retractions and kept and splits == "finished":
+        cache.match(request.prompt, request.input_tokens)
+    if cache.knows_clients:
+        cache.retain(end, request)
+    cache.unlock(node)
+    sequence.node = None
+
+
+def free_retracted(cache: KVCache, sequence: Sequence, private: int) -> None:
+    """Free a retracted sequence's private tokens and unlock its path."""
+    assert sequence.node is not None
+    cache.release_of(sequence.request.client, private)
+    cache.unlock(sequence.node)
+
+
+def locked_by(ends: Iterable[KVNode]) -> int:
+    """Return the tokens that would be unlocked if each node of ``ends`` lost one lock."""
+    tokens, gone = 0, Counter[KVNode]()
+    for node in ends:
+        while (parent := node.parent) is not None:
+            gone[node] += 1
+            if gone[node] < node.locks:
+                break
+            tokens += node.length
+            node = parent
+    return tokens
+
+
+INIT, MIN_FACTOR, DECAY_STEPS = 0.7, 0.14, 600
+RETRACT_DECODE_STEPS = 20
+
+
+class NewTokenRatio:
+    """The part of their future outputs that SGLang reserves for running requests.
+
+    The ratio falls from min(0.7 * conservativeness, 1) to 14% of this value in 600 decode steps. It
+    is stored as the value at one step, so that a run of decode steps needs no update.
+    """
+
+    def __init__(self, conservativeness: float, full_reservation: bool) -> None:
+        self._full = full_reservation
+        self._init = min(INIT * conservativeness, 1.0)
+        self._min = self._init * MIN_FACTOR
+        self._decay = (self._init - self._min) / DECAY_STEPS
+        self._base, self._since = self._init, 0
+
+    def ratio_after(self, step: int) -> float:
+        """Return the ratio after ``step`` decode steps of the worker."""
+        if self._full:
+            return 1.0
+        since = step - self._since
+        ratio = self._base - since * self._decay if since > 0 else self._base
+        return ratio if ratio > self._min else self._min
+
+    def reset(self, step: int) -> None:
+        self._base, self._since = self._init, step
+
+    def after_retraction(self, batch: RunningBatch) -> None:
+        """Set the ratio after a retraction, to fall from the step after the next one on."""
+        decoded = sum(batch.produced(s) for s in batch.sequences)
+        allowed = sum(s.request.max_new_tokens for s in batch.sequences)
+        ratio = (decoded + RETRACT_DECODE_STEPS * len(batch)) / (allowed + 1)
+        self._base, self._since = min(1.0, ratio), batch.steps + 1
+
+
+class PassInterval:
+    """The number of decode steps between two passes: SGLang's ``num_continuous_decode_steps``.
+
+    A pass is due if no request decodes, and ``every`` decode steps after the last due pass. A
+    prefill is no decode step, so a pass follows each prefill immediately. Steps are counted from
+    pass to pass whether requests wait or not; a request that arrives in between has to wait for the
+    next pass.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._last = 0
+
+    def is_due(self, steps: int, *, decoding: bool) -> bool:
+        """Return whether a pass is due after ``steps`` steps in total; remember a due pass."""
+        due = not decoding or (steps - self._last) % self._every == 0
+        if due:
+            self._last = steps
+        return due
+
+    def steps_to_pass(self, steps: int) -> int:
+        """Return the decode steps until the next pass, at least 1."""
+        return self._every - (steps - self._last) % self._every

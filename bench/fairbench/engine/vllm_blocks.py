@@ -1,0 +1,704 @@
+"""The KV memory of a vLLM replica: blocks, a prefix cache of full blocks, and the free list.
+
+The cached blocks form a radix tree of whole blocks, like vLLM's chained block hashes. In vLLM, two
+blocks have the same hash exactly if their tokens and all earlier tokens are equal. Here, two equal
+blocks belong to the same node of the tree. A node is a run of blocks, so the work for a prompt
+depends on the number of positions at which prompts differ, not on the prompt's length. Several
+copies of a run may be in memory, because vLLM keeps all copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Self, cast
+
+from fairbench.core import Prompt, Request
+from fairbench.engine.client_cache import Claims, ResidencyLog
+from fairbench.engine.kv_cache import AttachedRequest
+from fairbench.engine.sequence import Sequence
+from fairbench.schedulers.eviction.policy import Access, EvictionPolicy
+from fairbench.schedulers.prefix_tree import Place, place_at, truncate
+
+# a part of a segment: the segment's key, the offset of the part, and the part's number of tokens
+Slice = tuple[str, int, int]
+Key = tuple[Slice, ...]  # the tokens of one block
+
+
+def prefix_of(prompt: Prompt, depth: int) -> Prompt:
+    """Return the first ``depth`` tokens of a prompt, without empty segments."""
+    return tuple(one for one in truncate(prompt, depth) if one.length)
+
+
+def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
+    """Return the slices of the next ``tokens`` tokens from position ``place`` of a prompt.
+
+    The prompt must have as many tokens.
+    """
+    index, offset = place
+    key, length = prompt[index]
+    if length - offset >= tokens:  # usually a block lies within one segment
+        return ((key, offset, tokens),)
+    slices = []
+    while tokens:
+        key, length = prompt[index]
+        taken = min(length - offset, tokens)
+        if taken:
+            slices.append((key, offset, taken))
+        tokens -= taken
+        index, offset = index + 1, 0
+    return tuple(slices)
+
+
+def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
+    """Return the position ``tokens`` tokens after position ``place`` of a prompt."""
+    index, upto = place
+    upto += tokens
+    while index < len(prompt) and upto >= (length := prompt[index][1]):
+        index, upto = index + 1, upto - length
+    return index, upto
+
+
+def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
+    """Return how many tokens from ``at`` in one prompt equal those from ``place`` in the other.
+
+    At most ``most`` tokens are counted. The first prompt must have that many tokens after ``at``.
+    """
+    (left, start), (right, offset), taken = at, place, 0
+    while taken < most and right < len(other):
+        key, length = one[left]
+        name, size = other[right]
+        if start == length:
+            left, start = left + 1, 0
+        elif offset == size:
+            right, offset = right + 1, 0
+        elif key != name or start != offset:
+            break
+        else:
+            step = min(length - start, size - offset, most - taken)
+            start, offset, taken = start + step, offset + step, taken + step
+    return taken
+
+
+class RunCopy:
+    """A copy of a node's blocks in memory.
+
+    ``users`` are the owners of requests that hold all blocks of the copy. Unused copies are linked
+    in the order of their eviction, in which the last block of a copy is the first. ``stamp`` is the
+    number of the return at which the copy became unused, in a cache that numbers returns.
+    """
+
+    __slots__ = ("after", "before", "node", "stamp", "users")
+
+    def __init__(self, node: BlockNode, users: set[object], stamp: int = 0) -> None:
+        self.node = node
+        self.users = users
+        self.stamp = stamp
+        self.before: RunCopy | None = None
+        self.after: RunCopy | None = None
+
+    def link(self, before: RunCopy, after: RunCopy) -> None:
+        self.before, self.after = before, after
+        before.after = after.before = self
+
+    def unlink(self) -> None:
+        before, after = self.before, self.after
+        assert before is not None
+        assert after is not None
+        before.after, after.before = after, before
+        self.before = self.after = None
+
+    def split(self, upper: BlockNode) -> RunCopy:
+        """Return a copy of node ``upper`` with the same users; it is evicted after this copy."""
+        copy = RunCopy(upper, set(self.users), self.stamp)
+        if self.after is not None:
+            copy.link(self, self.after)
+        return copy
+
+
+class BlockNode:
+    """A prefix of ``depth`` tokens in whole blocks. The last ``blocks`` blocks are the node's own.
+
+    The prefix is the beginning of ``prompt``, and the node's own blocks begin at position
+    ``start``. The parent's ``children`` have the node under ``key``, the tokens of its first block.
+    """
+
+    __slots__ = (
+        "awaited", "blocks", "children", "copies", "depth", "key", "parent", "prompt", "start",
+        "waiters",
+    )  # fmt: skip
+
+    parent: Self | None
+    children: dict[Key, Self]
+
+    def __init__(
+        self, parent: Self | None, key: Key, prompt: Prompt, start: Place, depth: int
+    ) -> None:
+        self.parent = parent
+        self.key = key
+        self.prompt = prompt
+        self.start = start
+        self.depth = depth
+        self.blocks = 0
+        self.children = {}
+        # requests use the first copy; usually a node has only one copy
+        self.copies: list[RunCopy] = []
+        # Requests whose match ends at the node, and the same requests by the key of the block that
+        # would extend the match. Both are None for most nodes.
+        self.waiters: dict[BlockWaiter, None] | None = None
+        self.awaited: dict[Key, dict[BlockWaiter, None]] | None = None
+
+    def path(self) -> Iterator[BlockNode]:
+        """Yield the node and its ancestors, without the root."""
+        node = self
+        while (parent := node.parent) is not None:
+            yield node
+            node = parent
+
+
+BlockWaiter = AttachedRequest[BlockNode]
+
+
+class BlockTree:
+    """A radix tree of blocks of ``block_size`` tokens. A node exists while memory has a copy."""
+
+    def __init__(self, block_size: int, node_type: type[BlockNode] = BlockNode) -> None:
+        self.block_size = block_size
+        self.node_type = node_type
+        self.root = node_type(None, (), (), (0, 0), 0)
+        self.on_moved: Callable[[BlockWaiter], None] | None = None
+        self.refresh_stamp = 0
+
+    def match(self, prompt: Prompt, limit: int) -> tuple[BlockNode, Place]:
+        return self.descend(self.root, prompt, (0, 0), limit)
+
+    def descend(
+        self, node: BlockNode, prompt: Prompt, place: Place, limit: int
+    ) -> tuple[BlockNode, Place]:
+        """Walk on from ``node`` to depth ``limit``; split a node that matches in part."""
+        size = self.block_size
+        while node.children and (most := (limit - node.depth) // size) > 0:
+            child = node.children.get(next_block(prompt, place, size))
+            if child is None:
+                break
+            node, place = self._enter(child, prompt, place, most)
+            if node is not child:
+                break
+        return node, place
+
+    def store(
+        self, owner: object, node: BlockNode, prompt: Prompt, place: Place, blocks: int
+    ) -> tuple[BlockNode, Place]:
+        """Index the next ``blocks`` full blocks of ``owner`` after ``node``.
+
+        ``place`` is the position in the prompt at which ``node`` ends. Return the node and the
+        position at which the indexed blocks end.
+        """
+        while blocks:
+            key = next_block(prompt, place, self.block_size)
+            child = node.children.get(key)
+            if child is None:
+                return self._append(owner, node, key, prompt, place, blocks)
+            node, place = self._enter(child, prompt, place, blocks)
+            self.add_copy(owner, node)
+            blocks -= node.blocks
+        return node, place
+
+    def add_copy(self, owner: object, node: BlockNode) -> None:
+        """Index blocks of ``owner`` whose tokens are those of ``node``."""
+        node.copies.append(RunCopy(node, {owner}))
+
+    def split(self, node: BlockNode, blocks: int) -> BlockNode:
+        """Cut a node after its first ``blocks`` blocks; return the new upper node.
+
+        ``node`` becomes the lower part, so that references to the node still mean the same prefix.
+        Every copy is cut as well, and the lower part of a copy is evicted before its upper part.
+        """
+        parent, tokens = node.parent, blocks * self.block_size
+        assert parent is not None
+        upper = self.node_type(parent, node.key, node.prompt, node.start, parent.depth + tokens)
+        upper.blocks = blocks
+        parent.children[node.key] = upper
+        node.parent, node.blocks = upper, node.blocks - blocks
+        node.start = advance(node.prompt, node.start, tokens)
+        node.key = next_block(node.prompt, node.start, self.block_size)
+        upper.children[node.key] = node
+        upper.copies = [copy.split(upper) for copy in node.copies]
+        return upper
+
+    def shorten(self, node: BlockNode, blocks: int) -> None:
+        """Remove the last ``blocks`` blocks of a childless node, which has more blocks."""
+        waiters = self._unfiled(node)
+        node.blocks -= blocks
+        node.depth -= blocks * self.block_size
+        self._moved(waiters, node)
+
+    def remove(self, node: BlockNode) -> None:
+        """Remove a childless node, and attach its waiting requests to its parent."""
+        assert not node.children, "a prefix is evicted after its continuations"
+        assert node.parent is not None
+        del node.parent.children[node.key]
+        self._moved(self._unfiled(node), node.parent)
+
+    def may_grow(self, node: BlockNode, owner: object) -> bool:
+        """Return whether only ``owner`` uses the node, and no other request depends on the node."""
+        if node.children or node.waiters or len(node.copies) != 1:
+            return False
+        users = node.copies[0].users
+        return len(users) == 1 and owner in users
+
+    def _enter(
+        self, child: BlockNode, prompt: Prompt, place: Place, most: int
+    ) -> tuple[BlockNode, Place]:
+        """Walk down a child whose first block matches, at most ``most`` blocks.
+
+        Return the node and the position in the prompt at which the match ends.
+        """
+        blocks = min(child.blocks, most)
+        if blocks > 1:
+            tokens = blocks * self.block_size
+            shared = common_tokens(child.prompt, child.start, prompt, place, tokens)
+            blocks = shared // self.block_size
+        place = advance(prompt, place, blocks * self.block_size)
+        return (child if blocks == child.blocks else self.split(child, blocks)), place
+
+    def _append(
+        self, owner: object, node: BlockNode, key: Key, prompt: Prompt, place: Place, blocks: int
+    ) -> tuple[BlockNode, Place]:
+        """Add blocks that no node has, to ``node`` itself if ``may_grow``, or else as a child."""
+        if not self.may_grow(node, owner):
+            parent, node = node, self.node_type(node, key, prompt, place, node.depth)
+            parent.children[key] = node
+            node.copies.append(RunCopy(node, {owner}))
+            if parent.awaited and (group := parent.awaited.get(key)) and self.on_moved:
+                for waiter in group:
+                    self.on_moved(waiter)
+        node.prompt, tokens = prompt, blocks * self.block_size
+        node.depth += tokens
+        node.blocks += blocks
+        return node, advance(prompt, place, tokens)
+
+    # Waiting requests are attached to the nodes at which their matches end.
+
+    def refresh(self, waiters: Iterable[BlockWaiter]) -> None:
+        self.refresh_stamp += 1
+        for waiter in waiters:
+            start, place = self.root, (0, 0)
+            if waiter.node is not None:
+                start, place = waiter.node, waiter.place
+                self._unfile(waiter)
+            node, _ = self.descend(start, waiter.prompt, place, waiter.total - 1)
+            self._file(waiter, node)
+
+    def detach(self, waiter: BlockWaiter) -> None:
+        self._unfile(waiter)
+        waiter.node = None
+
+    def _file(self, waiter: BlockWaiter, node: BlockNode) -> None:
+        waiter.node = node
+        waiter.place = place_at(waiter.prompt, node.depth)
+        if node.waiters is None or node.awaited is None:
+            node.waiters, node.awaited = {}, {}
+        node.waiters[waiter] = None
+        if node.depth + self.block_size < waiter.total:
+            key = next_block(waiter.prompt, waiter.place, self.block_size)
+            node.awaited.setdefault(key, {})[waiter] = None
+
+    def _unfile(self, waiter: BlockWaiter) -> None:
+        node = waiter.node
+        assert node is not None
+        assert node.waiters is not None
+        assert node.awaited is not None
+        del node.waiters[waiter]
+        if node.depth + self.block_size < waiter.total:
+            key = next_block(waiter.prompt, waiter.place, self.block_size)
+            group = node.awaited[key]
+            del group[waiter]
+            if not group:
+                del node.awaited[key]
+
+    def _unfiled(self, node: BlockNode) -> list[BlockWaiter]:
+        waiters = list(node.waiters or ())
+        for waiter in waiters:
+            self._unfile(waiter)
+        return waiters
+
+    def _moved(self, waiters: Iterable[BlockWaiter], node: BlockNode) -> None:
+        for waiter in waiters:
+            self._file(waiter, node)
+            if self.on_moved is not None:
+                self.on_moved(waiter)
+
+
+class BlockCache(BlockTree):
+    """A pool of ``blocks`` blocks of ``block_size`` tokens. Each block is blank or in the tree.
+
+    ``on_evict(prefix, tokens)`` is called when the last ``tokens`` tokens of a prefix are evicted;
+    blocks of one prefix that are evicted in succession are reported in one call.
+
+    vLLM's free list has the blank blocks at its head and the unused cached blocks behind the blank
+    blocks, least recently used first. vLLM returns full blocks to the tail of the list, and other
+    blocks to the head. Blank blocks (blocks without cached tokens) are alike, so only their number
+    is stored. Without ``prefix_caching`` all free blocks are blank.
+    """
+
+    knows_clients = False  # whether ``claim`` and ``retain`` have an effect
+
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        on_evict: Callable[[Prompt, int], None] | None = None,
+        *,
+        prefix_caching: bool = True,
+        node_type: type[BlockNode] = BlockNode,
+    ) -> None:
+        super().__init__(block_size, node_type)
+        self.blocks = self.blank = blocks
+        self.unused_blocks = 0  # number of cached blocks that no request uses
+        self.shared = 0  # users of blocks, without the first user of each block
+        self.on_evict = on_evict
+        self.prefix_caching = prefix_caching
+        self._end = RunCopy(self.root, set())  # links the last unused copy to the first
+        self._end.before = self._end.after = self._end
+        # The blocks that were evicted in succession and are not reported yet: the prompt and the
+        # number of its tokens up to the last of the blocks, and the number of the blocks' tokens.
+        self._row: tuple[Prompt, int] = ((), 0)
+        self._row_tokens = 0
+        self._above: BlockNode | None = None  # the node whose eviction would continue the row
+
+    # Amounts in tokens, for callers that do not count in blocks.
+
+    @property
+    def capacity(self) -> int:
+        return self.blocks * self.block_size
+
+    @property
+    def free(self) -> int:
+        return self.blank * self.block_size
+
+    @property
+    def evictable(self) -> int:
+        return self.unused_blocks * self.block_size
+
+    def abandon(self) -> None:
+        nodes = [self.root]
+        while nodes:
+            node = nodes.pop()
+            nodes += node.children.values()
+            node.parent = None
+            for copy in node.copies:
+                copy.before = copy.after = None
+            node.children.clear()
+            node.copies.clear()
+            node.waiters = node.awaited = None
+        self._end.before = self._end.after = self._end
+
+    # Blocks.
+
+    @property
+    def free_blocks(self) -> int:
+        """The number of blocks that a request could get."""
+        return self.blank + self.unused_blocks
+
+    def unused(self) -> Iterator[RunCopy]:
+        """Yield the unused copies in the order of their eviction."""
+        copy = self._end.after
+        while copy is not None and copy is not self._end:
+            yield copy
+            copy = copy.after
+
+    @property
+    def tells_evictions(self) -> bool:
+        """Whether each eviction must be reported at the time when vLLM would evict the block."""
+        return self.on_evict is not None
+
+    def claim(self, node: BlockNode, request: Request) -> None:
+        """Record that the request uses the path to ``node`` from now on."""
+
+    def retain(self, node: BlockNode, request: Request) -> None:
+        """Record that the request has finished, and that its path ends at ``node``."""
+
+    def take_blocks(self, count: int, owner: object = None) -> None:
+        """Take ``count`` blocks for ``owner``, blank blocks first; enough blocks must be free."""
+        blank = min(count, self.blank)
+        self.blank -= blank
+        count -= blank
+        while count:
+            copy = self._end.after
+            assert copy is not None
+            blocks = min(count, copy.node.blocks)
+            count -= blocks
+            self._evict(copy, blocks)
+        self._report()
+
+    def use(self, copy: RunCopy, owner: object) -> None:
+        """Record that one more request, of ``owner``, uses a cached copy."""
+        if copy.users:
+            self.shared += copy.node.blocks
+        else:
+            copy.unlink()
+            self.unused_blocks -= copy.node.blocks
+        copy.users.add(owner)
+
+    def give_back(self, owner: object, node: BlockNode, blank: int) -> None:
+        """Free a request's ``blank`` blocks without a node, and its use of the path to ``node``."""
+        self.blank += blank
+        for copy in held_by(owner, node):
+            copy.users.remove(owner)
+            if copy.users:
+                self.shared -= copy.node.blocks
+            else:
+                last = self._end.before
+                assert last is not None
+                copy.link(last, self._end)
+                self.unused_blocks += copy.node.blocks
+
+    def _evict(self, copy: RunCopy, blocks: int) -> None:
+        """Evict the last ``blocks`` blocks of an unused copy."""
+        node = copy.node
+        self.unused_blocks -= blocks
+        alone = len(node.copies) == 1
+        if alone:
+            if node is not self._above:
+                self._report()
+                self._row = node.prompt, node.depth
+            self._above = node.parent
+            self._row_tokens += blocks * self.block_size
+        if alone and blocks < node.blocks:
+            self.shorten(node, blocks)
+            return
+        if blocks < node.blocks:
+            self.split(node, node.blocks - blocks)
+        copy.unlink()
+        node.copies.remove(copy)
+        if alone:
+            self.remove(node)
+
+    def _report(self) -> None:
+        """Report the blocks that were evicted in succession, and begin a new row."""
+        if self._row_tokens and self.on_evict is not None:
+            self.on_evict(prefix_of(*self._row), self._row_tokens)
+        self._row_tokens, self._above = 0, None
+
+    # The rest of the interface for a waiting queue (``PrefixCache``).
+
+    def common_tokens(self, prompt: Prompt, limit: int) -> int:
+        return self.match(prompt, limit)[0].depth
+
+    def touch(self, node: BlockNode) -> None:
+        """Do nothing: in vLLM a look-up does not count as a use."""
+
+
+def held_by(owner: object, node: BlockNode) -> Iterator[RunCopy]:
+    """Yield the copies that ``owner`` uses of the nodes on the path to ``node``, deepest first."""
+    for each in node.path():
+        yield next(copy for copy in each.copies if owner in copy.users)
+
+
+class ClaimedRun(BlockNode):
+    """A run of blocks with the clients that claim the run, as ``Claimed`` describes."""
+
+    __slots__ = ("claimed_below", "holders", "keep_s", "listed_for", "number", "uses")
+
+    def __init__(
+        self, parent: Self | None, key: Key, prompt: Prompt, start: Place, depth: int
+    ) -> None:
+        super().__init__(parent, key, prompt, start, depth)
+        self.holders: dict[str, None] = {}
+        self.claimed_below: dict[str, int] = {}
+        self.listed_for: set[str] = set()
+        self.uses = 0
+        self.keep_s = 0.0
+        self.number = 0
+
+    def oldest(self) -> RunCopy | None:
+        """Return the unused copy that is evicted first, or None if all copies are used."""
+        unused = (copy for copy in self.copies if not copy.users)
+        return min(unused, key=_stamp, default=None)
+
+    @property
+    def last_access(self) -> Access:
+        """The return at which the oldest unused copy became unused; deeper nodes come first."""
+        copy = self.oldest()
+        return (0 if copy is None else copy.stamp), -self.depth, 0
+
+
+class ClientBlockCache(BlockCache):
+    """A pool of ``blocks`` blocks of ``block_size`` tokens in which ``policy`` chooses victims.
+
+    The policy chooses among the nodes that have an unused copy and no continuation, and the last
+    block of the chosen node is evicted. vLLM keeps several copies of the same tokens, each with its
+    own last use. A look-up finds the first copy only, so further copies rank as never used. A node
+    with further copies may lose a copy although the node's continuation is cached. Owners of blocks
+    are sequences.
+    """
+
+    knows_clients = True
+    tells_evictions = True  # the memory log records the time of each eviction
+
+    def __init__(
+        self,
+        blocks: int,
+        block_size: int,
+        policy: EvictionPolicy,
+        log: ResidencyLog,
+        *,
+        prefix_caching: bool = True,
+    ) -> None:
+        super().__init__(blocks, block_size, prefix_caching=prefix_caching, node_type=ClaimedRun)
+        self.claims: Claims[ClaimedRun] = Claims(policy, log, self)
+        self.residency = self.claims.residency
+        self._given_back = 0  # number of requests that have given their blocks back
+        self._created = 0  # number of nodes that were created
+
+    # Clients' memory.
+
+    def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
+        """Return a prompt's cached tokens, and those of them that running requests use."""
+        node = self.match(prompt, limit)[0]
+        used = (one for one in node.path() if self.tokens_of(cast(ClaimedRun, one))[0])
+        return node.depth, next((one.depth for one in used), 0)
+
+    def take_blocks(self, count: int, owner: object = None) -> None:
+        client, tokens = _client_of(owner), count * self.block_size
+        self.claims.keep_within_limit(client, tokens)
+        wanted, size = {client: tokens}, self.block_size
+        if count > self.blank:
+            self.claims.check_pins(wanted)
+        while (short := count - self.blank) > 0:
+            if not self.claims.end_next(wanted, client, short * size):
+                break
+        super().take_blocks(count, owner)
+        self.residency.add_private(client, tokens)
+
+    def use(self, copy: RunCopy, owner: object) -> None:
+        if not copy.users:
+            self._pin(copy, 1)
+        super().use(copy, owner)
+
+    def give_back(self, owner: object, node: BlockNode, blank: int) -> None:
+        held = list(held_by(owner, node))
+        super().give_back(owner, node, blank)
+        self.residency.add_private(_client_of(owner), -blank * self.block_size)
+        self._given_back += 1
+        for copy in held:
+            if not copy.users:
+                copy.stamp = self._given_back
+                self._pin(copy, -1)
+                self._list_anew(cast(ClaimedRun, copy.node))
+
+    def _pin(self, copy: RunCopy, sign: int) -> None:
+        node = cast(ClaimedRun, copy.node)
+        self.residency.pin(node.holders, sign * node.blocks * self.block_size)
+
+    def _list_anew(self, node: ClaimedRun) -> None:
+        if len(node.copies) > 1:
+            self.claims.list_again(node)  # a further copy may lower the rank of the node
+        self.claims.list_if_leaf(node)
+
+    # Claims.
+
+    def claim(self, node: BlockNode, request: Request) -> None:
+        self.claims.start(cast(ClaimedRun, node), request)
+
+    def retain(self, node: BlockNode, request: Request) -> None:
+        self.claims.finish(cast(ClaimedRun, node), request)
+
+    # The tree.
+
+    def add_copy(self, owner: object, node: BlockNode) -> None:
+        mine, client = cast(ClaimedRun, node), _client_of(owner)
+        self.claims.claim(mine, client)
+        super().add_copy(owner, node)
+        self.residency.add_copy(mine.holders, client, node.blocks * self.block_size)
+        self._list_anew(mine)
+
+    def may_grow(self, node: BlockNode, owner: object) -> bool:
+        """Return whether only ``owner`` uses the node, and only the owner's client claims it."""
+        mine = cast(ClaimedRun, node)
+        only = super().may_grow(node, owner) and not mine.uses
+        return only and [*mine.holders] == [_client_of(owner)]
+
+    def _append(
+        self, owner: object, node: BlockNode, key: Key, prompt: Prompt, place: Place, blocks: int
+    ) -> tuple[BlockNode, Place]:
+        end, place = super()._append(owner, node, key, prompt, place, blocks)
+        mine, client = cast(ClaimedRun, end), _client_of(owner)
+        if end is node:
+            self.residency.store(client, blocks * self.block_size)
+        else:
+            self._number(mine)
+            self.claims.claim(mine, client)
+        return end, place
+
+    def split(self, node: BlockNode, blocks: int) -> BlockNode:
+        """Cut a node and its claims after its first ``blocks`` blocks; return the upper node."""
+        upper = super().split(node, blocks)
+        above, below = cast(ClaimedRun, upper), cast(ClaimedRun, node)
+        self._number(above)
+        above.holders = dict(below.holders)
+        above.claimed_below = dict.fromkeys(below.holders, 1)
+        if len(upper.copies) > 1:
+            self.claims.list_if_leaf(above)
+        return upper
+
+    def _number(self, node: ClaimedRun) -> None:
+        self._created += 1
+        node.number = self._created
+
+    def _unfile(self, waiter: BlockWaiter) -> None:
+        """Detach a waiting request, and list its node again, whose rank may be lower now."""
+        node = cast(ClaimedRun, waiter.node)
+        super()._unfile(waiter)
+        self.claims.list_again(node)
+
+    def abandon(self) -> None:
+        super().abandon()
+        self.claims.abandon()
+
+    # The interface ``ClaimedMemory``.
+
+    def tokens_of(self, node: ClaimedRun) -> tuple[int, int]:
+        used, tokens = sum(1 for copy in node.copies if copy.users), node.blocks * self.block_size
+        return used * tokens, (len(node.copies) - used) * tokens
+
+    def is_pinned(self, node: ClaimedRun) -> bool:
+        return all(copy.users for copy in node.copies)
+
+    def spare_tokens(self, node: ClaimedRun) -> int:
+        spare = len(node.copies) > 1 and not self.is_pinned(node)
+        return node.blocks * self.block_size if spare else 0
+
+    def access_of(self, node: ClaimedRun) -> Access:
+        return node.last_access
+
+    def is_awaited(self, node: ClaimedRun) -> bool:
+        return bool(node.waiters)
+
+    def end_use(self, node: ClaimedRun) -> None:
+        """Do nothing: a request gives a block back before the blocks above that block."""
+
+    def cut(self, node: ClaimedRun, tokens: int) -> None:
+        """Split a node so that ``node`` is its last blocks, at least one, of ``tokens`` tokens."""
+        blocks = max(1, -(-tokens // self.block_size))
+        if node.blocks > blocks:
+            self.split(node, node.blocks - blocks)
+
+    def drop(self, node: ClaimedRun) -> None:
+        """Make the blocks of a node's least recently used copy blank."""
+        copy, parent = node.oldest(), node.parent
+        assert copy is not None
+        assert parent is not None
+        last = len(node.copies) == 1
+        self.blank += node.blocks
+        self._evict(copy, node.blocks)
+        if last and parent is not self.root:
+            self.claims.list_if_leaf(parent)
+
+
+def _client_of(owner: object) -> str:
+    return cast(Sequence, owner).request.client
+
+
+def _stamp(copy: RunCopy) -> int:
+    return copy.stamp

@@ -1,0 +1,464 @@
+"""The running list of a vLLM replica: the tokens and blocks of a step, and the block tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from fairbench.core import Prompt, Request
+from fairbench.engine.batch import Prefill, RunningBatch, book_admission, shares_of
+from fairbench.engine.logs import PrefillShare
+from fairbench.engine.sequence import NEVER, Sequence
+from fairbench.engine.vllm_blocks import BlockCache, BlockNode, RunCopy, held_by
+from fairbench.engine.waiting_queue import WaitingQueue
+from fairbench.hardware.engine_params import VLLMLimits
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.load_cap import LoadCap
+from fairbench.schedulers.prefix_tree import Place
+from fairbench.schedulers.views import ClientLoad, Running, client_load
+
+
+@dataclass(slots=True)
+class BlockTable:
+    """The blocks of a sequence. ``node`` is the end of the blocks that are stored in the cache.
+
+    ``place`` is the position at which the node ends in ``prompt``, which includes all future
+    outputs. ``blocks`` is the number of all blocks.
+    """
+
+    prompt: Prompt
+    node: BlockNode
+    place: Place
+    blocks: int
+
+
+class BlockTables:
+    """The block tables of running requests.
+
+    As in vLLM, a block is stored in the cache when the step is scheduled that will fill the block.
+    Other requests may therefore find the block in the same step.
+    """
+
+    def __init__(self, cache: BlockCache, *, reserve_full: bool, watermark_blocks: int) -> None:
+        self._cache = cache
+        self._size = cache.block_size
+        self._reserve_full = reserve_full
+        self._watermark = watermark_blocks
+        self._tables: dict[Sequence, BlockTable] = {}
+
+    def admit(
+        self, sequence: Sequence, node: BlockNode, place: Place, tokens: int, *, alone: bool
+    ) -> bool:
+        """Allocate blocks for the first ``tokens`` tokens of a prompt.
+
+        Return False if too few blocks are free. ``alone`` is whether no other request runs.
+        """
+        cached = [each.copies[0] for each in node.path()]
+        whole = sequence.total if self._reserve_full else tokens
+        if self._wanted(whole, cached, alone=alone) > self._cache.free_blocks:
+            return False
+        for copy in cached:
+            self._cache.use(copy, sequence)
+        if self._cache.knows_clients:
+            self._cache.claim(node, sequence.request)
+        prompt = (*sequence.request.prompt, sequence.output)
+        table = BlockTable(prompt, node, place, node.depth // self._size)
+        self._tables[sequence] = table
+        self._take(sequence, table, tokens)
+        self.store_full(sequence, tokens)
+        return True
+
+    def would_fit(
+        self, sequence: Sequence, node: BlockNode, without: Iterable[Sequence], *, alone: bool
+    ) -> bool:
+        """Return whether a sequence's whole prompt would fit if ``without`` did not run.
+
+        The prompt is cached up to ``node``. ``alone`` is whether no other request would run then.
+        """
+        cached = [each.copies[0] for each in node.path()]
+        freed, users = 0, Counter[RunCopy]()
+        for one in without:
+            freed += self._unstored(self._tables[one])
+            users.update(self.copies(one))
+        for copy in cached:
+            users.pop(copy, None)  # the new request would use the copy
+        freed += sum(copy.node.blocks for copy, n in users.items() if n == len(copy.users))
+        wanted = self._wanted(sequence.total, cached, alone=alone)
+        return wanted <= self._cache.free_blocks + freed
+
+    def missing(self, sequence: Sequence, tokens: int) -> int:
+        """Return how many blocks a sequence lacks to hold ``tokens`` tokens."""
+        return max(-(-tokens // self._size) - self._tables[sequence].blocks, 0)
+
+    def grow(self, sequence: Sequence, tokens: int, known: int) -> bool:
+        """Allocate blocks for the first ``tokens`` tokens; return False if too few are free.
+
+        Full blocks of the first ``known`` tokens are stored in the cache.
+        """
+        if self.missing(sequence, tokens) > self._cache.free_blocks:
+            return False
+        table = self._tables[sequence]
+        self._take(sequence, table, tokens)
+        self.store_full(sequence, known)
+        return True
+
+    def add_block(self, sequence: Sequence) -> None:
+        """Add a block to a sequence. Precondition: a block is free."""
+        self._cache.take_blocks(1, sequence)
+        self._tables[sequence].blocks += 1
+
+    def store_block(self, sequence: Sequence) -> None:
+        if self._cache.prefix_caching:
+            self._store(sequence, self._tables[sequence], 1)
+
+    def store_full(self, sequence: Sequence, tokens: int | None = None) -> None:
+        """Store the full blocks of the first ``tokens`` tokens; None means all but the last."""
+        table = self._tables[sequence]
+        full = table.blocks - 1 if tokens is None else tokens // self._size
+        more = full - table.node.depth // self._size
+        if self._cache.prefix_caching and more > 0:
+            self._store(sequence, table, more)
+
+    def retain(self, sequence: Sequence) -> None:
+        """Record that a sequence has finished, while the sequence still has its blocks."""
+        if self._cache.knows_clients:
+            self._cache.retain(self._tables[sequence].node, sequence.request)
+
+    def give_back(self, sequence: Sequence) -> None:
+        """Free the blocks of an ended or preempted sequence; its last block is evicted first."""
+        table = self._tables.pop(sequence)
+        self._cache.give_back(sequence, table.node, self._unstored(table))
+
+    def shared_tokens(self, apart: Iterable[Sequence]) -> int:
+        """Return the tokens in shared blocks, counted once for each user but the first.
+
+        The sequences ``apart`` do not count as users.
+        """
+        shared = self._cache.shared
+        others = Counter(copy for sequence in apart for copy in self.copies(sequence))
+        for copy, count in others.items():
+            shared -= min(count, len(copy.users) - 1) * copy.node.blocks
+        return shared * self._size
+
+    def copies(self, sequence: Sequence) -> Iterator[RunCopy]:
+        """Yield the stored runs of blocks that a running sequence uses, the last run first."""
+        return held_by(sequence, self._tables[sequence].node)
+
+    def blocks(self, sequence: Sequence) -> int:
+        return self._tables[sequence].blocks
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def _wanted(self, tokens: int, cached: Iterable[RunCopy], *, alone: bool) -> int:
+        """Return how many free blocks a prompt of ``tokens`` tokens needs, with ``cached`` ones."""
+        used = sum(copy.node.blocks for copy in cached if copy.users)
+        return -(-tokens // self._size) - used + (0 if alone else self._watermark)
+
+    def _unstored(self, table: BlockTable) -> int:
+        return table.blocks - table.node.depth // self._size
+
+    def _take(self, sequence: Sequence, table: BlockTable, tokens: int) -> None:
+        short = -(-tokens // self._size) - table.blocks
+        if short > 0:
+            self._cache.take_blocks(short, sequence)
+            table.blocks += short
+
+    def _store(self, sequence: Sequence, table: BlockTable, blocks: int) -> None:
+        table.node, table.place = self._cache.store(
+            sequence, table.node, table.prompt, table.place, blocks
+        )
+
+
+class BlockPhases:
+    """The decoding sequences, grouped by the step, modulo block size, that begins a block."""
+
+    def __init__(self, block_size: int) -> None:
+        self._size = block_size
+        self._groups: list[dict[Sequence, int]] = [{} for _ in range(block_size)]
+        self._phase: dict[Sequence, int] = {}
+
+    def join(self, sequence: Sequence, step: int, context: int, seat: int) -> None:
+        """Add a sequence that decodes from ``step`` on.
+
+        ``context`` is its length at that step, and ``seat`` its position in the running list.
+        """
+        phase = (step + 1 - context) % self._size
+        self._phase[sequence] = phase
+        self._groups[phase][sequence] = seat
+
+    def remove_sequence(self, sequence: Sequence) -> None:
+        del self._groups[self._phase.pop(sequence)][sequence]
+
+    def at_blocks(self, step: int) -> Iterator[tuple[Sequence, bool, bool]]:
+        """Yield the sequences that begin or fill a block in a step, in running order.
+
+        The two values that come with a sequence are whether it begins and whether it fills a block.
+        """
+        begin, fill = (self._groups[one % self._size] for one in (step, step + 1))
+        either = begin | fill
+        for sequence in sorted(either, key=either.__getitem__):
+            yield sequence, sequence in begin, sequence in fill
+
+    def count(self, step: int) -> int:
+        """Return how many sequences begin a block in step ``step``."""
+        return len(self._groups[step % self._size])
+
+    def steps_within(self, step: int, blocks: int, most: int) -> int:
+        """Return for how many steps from ``step`` on, up to ``most``, ``blocks`` blocks suffice."""
+        each_round = len(self._phase)
+        if not each_round:
+            return most
+        rounds, blocks = divmod(blocks, each_round)
+        steps = rounds * self._size
+        while steps < most and (needed := self.count(step + steps)) <= blocks:
+            blocks -= needed
+            steps += 1
+        return min(steps, most)
+
+
+@dataclass(slots=True)
+class Step:
+    """The work of a step. ``budget`` is the number of tokens that the step may still compute.
+
+    ``decodes`` is the number of decoding sequences. ``preempted`` is whether a sequence lost its
+    memory for lack of blocks. ``wished`` holds the sequences that the scheduler preempted.
+    ``stalled`` holds decoding sequences that get no token, because the sequence whose turn it was
+    preempted itself. Only a scheduler's own retraction order makes this case possible.
+    """
+
+    budget: int
+    chunks: list[Prefill] = field(default_factory=list)
+    decodes: int = 0
+    preempted: bool = False
+    wished: list[Sequence] = field(default_factory=list)
+    stalled: list[Sequence] = field(default_factory=list)
+
+
+class RunningList:
+    """vLLM's running list in order of admission, including a prefilling request.
+
+    Only the last sequence may be prefilling. An incomplete prompt takes the rest of every budget,
+    so no other request is admitted. All other sequences decode, and are in ``batch``. Under
+    asynchronous scheduling, ``batch`` has the state after the step that runs. The running step
+    gives each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
+    """
+
+    def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:
+        self.sequences: list[Sequence] = []
+        self.batch = RunningBatch(index)
+        self.tables = BlockTables(
+            cache,
+            reserve_full=limits.scheduler_reserve_full_isl,
+            watermark_blocks=limits.watermark_blocks,
+        )
+        self._most = limits.max_num_seqs
+        self._phases = BlockPhases(cache.block_size)
+        self._seats: dict[Sequence, int] = {}
+        self._admitted = 0
+        self.provided_steps = 0  # number of decode steps whose blocks are allocated
+        self._ahead = limits.async_scheduling
+        self.pending: set[Sequence] = set()
+        self.ending: set[Sequence] = set()
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.sequences) >= self._most
+
+    # Members.
+
+    def admit(self, sequence: Sequence, node: BlockNode, place: Place, tokens: int) -> bool:
+        """Admit a sequence and allocate blocks for its first ``tokens`` tokens.
+
+        The prompt is cached up to ``node``, which ends at ``place``. Return False if too few blocks
+        are free.
+        """
+        alone = not self.sequences
+        if not self.tables.admit(sequence, node, place, tokens, alone=alone):
+            return False
+        self._admitted += 1
+        self._seats[sequence] = self._admitted
+        self.sequences.append(sequence)
+        return True
+
+    def decode(self, sequence: Sequence) -> None:
+        """Let a sequence whose prompt is complete decode from the next step on."""
+        batch = self.batch
+        batch.join(sequence)
+        context = sequence.request.input_tokens + sequence.produced
+        self._phases.join(sequence, batch.steps, context, self._seats[sequence])
+
+    def pause(self, sequence: Sequence) -> None:
+        """Stop decoding a sequence, perhaps for one step; ``decode`` resumes it."""
+        self.batch.remove_sequence(sequence)
+        self._phases.remove_sequence(sequence)
+
+    def finished(self) -> list[Sequence]:
+        """Return the sequences that the last step finished, in running order."""
+        return sorted(self.batch.finished(), key=self._seats.__getitem__)
+
+    def end_ahead(self, sequence: Sequence) -> None:
+        """Stop decoding a sequence whose last token comes with a step in flight."""
+        self.pause(sequence)
+        self.ending.add(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Remove a finished sequence, and record its end for the eviction policy."""
+        self.tables.retain(sequence)
+        self.remove(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a finished or preempted sequence and free its blocks."""
+        self.remove_keeping_blocks(sequence)
+        self.tables.give_back(sequence)
+
+    def remove_keeping_blocks(self, sequence: Sequence) -> None:
+        """Remove a sequence from the running list without freeing its blocks."""
+        if sequence in self.batch.sequences:
+            self.pause(sequence)
+        self.sequences.remove(sequence)
+        self.ending.discard(sequence)
+        del self._seats[sequence]
+
+    # A step.
+
+    @property
+    def prefilling(self) -> Sequence | None:
+        """The sequence whose prompt is incomplete, if there is one."""
+        all_decode = len(self.sequences) <= len(self.batch) + len(self.ending)
+        return None if all_decode else self.sequences[-1]
+
+    def blocks_of_next_step(self, prefilling: Sequence | None, tokens: int) -> int:
+        """Return the number of blocks that the next step needs.
+
+        The step computes ``tokens`` more tokens of the sequence ``prefilling``, if there is one.
+        """
+        steps = self.batch.steps
+        # a step that is decided a second time has its blocks already
+        blocks = self._phases.count(steps) if steps == self.provided_steps else 0
+        if prefilling is not None:
+            blocks += self.tables.missing(prefilling, prefilling.filled + tokens)
+        return blocks
+
+    def provide(self, steps: int) -> None:
+        """Give the decoding sequences the blocks of the first ``steps`` steps."""
+        for step in range(self.provided_steps, steps):
+            for sequence, begins, fills in self._phases.at_blocks(step):
+                if begins:
+                    self.tables.add_block(sequence)
+                if begins and self._ahead:  # all tokens of the previous block are known now
+                    self.tables.store_full(sequence)
+                if fills and not self._ahead:
+                    self.tables.store_block(sequence)
+        self.provided_steps = max(self.provided_steps, steps)
+
+    def steps_ahead(self, blocks: int, most: int) -> int:
+        """Return for how many further steps, up to ``most``, ``blocks`` more blocks suffice."""
+        return self._phases.steps_within(self.provided_steps, blocks, most)
+
+    def computed_tokens(self, sequence: Sequence) -> int:
+        """Return how many tokens of a running sequence have KV values in memory."""
+        if sequence in self.batch.sequences:
+            return sequence.request.input_tokens + self.batch.produced(sequence) - 1
+        if sequence in self.ending:
+            return sequence.request.input_tokens + sequence.produced - 1
+        return sequence.filled
+
+    def decodes(self, sequence: Sequence) -> bool:
+        """Return whether the prompt of a running sequence is complete."""
+        return sequence in self.batch.sequences or sequence in self.ending
+
+
+class Booking:
+    """A record of the computed prompt tokens, which separates first from repeated computations.
+
+    A request may lose its memory while its prompt is being computed. The rest of the prompt is then
+    computed for the first time later.
+    """
+
+    def __init__(self) -> None:
+        # number of tokens of a preempted prompt that were computed before the preemption
+        self._reached: dict[Sequence, int] = {}
+
+    def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
+        """Record and charge an admission, whose tokens may have been computed before."""
+        fresh = self._fresh(sequence, sequence.filled, sequence.total - sequence.filled)
+        book_admission(sequence, scheduler, now_ps, fresh)
+
+    def undo_admission(self, sequence: Sequence, cached_tokens: int) -> None:
+        """Undo ``admit`` for a step that did not end before the run."""
+        if not sequence.retractions:
+            sequence.not_admitted(cached_tokens)
+            return
+        extend = sequence.total - cached_tokens
+        sequence.readmitted_ps = NEVER
+        sequence.recompute_tokens -= extend - self._fresh(sequence, cached_tokens, extend)
+
+    def preempt(self, sequence: Sequence, decoding: bool) -> None:
+        """Record a preemption. The rest of the prompt is not computed after this admission."""
+        left = 0 if decoding else sequence.total - sequence.filled
+        sequence.recompute_tokens -= left - self._fresh(sequence, sequence.filled, left)
+        reached = sequence.request.input_tokens if decoding else sequence.filled
+        self._reached[sequence] = max(reached, self._reached.get(sequence, 0))
+
+    def finish(self, sequence: Sequence) -> None:
+        self._reached.pop(sequence, None)
+
+    def shares(self, chunks: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:
+        """Return each client's part of a step; ``gpu_ps`` is the time of each chunk."""
+        return shares_of(chunks, gpu_ps, self._fresh)
+
+    def _fresh(self, sequence: Sequence, cached: int, tokens: int) -> int:
+        """Return how many of ``tokens`` tokens after ``cached`` are computed for the first time."""
+        if not sequence.retractions:
+            return tokens
+        end = min(cached + tokens, sequence.request.input_tokens)
+        return max(end - max(cached, self._reached[sequence]), 0)
+
+
+@dataclass(slots=True)
+class RunningListView:
+    """A ``RunningView`` of the running list. vLLM reserves no memory for future outputs."""
+
+    running: RunningList
+    waiting: WaitingQueue[BlockNode]
+    cache: BlockCache
+    cap: LoadCap
+
+    @property
+    def free_tokens(self) -> int:
+        return self.cache.free + self.cache.evictable
+
+    def __len__(self) -> int:
+        return len(self.running)
+
+    def __iter__(self) -> Iterator[Running]:
+        running = self.running
+        for sequence in list(running.sequences):
+            if sequence in running.batch.sequences:
+                produced = running.batch.produced(sequence)
+                held = sequence.request.input_tokens + produced
+            elif sequence in running.sequences:
+                produced, held = sequence.produced, sequence.filled
+            else:
+                continue  # the scheduler has preempted the request in the meantime
+            if sequence in running.pending:
+                produced -= 1
+                held = sequence.request.input_tokens + produced
+            yield Running(sequence.request, produced, held, 0)
+
+    def load(self, client: str) -> ClientLoad:
+        return client_load(self, client)
+
+    def would_fit(self, request: Request, without: Collection[Request]) -> bool:
+        if not self.cap.has_room(request, without):
+            return False
+        sequence = self.waiting.sequence_of(request)
+        node, _ = self.waiting.match(request)
+        gone = [one for one in self.running.sequences if one.request in without]
+        alone = len(gone) == len(self.running)
+        return self.running.tables.would_fit(sequence, node, gone, alone=alone)

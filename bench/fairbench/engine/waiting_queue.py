@@ -1,0 +1,584 @@
+"""The waiting queue of a replica, sorted by cached prefix without a walk over all requests.
+
+The order equals that of ``list_view.ListView`` (tests compare both), at a cost proportional to the
+number of changes. The length of a match changes only where the tree changes, and SGLang's stable
+in-place sort moves only the requests whose matches have changed in length.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Collection, Container, Iterable, Iterator
+from heapq import heappop, heappush, heapreplace
+from itertools import chain, islice
+from operator import attrgetter
+from typing import Any, Generic
+
+from fairbench.compiled import mypyc_attr
+from fairbench.core import PS_PER_S, Prompt, Request
+from fairbench.engine.kv_cache import AttachedRequest, MatchCache, N, PrefixCache
+from fairbench.engine.sequence import Sequence
+from fairbench.errors import RunFailed
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.list_view import ListScan
+from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Place, head_of, place_at
+from fairbench.schedulers.views import NothingRunning, RunningView, Waiting
+
+# Sort keys of requests that come last. A matched request's key is minus its cached tokens.
+DEPRIORITIZED, ARRIVED = 1, 2
+# A request's position in the sorted list: the sort key, and the rank among requests of equal key.
+Order = tuple[int, int, "Entry[Any]"]
+
+
+class Entry(Generic[N]):
+    """A waiting request. ``key, rank`` is its position in the list that SGLang would sort."""
+
+    __slots__ = (
+        "admitted", "before", "dirty", "head", "key", "node", "number", "place", "placed", "prompt",
+        "rank", "request", "sequence", "since", "total",
+    )  # fmt: skip
+
+    def __init__(self, sequence: Sequence, number: int) -> None:
+        self.sequence = sequence
+        self.request = sequence.request
+        self.prompt = sequence.prompt
+        self.total = sequence.total
+        self.number = number
+        self.since = 0  # prompt tokens that the engine had computed when the request entered
+        self.node: N | None = None
+        self.place: Place = (0, 0)
+        self.key, self.rank = ARRIVED, number
+        # stamp of the last refresh that moved the request, with the key and rank before the move
+        self.before = (0, 0, 0)
+        self.head: Prompt | None = None  # first tokens that name the group of a cold request
+        self.dirty = True  # whether the match may have changed since the last refresh
+        self.placed = False  # whether the request is in the sorted list
+        self.admitted = False
+
+    @property
+    def order(self) -> Order:
+        """The position in the sorted list. A stored tuple would be a reference cycle."""
+        return self.key, self.rank, self
+
+    def touched_at(self, refresh: int) -> tuple[int, int]:
+        moved_at, key, rank = self.before
+        return (key, rank) if moved_at == refresh else (self.key, self.rank)
+
+    @property
+    def matched(self) -> int:
+        """The number of cached tokens by which LPM sorts. Precondition: the request is attached."""
+        assert self.node is not None
+        depth, most = self.node.depth, self.total - 1
+        return depth if depth < most else most
+
+
+class MatchOrder:
+    """A sorted list of waiting requests per client, and a sorted list of the lists' heads.
+
+    The list of heads gives the first few requests without a scan of all clients. An insertion into
+    a plain list moves the later entries with one copy in C. The copy takes 2 us with ten thousand
+    waiting requests, which is less than the calls of a structure that avoids the copy.
+    """
+
+    def __init__(self) -> None:
+        self._lists: dict[str, list[Order]] = {}
+        self._heads: list[Order] = []
+
+    def add(self, order: Order) -> None:
+        """Insert a request that has received its position in the order."""
+        client = order[2].request.client
+        mine = self._lists.get(client)
+        if mine is None:
+            self._lists[client] = [order]
+            insort(self._heads, order)
+        elif order < (head := mine[0]):
+            del self._heads[bisect_left(self._heads, head)]
+            insort(self._heads, order)
+            mine.insert(0, order)
+        else:
+            insort(mine, order)
+
+    def remove(self, order: Order) -> None:
+        client = order[2].request.client
+        mine, heads = self._lists[client], self._heads
+        if mine[0] != order:
+            del mine[bisect_left(mine, order)]
+            return
+        del mine[0], heads[bisect_left(heads, order)]
+        if mine:
+            insort(heads, mine[0])
+        else:
+            del self._lists[client]
+
+    def heads(self) -> Iterator[Order]:
+        """Return the first request of each client, in order."""
+        return iter(self._heads)
+
+    def orders_of(self, client: str) -> Iterator[Order]:
+        """Return a client's requests in order. Precondition: the client has a request."""
+        return iter(self._lists[client])
+
+    def beyond(self, client: str, at: Order | None) -> Iterator[Order]:
+        """Return a client's requests in order, from the first one after position ``at``.
+
+        With None for ``at``, return all requests of the client.
+        """
+        mine = self._lists[client]
+        first = 0 if at is None else bisect_right(mine, at)
+        return map(mine.__getitem__, range(first, len(mine)))
+
+
+class QueueScan(ListScan):
+    """Waiting requests in queue order, read from the queue one by one."""
+
+    def __init__(self, requests: Iterator[Request], waiting: Container[Request]) -> None:
+        super().__init__([], waiting)
+        self._order = requests
+
+
+class MatchScan(ListScan):
+    """Waiting requests in match order. The clients' lists are merged only as far as needed."""
+
+    def __init__(self, ordered: MatchOrder) -> None:
+        super().__init__([], ())
+        self._ordered = ordered
+        self._heads = ordered.heads()
+        # position of the first request of the next client to enter the merge
+        self._head = next(self._heads, None)
+        # heap of clients: the position of a client's next request, and an iterator over later ones
+        self._merge: list[tuple[Order, str, Iterator[Order]]] = []
+        self._held: dict[str, None] = {}  # clients that were skipped and removed from the merge
+        self._at: Order | None = None  # position of the request that was returned last
+
+    def __next__(self) -> Request:
+        if (order := self._following()) is None:
+            raise StopIteration
+        self._at = order
+        return order[2].request
+
+    def unskip_all(self) -> None:
+        super().unskip_all()
+        for client in self._held:
+            self._join(client, self._ordered.beyond(client, self._at))
+        self._held.clear()
+
+    def _following(self) -> Order | None:
+        """Return the position of the next request of the clients that are not skipped."""
+        merge, skipped, credit = self._merge, self._skipped, self._credit
+        while True:
+            head = self._head
+            if merge and (head is None or merge[0][0] < head):
+                order, client, rest = merge[0]
+                has_left = order[2].admitted  # earlier in this pass, so it is nobody's turn
+                if not has_left and (
+                    client in skipped or (credit is not None and credit[client] <= 0)
+                ):
+                    heappop(merge)
+                    self._held[client] = None
+                    continue
+                if (following := next(rest, None)) is None:
+                    heappop(merge)
+                else:
+                    heapreplace(merge, (following, client, rest))
+                if has_left:
+                    continue
+                return order
+            if head is None:
+                return None
+            client = head[2].request.client
+            self._head = next(self._heads, None)
+            has_left = head[2].admitted
+            if has_left or (client not in skipped and (credit is None or credit[client] > 0)):
+                rest = self._ordered.orders_of(client)
+                next(rest)  # skips the head, which is returned now or has left
+                self._join(client, rest)
+                if has_left:
+                    continue
+                return head
+            self._held[client] = None
+
+    def _join(self, client: str, items: Iterator[Order]) -> None:
+        if (first := next(items, None)) is not None:
+            heappush(self._merge, (first, client, items))
+
+
+REQUEST = attrgetter("request")
+PS_PER_US = PS_PER_S // 10**6
+FIRST = -(1 << 62)  # sort key of a request in front of all matched requests
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class MatchedQueue(ABC, Generic[N]):
+    """A ``WaitingView`` for the host of a cache.
+
+    Call ``enter`` for each arrival. In a pass the scheduler reads the view, and the host calls
+    ``admit`` for each admitted request, and then ``end_pass``.
+
+    Args:
+        cache: Cache whose prefixes the waiting requests are matched with.
+        cache_aware: Whether the queue has a match order.
+        in_batch: Whether a cold request comes last if a request ahead of it is cold, too, and has
+            the same first tokens.
+        match_us: CPU time, in microseconds, of matching one waiting request.
+    """
+
+    def __init__(
+        self,
+        cache: MatchCache[N],
+        cache_aware: bool,
+        *,
+        in_batch: bool = True,
+        match_us: float | None = None,
+    ) -> None:
+        self.running: RunningView = NothingRunning()
+        self._cache = cache
+        self._cache_aware = cache_aware
+        self._in_batch = in_batch
+        self._match_ps = round((match_us or 0) * PS_PER_US)
+        self._queue: OrderedDict[int, Entry[N]] = OrderedDict()
+        self._of_client: dict[str, OrderedDict[int, Entry[N]]] = {}
+        self.entries: dict[Request, Entry[N]] = {}
+        self._sorted = MatchOrder()
+        self._leaving: list[Entry[N]] = []
+        self._dirty: list[Entry[N]] = []
+        # new requests that are not in the sorted list yet
+        self._fresh: list[Entry[N]] = []
+        # Groups of cold requests with equal first tokens: all requests of a group, its leader, and
+        # the new requests of the groups that have to elect a leader.
+        self._cold: dict[Prompt, dict[Entry[N], None]] = {}
+        self._leader: dict[Prompt, Entry[N]] = {}
+        self._joined: dict[Prompt, list[Entry[N]]] = {}
+        self._number = self._front = 0  # the latest numbers at the tail and at the head
+        self._low = self._high = 0  # the ranks of the latest moves backward and forward
+        self._looked = False  # whether ``match_order`` has been called in this pass
+        self.matched = 0  # number of matched waiting requests since the last ``matching_ps``
+        self.computed_tokens = 0  # number of prompt tokens that the engine has computed
+        if cache_aware:
+            cache.on_moved = self._on_moved
+
+    # The interface ``WaitingView``.
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def clients(self) -> Collection[str]:
+        return self._of_client.keys()
+
+    def oldest(self, client: str) -> Request:
+        return next(iter(self._of_client[client].values())).request
+
+    def queue_order(self) -> QueueScan:
+        return QueueScan(map(REQUEST, self._queue.values()), self.entries)
+
+    def match_order(self, *, refresh: bool = True) -> MatchScan:
+        assert self._cache_aware, "match order is kept only for a cache-aware scheduler"
+        if refresh:
+            self.matched += len(self.entries)
+            self._refresh()
+        elif not self._looked:
+            self.pass_unmatched()
+        self._looked = True
+        return self._match_scan()
+
+    def matched_tokens(self, request: Request) -> int:
+        entry = self.entries[request]
+        if entry.node is None or entry.dirty:
+            return self.matched_now(request)
+        return entry.matched
+
+    # Methods that a subclass implements.
+
+    @abstractmethod
+    def matched_now(self, request: Request) -> int:
+        """Match a request, whose last match may be outdated; return its matched tokens."""
+
+    def pass_unmatched(self) -> None:
+        """Touch the cache as the engine does in a pass that matches no waiting request."""
+
+    # Methods for the host.
+
+    def matching_ps(self) -> int:
+        """Return the CPU time (ps) of the matches since the last call."""
+        spent_ps, self.matched = self.matched * self._match_ps, 0
+        return spent_ps
+
+    def enter(self, sequence: Sequence, *, first: bool = False) -> None:
+        """Add an arrival or a retracted request at the tail, or with ``first`` at the head."""
+        if first:
+            self._front -= 1
+        else:
+            self._number += 1
+        entry: Entry[N] = Entry(sequence, self._front if first else self._number)
+        entry.since = self.computed_tokens
+        if first:
+            entry.key = FIRST
+        client = entry.request.client
+        if (mine := self._of_client.get(client)) is None:
+            mine = self._of_client[client] = OrderedDict()
+        self._queue[entry.number] = mine[entry.number] = entry
+        if first:
+            for queue in (self._queue, mine):
+                queue.move_to_end(entry.number, last=False)
+        self.entries[entry.request] = entry
+        if self._cache_aware:
+            self._dirty.append(entry)
+            self._fresh.append(entry)
+
+    def sequence_of(self, request: Request) -> Sequence:
+        """Return a request's sequence. Raises KeyError if the request does not wait."""
+        return self.entries[request].sequence
+
+    def __contains__(self, request: object) -> bool:
+        return request in self.entries
+
+    def withdraw(self, request: Request) -> None:
+        """Remove a request that will not run. Precondition: no pass is in progress."""
+        self.admit(request)
+        self.end_pass()
+
+    def admit(self, request: Request) -> None:
+        """Remove an admitted request from the view. Scans of this pass skip the request."""
+        entry = self.entries.pop(request)
+        entry.admitted = True
+        mine = self._of_client[request.client]
+        del mine[entry.number]
+        if not mine:
+            del self._of_client[request.client]
+        self._leaving.append(entry)
+
+    def end_pass(self) -> None:
+        """Forget the requests that the pass has admitted. Scans of the pass become invalid."""
+        for entry in self._leaving:
+            del self._queue[entry.number]
+            if not self._cache_aware:
+                continue
+            if entry.placed:
+                self._sorted.remove(entry.order)
+            self._leave_group(entry)
+            if entry.node is not None:
+                self._cache.detach(entry)
+        self._leaving.clear()
+        self._looked = False
+
+    # Maintenance of the order.
+
+    def _match_scan(self) -> MatchScan:
+        """Return a scan in match order, after new requests have been added to the sorted list."""
+        for entry in self._fresh:
+            if not entry.admitted:
+                entry.placed = True
+                self._sorted.add(entry.order)
+        self._fresh.clear()
+        return MatchScan(self._sorted)
+
+    def _on_moved(self, waiter: AttachedRequest[N]) -> None:
+        assert isinstance(waiter, Entry)
+        if not waiter.dirty:
+            waiter.dirty = True
+            self._dirty.append(waiter)
+
+    def _refresh(self) -> None:
+        """Match the requests whose matches may have changed, and sort the list as SGLang does."""
+        changed = {entry: None for entry in self._dirty if not entry.admitted}
+        for entry in self._dirty:
+            entry.dirty = False
+        self._dirty.clear()
+        self._cache.refresh(changed)
+        for entry in list(changed):
+            self._regroup(entry)
+        self._elect_leaders(changed)
+        self._move(changed, self._cache.refresh_stamp)
+        self._fresh.clear()  # ``_move`` has added all new requests to the sorted list
+
+    def _regroup(self, entry: Entry[N]) -> None:
+        """Add a cold request to the group of its first 32 tokens; remove a warm request."""
+        assert entry.node is not None
+        cold = self._in_batch and entry.node.depth <= IN_BATCH_TOKENS
+        if cold == (entry.head is not None):
+            return
+        if not cold:
+            self._leave_group(entry)
+        elif (head := head_of(entry.prompt)) is not None:
+            entry.head = head
+            self._cold.setdefault(head, {})[entry] = None
+            self._joined.setdefault(head, []).append(entry)
+
+    def _leave_group(self, entry: Entry[N]) -> None:
+        if (head := entry.head) is None:
+            return
+        entry.head = None
+        group = self._cold[head]
+        del group[entry]
+        if not group:
+            del self._cold[head]
+            self._leader.pop(head, None)
+        elif self._leader.get(head) is entry:
+            del self._leader[head]
+            self._joined.setdefault(head, [])
+
+    def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
+        """Elect the first request of each group as its leader, and note the changes.
+
+        The leader is sorted by its match, and all other requests of the group come last.
+        """
+        for head, joined in self._joined.items():
+            if not (group := self._cold.get(head)):
+                continue
+            old = self._leader.get(head)
+            candidates = group if old is None else [old, *(e for e in joined if e in group)]
+            new = min(candidates, key=lambda entry: (entry.key, entry.rank))
+            if new is not old:
+                self._leader[head] = new
+                changed[new] = None
+                if old is not None:
+                    changed[old] = None
+        self._joined.clear()
+
+    def _move(self, changed: dict[Entry[N], None], refresh: int) -> None:
+        """Move changed requests to the positions after a stable sort of the old list.
+
+        ``refresh`` is the stamp of the present refresh.
+        """
+        moves: list[tuple[int, int, int, Entry[N]]] = []  # old key and rank, new key
+        for entry in changed:
+            last = entry.head is not None and self._leader[entry.head] is not entry
+            key = DEPRIORITIZED if last else -entry.matched
+            if key != entry.key:
+                moves.append((entry.key, entry.rank, key, entry))
+                entry.before = (refresh, entry.key, entry.rank)
+        moves.sort()
+        # a request that moves forward goes behind the requests that have its new key already
+        for old, _, key, entry in moves:
+            if old > key:
+                self._high += 1
+                self._place(entry, key, self._high)
+        # a request that moves backward goes in front of the requests that have its new key already
+        for old, _, key, entry in reversed(moves):
+            if old < key:
+                self._low -= 1
+                self._place(entry, key, self._low)
+
+    def _place(self, entry: Entry[N], key: int, rank: int) -> None:
+        if entry.placed:
+            self._sorted.remove((entry.key, entry.rank, entry))
+        entry.key, entry.rank, entry.placed = key, rank, True
+        self._sorted.add((key, rank, entry))
+
+
+# SGLang touches the prefixes of the first requests of the queue in every 32nd pass that matches no
+# requests. The second number is the number of these requests.
+TOUCH_EVERY, TOUCH_COUNT = 32, 128
+
+
+class WaitingQueue(MatchedQueue[N]):
+    """A queue that matches and touches prefixes of a simulated cache as SGLang does.
+
+    ``touches`` is whether passes without matching touch the head of the queue.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache[N],
+        cache_aware: bool,
+        *,
+        in_batch: bool = True,
+        match_us: float | None = None,
+        touches: bool = True,
+    ) -> None:
+        super().__init__(cache, cache_aware, in_batch=in_batch, match_us=match_us)
+        self._tree = cache
+        self._touches = touches
+        self._unmatched_passes = 0
+        self.ended: list[Sequence] = []  # finished requests that are still in the batch
+
+    def matched_now(self, request: Request) -> int:
+        return self.match(request)[0].depth
+
+    def match(self, request: Request) -> tuple[N, Place]:
+        """Match a candidate and touch the match; the last token of a prompt is never matched."""
+        entry = self.entries[request]
+        node, place, limit = entry.node, entry.place, entry.total - 1
+        if node is None:
+            node, place = self._tree.root, (0, 0)
+        # the last token of the prompt is computed even if the whole prompt is cached
+        elif node.depth > limit and node.parent is not None:
+            node = node.parent
+            place = place_at(entry.prompt, node.depth)
+        node, place = self._tree.descend(node, entry.prompt, place, limit)
+        self._tree.touch(node)
+        return node, place
+
+    # Sorting by the scheduler.
+
+    def batch(self) -> Iterable[Request]:
+        return chain((one.request for one in self.running), (one.request for one in self.ended))
+
+    def matches(self) -> list[Waiting]:
+        """Match all waiting requests in queue order, as SGLang does before it sorts by matches."""
+        self._looked = True
+        self.matched += len(self.entries)
+        heads: set[Prompt] = set()
+        return [self._waiting(entry, heads) for entry in self._queue.values()]
+
+    def _waiting(self, entry: Entry[N], heads: set[Prompt]) -> Waiting:
+        """Match a request. ``heads`` holds the first tokens of the cold requests ahead of it."""
+        node: Any = self._tree.match(entry.prompt, entry.total)[0]
+        self._tree.touch(node)
+        cold = self._in_batch and node.depth <= IN_BATCH_TOKENS
+        head = head_of(entry.prompt) if cold else None
+        duplicate = head in heads
+        if head is not None:
+            heads.add(head)
+        cached, waited = min(node.depth, entry.total - 1), self.computed_tokens - entry.since
+        return Waiting(entry.request, entry.total, cached, duplicate, waited, entry.number, node)
+
+    def sort(self, scheduler: LocalScheduler) -> None:
+        """Let the scheduler sort the queue, and count a pass in which it matches no request."""
+        assert scheduler.sort_queue is not None, "precondition: the scheduler sorts the queue"
+        order = scheduler.sort_queue(self)
+        if order is not None:
+            if len(order) != len(self.entries) or set(order) != self.entries.keys():
+                raise RunFailed(
+                    f"{scheduler.name}: sort_queue must return every waiting request exactly once"
+                )
+            for request in order:
+                self._queue.move_to_end(self.entries[request].number)
+        if not self._looked:
+            self.pass_unmatched()
+
+    def pass_unmatched(self) -> None:
+        """Touch the queue's head in every 32nd call; call this in passes without matches."""
+        if self._touches and self.entries:
+            if self._unmatched_passes % TOUCH_EVERY == 0:
+                self.touch_head(TOUCH_COUNT)
+            self._unmatched_passes += 1
+
+    def touch_head(self, count: int) -> None:
+        """Touch the prefixes of the first ``count`` requests, the first request last."""
+        cache = self._tree
+        if self._cache_aware:
+            head = [self.entries[request] for request in islice(self._match_scan(), count)]
+        else:
+            head = list(islice(self._queue.values(), count))
+        for entry in reversed(head):
+            cache.touch(cache.match(entry.prompt, entry.total)[0])
+
+
+def retraction_order(
+    scheduler: LocalScheduler, waiting: WaitingQueue[N], running: Iterable[Sequence], now_s: float
+) -> list[Sequence]:
+    """Return the running sequences in the order in which the scheduler would retract them.
+
+    Raises RunFailed unless the scheduler returns every running request exactly once.
+    """
+    of_request = {sequence.request: sequence for sequence in running}
+    order_victims = scheduler.retraction_order
+    assert order_victims is not None, "precondition: the scheduler has a retraction order"
+    wanted = order_victims(waiting.running, now_s)
+    if len(wanted) != len(of_request) or set(wanted) != set(of_request):
+        raise RunFailed(
+            f"{scheduler.name}: retraction_order must return every running request exactly once"
+        )
+    return [of_request[request] for request in wanted]

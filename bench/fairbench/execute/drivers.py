@@ -1,0 +1,345 @@
+"""Drivers: processes that send the requests of a run, and the merge of drivers' results."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, NamedTuple, Protocol
+
+from fairbench.config import ExperimentSpec
+from fairbench.errors import FairbenchError, RunFailed
+from fairbench.execute.tasks import leave_signals_to_parent
+from fairbench.live.driver.drive import DriveProgress, DriveResult, drive
+from fairbench.live.driver.target import DriverTarget
+from fairbench.live.records import (
+    FOLDER,
+    ClockComparison,
+    Journal,
+    Offset,
+    Shard,
+    compare_clocks,
+    merge,
+    write_clock,
+)
+
+
+class Pipe(Protocol):
+    """A connection between a driver and its controller, possibly on another machine."""
+
+    def send(self, message: Any, /) -> None:
+        """Send a message. Raises OSError if the other end is closed."""
+        ...
+
+    def recv(self) -> Any:
+        """Receive a message. Raises EOFError or OSError if the other end is closed."""
+        ...
+
+
+class ReadClock(NamedTuple):
+    """A message that asks for the time on the driver's clock, in seconds."""
+
+
+class Begin(NamedTuple):
+    """A message with the driver's work, sent once."""
+
+    spec: ExperimentSpec
+    target: DriverTarget
+    folder: Path
+    vocab: range
+    shard: Shard
+
+
+class Ready(NamedTuple):
+    """A message that the driver is ready; the reply is the start time on the driver's clock."""
+
+
+class Stop(NamedTuple):
+    """A message that asks the driver to end its run."""
+
+
+class Failed(NamedTuple):
+    """A message that the driver failed."""
+
+    error: FairbenchError
+
+
+def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
+    """Answer questions until the pipe closes, and drive on request.
+
+    The driver sends ``DriveProgress`` messages and finally a ``DriveResult`` or ``Failed``.
+    """
+    leave_signals_to_parent()
+    stop = Event()
+    with suppress(EOFError, OSError):
+        while True:
+            match pipe.recv():
+                case ReadClock():
+                    pipe.send(clock())
+                case Begin() as begin:
+                    hearing = Thread(target=_hear_stop, args=(pipe, stop), daemon=True)
+                    pipe.send(_driven(begin, pipe, clock, hearing, stop))
+                    if hearing.ident:  # a driver that fails early has not started the thread
+                        hearing.join()
+
+
+def _hear_stop(pipe: Pipe, stop: Event) -> None:
+    """Wait for ``Stop``, the only message during a drive, and set the event."""
+    with suppress(EOFError, OSError):
+        pipe.recv()
+    stop.set()
+
+
+def _driven(
+    begin: Begin, pipe: Pipe, clock: Callable[[], float], hearing: Thread, stop: Event
+) -> DriveResult | Failed:
+    def starts_in_s() -> float:
+        pipe.send(Ready())
+        start_s: float = pipe.recv()
+        hearing.start()
+        return start_s - clock()
+
+    try:
+        return asyncio.run(
+            drive(
+                begin.spec,
+                begin.target,
+                begin.folder,
+                vocab=begin.vocab,
+                shard=begin.shard,
+                starts_in_s=starts_in_s,
+                on_progress=pipe.send,
+                interrupted=stop.is_set,
+            )
+        )
+    except FairbenchError as error:
+        return Failed(error)
+
+
+POLL_S = 0.1
+LEAD_S = 0.2  # seconds from the start message to the start time in the message
+
+
+class Written(NamedTuple):
+    """A message with lines for a record file, from a driver on another machine."""
+
+    name: str
+    lines: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A driver's process and name; ``host`` is the driver's machine, or None for this machine."""
+
+    name: str
+    pipe: Connection
+    host: str | None = None
+    is_lost: Callable[[], bool] = lambda: False
+
+
+class Crew(Protocol):
+    """A fixed number of drivers on this machine or on other machines."""
+
+    def started(
+        self, folder: Path, interrupted: Callable[[], bool]
+    ) -> AbstractContextManager[Sequence[Driver]]:
+        """Start the drivers, which wait for messages; drivers' logs are in ``folder``, if given.
+
+        Raises RunFailed if a driver does not start, and KeyboardInterrupt once ``interrupted``.
+        """
+        ...
+
+
+class Team:
+    """The drivers of one run, for the controlling process.
+
+    ``folders`` has a folder per driver, in which the driver's records are appended.
+    """
+
+    def __init__(
+        self,
+        drivers: Sequence[Driver],
+        folders: Sequence[Path],
+        on_progress: Callable[[DriveProgress], None],
+        interrupted: Callable[[], bool],
+    ) -> None:
+        self._drivers, self._folders = drivers, folders
+        self._pipes = [driver.pipe for driver in drivers]
+        self._on_progress, self._interrupted = on_progress, interrupted
+
+    def clocks(self) -> list[Offset]:
+        """Return the present offset (seconds) of each driver's clock from this machine's clock."""
+        numbers = range(len(self._pipes))
+        return [
+            compare_clocks(partial(self._read_clock, number), time.monotonic) for number in numbers
+        ]
+
+    def clocks_again(self) -> list[Offset | None]:
+        """Return the clock offsets after the run; None for a driver that has ended."""
+        found: list[Offset | None] = []
+        for number in range(len(self._pipes)):
+            try:
+                found.append(compare_clocks(partial(self._read_clock, number), time.monotonic))
+            except RunFailed:
+                found.append(None)
+        return found
+
+    def start_all(self, offsets: Sequence[Offset]) -> None:
+        """Start all drivers at the same moment, once all are ready."""
+        for number in range(len(self._pipes)):
+            self._answer_driver(number, Ready)
+        start_s = time.monotonic() + LEAD_S
+        for number, offset in enumerate(offsets):
+            self.tell(number, start_s + offset.offset_s)
+
+    def results(self) -> list[DriveResult]:
+        """Return each driver's result. An interruption or a failed driver stops all drivers.
+
+        Raises RunFailed for a driver that disappears before it has sent its result. A driver may
+        disappear after sending its result.
+        """
+        told: dict[int, DriveProgress] = {}
+        ended: dict[int, DriveResult] = {}
+        failed: list[Failed] = []
+        stopping = False
+        going = dict(enumerate(self._pipes))
+        while going:
+            if not stopping and (failed or self._interrupted()):
+                stopping = True
+                for number in going:
+                    self.tell(number, Stop())
+            wait(going.values(), POLL_S)
+            for number in [number for number in going if self._has_said(number)]:
+                match self._heard(number):
+                    case DriveProgress() as progress:
+                        told[number] = progress
+                    case DriveResult() as result:
+                        ended[number] = result
+                        del going[number]
+                        if not stopping:
+                            with suppress(RunFailed):
+                                self.tell(number, Stop())
+                    case Failed() as failure:
+                        failed.append(failure)
+                        del going[number]
+            if len(told) == len(self._pipes):
+                self._on_progress(_together(list(told.values())))
+        for failure in failed:
+            raise failure.error
+        return [ended[number] for number in range(len(self._pipes))]
+
+    def _read_clock(self, number: int) -> float:
+        self.tell(number, ReadClock())
+        read_s: float = self._answer_driver(number, float)
+        return read_s
+
+    def _answer_driver(self, number: int, kind: type[Any]) -> Any:
+        while True:
+            message = self._heard(number)
+            if isinstance(message, Failed):
+                raise message.error
+            if isinstance(message, kind):
+                return message
+
+    def tell(self, number: int, message: object) -> None:
+        """Send a message to one driver. Raises RunFailed if it has died."""
+        with self._alive(number):
+            self._pipes[number].send(message)
+
+    def _heard(self, number: int) -> Any:
+        """Return a driver's next message, after storing the records that the driver sends first."""
+        with self._alive(number):
+            while isinstance(message := self._received(number), Written):
+                with (self._folders[number] / message.name).open("ab") as file:
+                    file.write(message.lines)
+        return message
+
+    def _received(self, number: int) -> Any:
+        while not self._has_said(number, POLL_S):
+            pass
+        return self._pipes[number].recv()
+
+    def _has_said(self, number: int, timeout_s: float = 0.0) -> bool:
+        """Return whether a driver has sent a message. Raises RunFailed if the driver has died."""
+        # the pipe is checked first, because a driver may send messages before the driver dies
+        lost = self._drivers[number].is_lost()
+        if self._pipes[number].poll(timeout_s):
+            return True
+        if lost:
+            raise _died(self._drivers[number])
+        return False
+
+    @contextmanager
+    def _alive(self, number: int) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError):
+            raise _died(self._drivers[number]) from None
+
+
+def _died(driver: Driver) -> RunFailed:
+    return RunFailed(f"{driver.name} died during the run")
+
+
+def _together(told: Sequence[DriveProgress]) -> DriveProgress:
+    service = dict.fromkeys(told[0].service, 0)
+    for progress in told:
+        for client, tokens in progress.service.items():
+            service[client] += tokens
+    return DriveProgress(
+        now_s=max(progress.now_s for progress in told),
+        end_s=told[0].end_s,
+        programs_done=sum(progress.programs_done for progress in told),
+        programs_started=sum(progress.programs_started for progress in told),
+        service=service,
+    )
+
+
+def drive_sharded(
+    crew: Crew,
+    spec: ExperimentSpec,
+    target: DriverTarget,
+    folder: Path,
+    *,
+    vocab: range,
+    on_progress: Callable[[DriveProgress], None],
+    interrupted: Callable[[], bool],
+) -> DriveResult:
+    """Drive with a ``crew`` of drivers, each with some of the clients, like ``drive``.
+
+    Finished requests are written to the drivers' folders immediately, and to ``folder`` at the end.
+    Raises RunFailed if a driver dies, and any error that a driver reports.
+    """
+    with crew.started(folder, interrupted) as drivers:
+        folders = [folder / FOLDER.format(number=number) for number in range(len(drivers))]
+        team = Team(drivers, folders, on_progress, interrupted)
+        before = team.clocks()
+        hosts = [driver.host for driver in drivers]
+        for one, offset, host in zip(folders, before, hosts, strict=True):
+            one.mkdir(exist_ok=True)
+            write_clock(one, ClockComparison(offset, host=host))
+            # so that the file exists for a driver that dies before its first message
+            with Journal(one):
+                pass
+        for number, one in enumerate(folders):
+            shard = Shard(number, len(drivers))
+            team.tell(number, Begin(spec, target, one, vocab, shard))
+        team.start_all(before)
+        results = team.results()
+        late = team.clocks_again()
+        for one, early, after, host in zip(folders, before, late, hosts, strict=True):
+            write_clock(one, ClockComparison(early, after, host))
+    with Journal(folder):  # so that the files exist even if no request has begun
+        pass
+    merge(folder, target.time_scale)
+    return DriveResult(
+        complete=all(result.complete for result in results),
+        end_s=max(result.end_s for result in results),
+        last_arrival_s=max(result.last_arrival_s for result in results),
+    )

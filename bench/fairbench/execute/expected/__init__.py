@@ -1,1 +1,0 @@
-"""Estimates of a workload's demand on a cluster, made without running the workload."""

@@ -1,0 +1,360 @@
+"""Tasks, interruption of tasks, executors, and the processes of the local executor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.resource_tracker import ensure_running
+from pathlib import Path
+from threading import Thread
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple, Protocol
+
+from fairbench.errors import FairbenchError, Interrupted, RunFailed
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STUCK_S = 1.0  # seconds after a signal from which a second signal means that the code does not poll
+
+
+class Interruption:
+    """A callable flag: a call returns whether an interruption was requested."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self._noticed = False
+        self._asked_s = 0.0
+
+    def __call__(self) -> bool:
+        self._noticed = self.signum is not None
+        return self._noticed
+
+    def ask(self, signum: int, _: FrameType | None) -> None:
+        """Handle a signal; raise KeyboardInterrupt if the code ignored an earlier signal."""
+        now_s = time.monotonic()
+        if self.signum is None:
+            self.signum, self._asked_s = signum, now_s
+        elif not self._noticed and now_s - self._asked_s > STUCK_S:
+            raise KeyboardInterrupt
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of an interrupted command: 128 plus the signal's number, 130 for Ctrl-C."""
+        return 128 + (self.signum or signal.SIGINT)
+
+    def ended(self, message: str) -> Interrupted:
+        """Return the exception to raise after all tasks have stopped, with a message."""
+        return Interrupted(message, self.exit_code)
+
+
+@contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Let SIGINT and SIGTERM only set the ``Interruption`` within the block.
+
+    By default, Python raises KeyboardInterrupt in the middle of a state change. The code in the
+    block polls the flag instead, stops at a safe point and saves. If the code does not poll for a
+    second, as in an endless loop of a user's scheduler, another signal raises KeyboardInterrupt.
+    Outside the main thread, signals are left unchanged.
+    """
+    asked = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    previous = {signum: signal.signal(signum, asked.ask) for signum in SIGNALS}
+    try:
+        yield asked
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+Task = Callable[[Interruption], Any]
+"""A piece of work. The task is pickled, polls whether to stop, and saves its results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A task that reads files, with the names that the user gave.
+
+    An executor on other machines sends the files to the machine of the task.
+    """
+
+    work: Task
+    reads: tuple[str, ...]
+
+    def __call__(self, interrupted: Interruption) -> Any:
+        return self.work(interrupted)
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A task that saves only into one folder; ``reads`` names the files that the task reads.
+
+    An executor on other machines returns the saved files.
+    """
+
+    work: Callable[[Path, Interruption], Any]
+    folder: Path
+    reads: tuple[str, ...] = ()
+
+    def __call__(self, interrupted: Interruption) -> Any:
+        return self.work(self.folder, interrupted)
+
+
+class Failure(NamedTuple):
+    """A failed task: the error to raise, and the traceback of an unexpected error."""
+
+    error: FairbenchError
+    details: str
+
+
+class Executor(Protocol):
+    """An executor of tasks, which runs several tasks at a time if possible."""
+
+    def run(
+        self, tasks: Sequence[Task], interrupted: Interruption
+    ) -> Generator[tuple[int, Any], None, None]:
+        """Yield (index, result) as tasks end; a result is the returned value or a ``Failure``.
+
+        Tasks begin in the given order. Once ``interrupted``, no further task begins, running tasks
+        are asked to stop, and the results of the stopped tasks are still yielded. No task runs
+        after the generator is closed.
+        """
+        ...
+
+
+def attempt(task: Task, interrupted: Interruption) -> Any | Failure:
+    """Run the task; return its result, or the ``Failure``."""
+    try:
+        return task(interrupted)
+    except FairbenchError as error:
+        return Failure(error, traceback.format_exc())
+    except Exception as error:  # an error in one task must not end the other tasks
+        return Failure(RunFailed(f"{type(error).__name__}: {error}"), traceback.format_exc())
+
+
+# "spawn" starts a clean process, even if this process has threads.
+SPAWN = get_context("spawn")
+
+
+class Child(NamedTuple):
+    """A child process, and the parent's end of the pipe to the child."""
+
+    process: BaseProcess
+    pipe: Connection
+
+
+def start_child(target: Callable[..., None], *arguments: Any) -> Child:
+    """Call ``target(pipe, *arguments)`` in a new process.
+
+    The child blocks signals until the child's own handlers are installed.
+    """
+    ours, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=target, args=(theirs, *arguments))
+    with _signals_held_back(), _without_script():
+        process.start()
+    theirs.close()
+    return Child(process, ours)
+
+
+def leave_signals_to_parent() -> None:
+    """Ignore signals in a child process, because the parent handles the same signals."""
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Delay signals to the end of the block; a process started inside inherits the mask."""
+    # the resource tracker starts here, because its start would unblock the signals
+    ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _without_script() -> Iterator[None]:
+    """Hide this process's script from processes started in the block, which would run it."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+
+
+POLL_S = 0.2
+
+
+class LocalProcesses:
+    """An executor that runs tasks in one process per processor of this machine.
+
+    A task must be a function of an importable module, not of a script. The processes end when this
+    process ends.
+    """
+
+    def run(
+        self, tasks: Sequence[Task], interrupted: Interruption
+    ) -> Generator[tuple[int, Any], None, None]:
+        """Run the tasks; if a process dies, only the task in this process fails."""
+        left = list(reversed(range(len(tasks))))
+        workers: list[Child] = []
+        idle: list[Child] = []
+        busy: dict[Child, int] = {}
+        asked_to_stop = False
+        try:
+            while busy or (left and not interrupted()):
+                while left and len(busy) < (os.cpu_count() or 1) and not interrupted():
+                    if not idle:
+                        idle.append(start_child(_serve))
+                        workers.append(idle[-1])
+                    worker = idle.pop()
+                    busy[worker] = left.pop()
+                    with suppress(OSError):  # the process has died, which is noticed below
+                        worker.pipe.send(tasks[busy[worker]])
+                if interrupted() and not asked_to_stop:
+                    asked_to_stop = True
+                    for worker in busy:
+                        worker.process.terminate()
+                ended = wait([worker.pipe for worker in busy], POLL_S)
+                for worker in [worker for worker in busy if worker.pipe in ended]:
+                    index = busy.pop(worker)
+                    result, alive = _receive(worker)
+                    if alive:
+                        idle.append(worker)
+                    yield index, result
+        finally:
+            _dismiss(workers)
+
+
+def _receive(worker: Child) -> tuple[Any | Failure, bool]:
+    """Return a task's result, and whether the task's process accepts another task."""
+    try:
+        result, goes_on = worker.pipe.recv()
+        return result, goes_on
+    except (EOFError, OSError):
+        worker.process.join()
+        reason = f"its process died (exit code {worker.process.exitcode})"
+        return Failure(RunFailed(reason), ""), False
+
+
+def _dismiss(workers: Sequence[Child]) -> None:
+    """Stop all processes: ask busy processes to stop, and wait for their end."""
+    for worker in workers:
+        worker.pipe.close()
+        worker.process.terminate()
+    for worker in workers:
+        worker.process.join()
+
+
+def _serve(pipe: Connection) -> None:
+    """Run a worker process: execute tasks until the parent closes the pipe."""
+    with interruptible() as interrupted:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        Thread(target=_stop_without_parent, daemon=True).start()
+        # the parent has finished or died, or has interrupted a task that does not end
+        with suppress(EOFError, OSError, KeyboardInterrupt):
+            # a task runs even after a request to stop, because the parent waits for a first result
+            goes_on = True
+            while goes_on:
+                result = attempt(pipe.recv(), interrupted)
+                goes_on = not interrupted()
+                pipe.send((result, goes_on))
+
+
+def _stop_without_parent() -> None:
+    """Wait until the parent ends, then ask the task to stop, so that unfinished work is saved."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class ProgressReceiver(Protocol):
+    """A receiver of progress reports from tasks and runs."""
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Show progress within the block."""
+        ...
+
+    def update(self, state: Any) -> None:
+        """Report the state of a piece of work.
+
+        ``state`` is a text, a ``sim.progress.Progress``, or the progress that ``live.run.run_live``
+        reports.
+        """
+        ...
+
+    def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
+        """Show tasks with the given relative costs; yield a function of a finished task's index."""
+        ...
+
+    def ended(self, name: str, number: int, count: int) -> None:
+        """Report the end of task ``name``, the ``number``-th (from 1) of ``count`` ended tasks."""
+        ...
+
+
+class Silent:
+    """A receiver of progress reports that shows nothing."""
+
+    def watching(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def update(self, state: Any) -> None:
+        pass
+
+    def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
+        return nullcontext(lambda index: None)
+
+    def ended(self, name: str, number: int, count: int) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """The interruption flag, the progress receiver and the executor of a run's tasks."""
+
+    interrupted: Interruption = field(default_factory=Interruption)
+    progress: ProgressReceiver = field(default_factory=Silent)
+    executor: Executor = field(default_factory=LocalProcesses)
+
+    def run(
+        self, tasks: Sequence[Task], costs: Sequence[float] | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (index, result) as tasks end, like ``Executor.run``, and show the progress.
+
+        ``costs`` are relative; by default they are equal.
+        """
+        running = self.executor.run(tasks, self.interrupted)
+        shown = self.progress.tasks(costs or [1.0] * len(tasks))
+        with shown as done, closing(running) as results:
+            for index, result in results:
+                done(index)
+                yield index, result
+
+    @property
+    def on_progress(self) -> Callable[[Any], None] | None:
+        """The function ``progress.update``; None without a progress receiver."""
+        return None if type(self.progress) is Silent else self.progress.update
+
+
+@contextmanager
+def run_context(
+    progress: ProgressReceiver | None = None, executor: Executor | None = None
+) -> Iterator[RunContext]:
+    """Yield a context that signals interrupt; tasks run in local processes by default."""
+    with interruptible() as interrupted:
+        yield RunContext(interrupted, progress or Silent(), executor or LocalProcesses())

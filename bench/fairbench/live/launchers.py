@@ -1,0 +1,276 @@
+"""Launchers: how places for the servers of a run are found, on this machine or on other hosts.
+
+Run as a module, this file is a probe of another machine's software, which prints a line of JSON:
+
+python -m fairbench.live.launchers versions [MODULE...]
+python -m fairbench.live.launchers ports COUNT
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from fairbench.errors import RunFailed, UsageError, printable
+from fairbench.live.processes import reaper
+from fairbench.live.processes.addresses import free_ports
+from fairbench.live.processes.environment import OWN, VISIBLE, ServerPython, server_gpus
+from fairbench.live.processes.process import (
+    GRACE_S,
+    LocalPlace,
+    Process,
+    ReplicaPlace,
+    ServerProcess,
+)
+from fairbench.results.manifest import environment, library_version
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The servers that an experiment needs: ``replicas`` replicas with ``gpus`` GPUs each.
+
+    - ``python`` states the requirements on the Python that starts the servers.
+    - ``chosen`` is the path of the Python that the user named, or None.
+    - ``share_gpus`` allows several replicas on one GPU.
+    - ``spread`` distributes the replicas over as many machines as possible.
+    - ``name`` is the prefix of the replicas' names.
+    - ``asked`` is the user's setting of the number of replicas, where ``{}`` stands for the number.
+    """
+
+    replicas: int
+    python: ServerPython = OWN
+    chosen: str | None = None
+    gpus: int = 0
+    share_gpus: bool = False
+    spread: bool = False
+    name: str = "worker"
+    asked: str = "dp = {}"
+
+
+class Launcher(Protocol):
+    """The interface of launchers, which find places for servers."""
+
+    def check(self, wanted: Wanted) -> None:
+        """Raise UsageError, before anything is started, if the wanted places are not available."""
+
+    def places(
+        self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
+    ) -> AbstractContextManager[Sequence[ReplicaPlace]]:
+        """Yield a place for each replica. At the end of the block, all processes at the places end.
+
+        Raises UsageError if there are too few places or if a place is unfit. Raises RunFailed if
+        the places are not found within ``timeout_s`` seconds, and KeyboardInterrupt if
+        ``interrupted`` returns true.
+        """
+
+
+class LocalLauncher:
+    """A launcher that gives each replica GPUs of its own on this machine."""
+
+    def check(self, wanted: Wanted) -> None:
+        self._places(wanted)
+
+    @contextmanager
+    def places(
+        self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
+    ) -> Iterator[Sequence[ReplicaPlace]]:
+        yield self._places(wanted)
+
+    def _places(self, wanted: Wanted) -> list[LocalPlace]:
+        python = wanted.python.find_python(wanted.chosen)
+        if not wanted.gpus or wanted.python.needs_no_gpu(python):
+            return [LocalPlace(python)] * wanted.replicas
+        gpus = server_gpus(dp=wanted.replicas, tp=wanted.gpus, share=wanted.share_gpus)
+        return [LocalPlace(python, own) for own in gpus]
+
+
+OWN_CODE = "fairbench"  # key of the version of fairbench's own code in ``environment``
+
+
+def versions(*modules: str) -> dict[str, str]:
+    """Return the software versions that affect results, and the versions of ``modules``."""
+    found = {name: f"{library_version(name)}" for name in modules}
+    return {**environment(), **found}
+
+
+def ports(count: str) -> list[int]:
+    """Return ``count`` different ports that are free on this machine."""
+    return free_ports(int(count))
+
+
+# name of this module, which Python on another machine runs as the probe
+PROBE = "fairbench.live.launchers"
+WORDS: Mapping[str, Callable[..., Any]] = {"versions": versions, "ports": ports}
+
+
+def engine_modules(wanted: Wanted) -> Sequence[str]:
+    """Return the names of the engine's modules, whose versions must be equal at all places."""
+    return [name for name in wanted.python.modules if name != OWN_CODE]
+
+
+def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
+    """Raise UsageError, naming the machine, if software versions differ between machines.
+
+    ``found`` holds the result of ``versions`` for each machine. An emulator is fairbench's own
+    code, so all its versions must be equal to the versions of this process. For the Python of an
+    engine, only fairbench's version must be equal to this process's version.
+    """
+    here = versions()
+    if wanted.python.modules:
+        here = {OWN_CODE: here[OWN_CODE]}
+    first = next(iter(found), "")
+    for name, theirs in found.items():
+        for expected, where in ((here, "here"), (found[first], f"on {first}")):
+            for key, value in expected.items():
+                if theirs.get(key) != value:
+                    raise UsageError(
+                        f"{name} has {key} {theirs.get(key)}, and {where} it is {value}: "
+                        "servers would differ; install the same version on both"
+                    )
+
+
+HOST = "{host}"
+# address to listen at, because a host may resolve its own name to the loopback address
+ANYWHERE = "0.0.0.0"
+ASK_S = 120.0  # limit in seconds on a probe; a first import from a remote file system is slow
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A command that runs shell lines on one host, such as ``ssh HOST``."""
+
+    words: tuple[str, ...]
+    host: str
+
+    def line(self, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+        """Return the command line, for this machine, that runs ``command`` on the host.
+
+        The command is a single word of the line, as ``ssh`` and ``sh -c`` expect.
+        """
+        assigned = [f"{key}={value}" for key, value in environment.items()]
+        inner = shlex.join([*(("env", *assigned) if assigned else ()), *command])
+        return [*(word.replace(HOST, self.host) for word in self.words), inner]
+
+    def ask(self, kind: type[T], python: str, *words: str) -> T:
+        """Return the answer of the probe on the host. ``words`` are the probe's arguments.
+
+        Raises UsageError if the probe cannot be run or if its answer is not of type ``kind``.
+        """
+        import msgspec  # msgspec is in the extra `live`, which checks of flags do not need
+
+        line = self.line([python, "-m", PROBE, *words], {})
+        try:
+            # The command has a session of its own, so that Ctrl-C reaches only fairbench.
+            done = subprocess.run(
+                line,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=ASK_S,
+                start_new_session=True,
+            )
+            return msgspec.json.decode(done.stdout.splitlines()[-1], type=kind)
+        except subprocess.TimeoutExpired:
+            said = f"no answer within {ASK_S:g} s"
+        except OSError as error:
+            said = f"{line[0]}: {error.strerror}"
+        except (ValueError, RecursionError, IndexError):
+            told = done.stderr.decode("utf-8", "replace").strip() or "said nothing"
+            said = printable(told.splitlines()[-1])[:200]
+        raise UsageError(f"--hosts {self.host}: {python} cannot be run on this host: {said}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedPlace:
+    """The place of a replica on a host that a command reaches."""
+
+    reach: Reach
+    python: str
+    environment: Mapping[str, str]
+    listen: str = ANYWHERE
+    is_lost: bool = False  # always false, because an unreachable host may soon be reachable again
+
+    @property
+    def host(self) -> str:
+        return self.reach.host
+
+    def free_ports(self, count: int) -> list[int]:
+        try:
+            found = self.reach.ask(list[int], self.python, "ports", str(count))
+        except UsageError as error:
+            raise RunFailed(f"{error}") from None
+        return found
+
+    def start(
+        self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
+    ) -> Process:
+        # A reaper runs on the host. Killing ``ssh`` on this machine would not end the remote
+        # process.
+        there = [self.python, "-m", reaper.__name__, str(GRACE_S), *command]
+        return ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
+
+
+class CommandLauncher:
+    """A launcher that distributes replicas over hosts in turn.
+
+    Several replicas on a host get different GPUs.
+    """
+
+    def __init__(self, hosts: Sequence[str], command: Sequence[str]) -> None:
+        """Check ``hosts`` and the ``command``, the words of a command line.
+
+        Raises UsageError without a host, for an invalid host, or if the command lacks ``{host}``.
+        """
+        if not hosts:
+            raise UsageError("--launcher command needs --hosts A,B,...")
+        for host in hosts:
+            # A shell must read the name as a single word that is no option.
+            is_word = host.isascii() and host.isprintable() and not set(host) & set(" /:@'\"\\")
+            if not host or host.startswith("-") or not is_word:
+                raise UsageError(f"--hosts {host!r}: must be the name or the address of a host")
+        if not any(HOST in word for word in command):
+            raise UsageError(
+                f"--launch-command {shlex.join(command)}: must contain {HOST}, the name of the host"
+            )
+        self._reaches = [Reach(tuple(command), host) for host in dict.fromkeys(hosts)]
+
+    def check(self, wanted: Wanted) -> None:
+        """Do nothing, because hosts are checked when servers are started there."""
+
+    @contextmanager
+    def places(
+        self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
+    ) -> Iterator[Sequence[ReplicaPlace]]:
+        python = wanted.python.named_python(wanted.chosen)
+        used = self._reaches[: wanted.replicas]
+        modules = engine_modules(wanted)
+        found = {}
+        for reach in used:
+            if interrupted():
+                raise KeyboardInterrupt
+            found[f"host {reach.host}"] = reach.ask(dict[str, str], python, "versions", *modules)
+        check_alike(found, wanted)
+        turns = [used[number % len(used)] for number in range(wanted.replicas)]
+        each, before = Counter(turns), Counter[Reach]()
+        places: list[ReplicaPlace] = []
+        for reach in turns:
+            own: dict[str, str] = {}
+            if each[reach] > 1 and wanted.gpus and not wanted.share_gpus:
+                first = before[reach] * wanted.gpus
+                own[VISIBLE] = ",".join(map(str, range(first, first + wanted.gpus)))
+            before[reach] += 1
+            places.append(ReachedPlace(reach, python, own))
+        yield places
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(WORDS[sys.argv[1]](*sys.argv[2:])) + "\n")

@@ -1,0 +1,344 @@
+"""The limit of a run: the least GPU time of its requests, and where the rest of the time went.
+
+Every number is a lower bound that no scheduler can beat with the same engine and timing profile.
+Docs: docs/reference/metrics.md.
+"""
+
+from __future__ import annotations
+
+from math import nan
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairbench.metrics.fairness import Shares, max_min
+from fairbench.metrics.records import FINISHED, Facts, Floats, Ints, Programs, Requests, WorkPrices
+from fairbench.metrics.service import one_per_stretch
+from fairbench.metrics.tables import Tables
+from fairbench.metrics.waiting import merged, waits
+
+WORK, ARRIVALS, PROGRAM = "work", "arrivals", "longest program"
+"""The possible causes of a least makespan."""
+NO_PROMPTS = "unknown, because the records do not say which prompts share a prefix"
+NO_PRICES = "unknown, because no timing profile describes the replicas"
+
+
+def why_no_limit(tables: Tables, facts: Facts) -> str:
+    """Return why the limit of a run is unknown; "" if it is known."""
+    if tables.requests.compulsory_tokens is None:
+        return NO_PROMPTS
+    return NO_PRICES if facts.prices is None else ""
+
+
+def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
+    """Return the limit of a run and the shares of its GPU time by purpose; empty if unknown."""
+    if facts.prices is None or tables.requests.compulsory_tokens is None:
+        return {}
+    work = least_work(tables.requests, facts.prices)
+    alone_s = alone_times(tables.requests, tables.programs, facts.prices)
+    least = least_makespan(tables, facts, work, alone_s)
+    served = tables.requests.status == FINISHED
+    ended_s = float(tables.requests.finish_s[served].max(initial=0.0)) or nan
+    run: dict[str, Any] = {
+        "least_gpu_s": float(work.in_all_s.sum()),
+        "least_makespan_s": least.least_s,
+        "limit_ratio": least.least_s / ended_s,
+        **{
+            f"limit_{name}service_tok_s": most_service(tables, facts, got, work, share)
+            for name, share in (("", 0.0), ("fair_", 1.0))
+        },
+        "victim_least_p95_s": _victims_alone_s(tables, facts, alone_s),
+    }
+    if facts.lone is not None:  # a real server does not report its steps and its cache
+        found = with_memory(tables.requests, facts, work)
+        run["limit_hit_rate"] = found.hit_rate
+        run["limit_memory_ratio"] = float(np.maximum(least.least_s, found.least_s)) / ended_s
+        spent = time_spent(tables, facts, work)
+        run |= {
+            f"time_{name.removesuffix('_s')}_ratio": max(0.0, part_s / (spent.whole_s or nan))
+            for name, part_s in spent._asdict().items()
+        }
+    return {**run, "limit_cause": least.cause}
+
+
+NEARLY = 0.9  # fraction of the least makespan from which on the work alone explains it
+
+
+class LeastWork(NamedTuple):
+    """The least GPU time of each request in seconds, 0 for requests that did not finish.
+
+    Arrays have the shape (n_requests,).
+    """
+
+    prefill_s: Floats
+    decode_s: Floats
+
+    @property
+    def in_all_s(self) -> Floats:
+        """The least GPU time of each request for prompt and answer."""
+        return self.prefill_s + self.decode_s
+
+
+def least_work(requests: Requests, prices: WorkPrices) -> LeastWork:
+    """Return the least GPU time of each request: compulsory tokens and full batches.
+
+    Raises ValueError if the compulsory tokens of the requests are unknown.
+    """
+    if requests.compulsory_tokens is None:
+        raise ValueError("the compulsory tokens are unknown")
+    served = requests.status == FINISHED
+    prefill_s = prices.prompt_s(requests.input_tokens, requests.compulsory_tokens)
+    decode_s = prices.answer_s(requests.input_tokens, requests.output_tokens)
+    return LeastWork(np.where(served, prefill_s, 0.0), np.where(served, decode_s, 0.0))
+
+
+class Makespan(NamedTuple):
+    """The least makespan of a run in seconds, and its cause: WORK, ARRIVALS or PROGRAM."""
+
+    least_s: float
+    cause: str
+
+
+def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Floats) -> Makespan:
+    """Return the time before which no scheduler could have finished the run's requests.
+
+    The largest of three bounds: the work over the replicas, the work that arrives from some time
+    on, and the longest program alone. A program that waits for an earlier program of its client
+    counts as if it had arrived at the beginning. ``alone_s`` are the programs' ``alone_times``.
+    """
+    arrival_s = _program_arrivals(tables, facts)
+    ends_s = arrival_s + alone_s
+    found = {
+        WORK: float(_shared(facts, work.prefill_s.sum(), work.decode_s.sum())),
+        ARRIVALS: _with_arrivals(tables, facts, work, arrival_s),
+        PROGRAM: float(ends_s.max(initial=0.0)),
+    }
+    cause = max(found, key=lambda one: found[one])
+    least_s = found[cause]
+    return Makespan(least_s, WORK if found[WORK] >= NEARLY * least_s else cause)
+
+
+class InMemory(NamedTuple):
+    """The highest cache hit rate that a limited memory allows, and the least time of that work."""
+
+    hit_rate: float
+    least_s: float
+
+
+def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
+    """Return the limit of any eviction policy in the run's order; NaN if all prefixes fit.
+
+    Tokens beyond the compulsory ones cost the least price of a prompt token, without attention.
+    Precondition: the facts have prices, and the compulsory tokens are known.
+    """
+    if facts.least_computed is None:
+        return InMemory(nan, nan)
+    assert facts.prices is not None
+    assert requests.compulsory_tokens is not None
+    served = requests.status == FINISHED
+    compulsory = int(requests.compulsory_tokens[served].sum())
+    computed = max(facts.least_computed, compulsory)
+    again_s = facts.prices.token_s * (computed - compulsory)
+    least_s = _shared(facts, work.prefill_s.sum() + again_s, work.decode_s.sum())
+    return InMemory(1 - computed / int(requests.input_tokens[served].sum()), float(least_s))
+
+
+def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> Floats:
+    """Return the least time of each program alone on an idle cluster, in seconds.
+
+    All of a prompt but the last token is cached, and parallel calls do not delay each other. A call
+    at depth d waits for a call at each smaller depth, which are taken to be the shortest there.
+
+    Returns:
+        Shape (n_programs,); only finished calls count.
+    """
+    program = _program_rows(requests, programs)
+    served = np.flatnonzero((requests.status == FINISHED) & (program >= 0))
+    calls_s = prices.alone_s(requests.input_tokens[served], requests.output_tokens[served])
+    program, depth = program[served], requests.depth[served]
+    order = np.lexsort((calls_s, depth, program))
+    program, depth, calls_s = program[order], depth[order], calls_s[order]
+    first = np.ones(len(order), np.bool_)  # the shortest call of a program at a depth
+    first[1:] = (program[1:] != program[:-1]) | (depth[1:] != depth[:-1])
+    shortest_s = np.cumsum(np.where(first, calls_s, 0.0))
+    level = np.cumsum(first) - 1
+    of_level_s = calls_s[first]
+    before_s = (shortest_s[first] - of_level_s)[level]
+    begins = np.flatnonzero(np.diff(program, prepend=-1))
+    start_s = np.repeat(before_s[begins], np.diff(begins, append=len(program)))
+    alone_s = np.zeros(len(programs))
+    np.maximum.at(alone_s, program, before_s - start_s + calls_s)
+    return alone_s
+
+
+def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, share: float) -> float:
+    """Return the largest service rate in the window, in tok/s, at a minimum fair share.
+
+    Every client receives at least ``share`` of its max-min fair share, at most what it asked for,
+    and the rest of the time goes to the clients whose service costs least. A client's requests
+    count as one mix. The result is NaN on a disaggregated cluster, and without a window.
+    """
+    clients, requests = len(facts.clients), tables.requests
+    if facts.prefill_workers is not None or not got.window.length_s:
+        return nan
+    cost_s = np.bincount(requests.client, weights=work.in_all_s, minlength=clients)
+    weights, served = facts.weights, requests.status == FINISHED
+    tokens = weights.extend * requests.input_tokens + weights.output * requests.output_tokens
+    service = np.bincount(requests.client, weights=np.where(served, tokens, 0), minlength=clients)
+    known = service > 0
+    price = cost_s[known] / service[known]
+    time_s = facts.workers * got.window.length_s
+    most = most_at(price, got.demand[known], facts.client_weights[known], share, time_s)
+    return most / got.window.length_s
+
+
+def most_at(price: Floats, demand: Floats, weight: Floats, share: float, time_s: float) -> float:
+    """Return the largest total that takes at most ``time_s``, by bisection."""
+    low, high = 0.0, float(demand.sum())
+    if not high or cheapest(price, demand, share * max_min(high, demand, weight), high) <= time_s:
+        return high
+    for _ in range(60):
+        total = (low + high) / 2
+        least = share * max_min(total, demand, weight)
+        fits = cheapest(price, demand, least, total) <= time_s
+        low, high = (total, high) if fits else (low, total)
+    return low
+
+
+def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
+    """Return the least cost of ``total`` units, of each kind between ``least`` and ``most``.
+
+    The linear program has one constraint on the sum, so the cheapest kinds are filled up first.
+    """
+    order = np.argsort(price, kind="stable")
+    room = np.cumsum((most - least)[order])
+    more = np.diff(np.minimum(room, max(0.0, total - float(least.sum()))), prepend=0.0)
+    return float(price @ least + price[order] @ more)
+
+
+def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
+    """Return the mean over well-behaved clients of the P95 of the least latencies alone.
+
+    ``program_s`` are the programs' ``alone_times``.
+    """
+    requests, programs, prices = tables.requests, tables.programs, facts.prices
+    assert prices is not None
+    if facts.latency == "ttft":
+        alone_s = prices.alone_s(requests.input_tokens, np.ones(len(requests), np.int64))
+        client, arrived = requests.client, facts.window.holds(requests.arrival_s)
+    else:
+        alone_s = program_s
+        client, arrived = programs.client, facts.window.holds(programs.arrival_s)
+    victims = [at for at, one in enumerate(facts.clients) if not one.misbehaving]
+    samples = [alone_s[arrived & (client == at)] for at in victims]
+    found = [float(np.percentile(one, 95)) for one in samples if len(one)]
+    return sum(found) / len(found) if found else nan
+
+
+class TimeSpent(NamedTuple):
+    """The GPU time of all replicas by purpose, in seconds; the fields sum to the whole."""
+
+    prefill_s: float  # compulsory tokens, in full passes
+    decode_s: float  # answers, in full batches
+    recomputed_s: float  # prefixes that were computed before
+    retracted_s: float  # tokens computed again after a retraction
+    unfinished_s: float  # requests that did not finish
+    small_prefill_s: float  # fixed costs of passes that were not full
+    small_decode_s: float  # fixed costs of decode batches that were not full
+    idle_waiting_s: float  # idle time while a request waited somewhere
+    idle_s: float  # idle time while no request waited
+
+    @property
+    def whole_s(self) -> float:
+        return sum(self)
+
+
+def time_spent(tables: Tables, facts: Facts, work: LeastWork) -> TimeSpent:
+    """Split the GPU time of all replicas over the run by purpose, without a remainder."""
+    prices = facts.prices
+    assert prices is not None
+    requests = tables.requests
+    steps = _steps(tables, facts, prices)
+    served = requests.status == FINISHED
+    assert requests.compulsory_tokens is not None
+    computed_s = prices.prompt_s(requests.input_tokens, requests.extend_tokens)
+    # the requests that share a prefix may finish in another order than they were computed
+    recomputed_s = float(computed_s[served].sum() - work.prefill_s.sum())
+    begun = ~served & ~np.isnan(requests.admitted_s)
+    answers_s = prices.answer_s(requests.input_tokens, requests.output_tokens)
+    unfinished_s = float((computed_s + answers_s)[begun].sum())
+    again = requests.recompute_tokens
+    retracted_s = float(prices.prompt_s(again, again)[again > 0].sum())
+    needed = float(work.prefill_s.sum()), float(work.decode_s.sum())
+    small_prefill_s = steps.busy_s - steps.small_decode_s - sum(needed)
+    small_prefill_s -= recomputed_s + retracted_s + unfinished_s
+    idle_s = facts.workers * facts.horizon_s - steps.busy_s
+    return TimeSpent(
+        *needed, recomputed_s, retracted_s, unfinished_s, small_prefill_s, steps.small_decode_s,
+        idle_waiting_s=steps.idle_waiting_s, idle_s=idle_s - steps.idle_waiting_s,
+    )  # fmt: skip
+
+
+class _Steps(NamedTuple):
+    busy_s: float
+    small_decode_s: float
+    idle_waiting_s: float
+
+
+def _steps(tables: Tables, facts: Facts, prices: WorkPrices) -> _Steps:
+    """Return the busy time, its part above full decode batches, and idle time while some wait."""
+    queued = waits(tables.requests, facts.horizon_s)
+    union = merged(queued.start, np.minimum(queued.end, facts.horizon_s))
+    times = np.stack([union.start, union.end], axis=1).ravel()
+    sofar = np.concatenate([[0.0], np.repeat(np.cumsum(union.end - union.start), 2)[:-1]])
+    if not len(times):
+        times, sofar = np.zeros(1), np.zeros(1)
+    waiting_s = facts.workers * float(sofar[-1])
+    busy_s = small_s = 0.0
+    for part in tables.service.parts():
+        log = one_per_stretch(part)
+        took_s = log.end_s - log.start_s
+        busy_s += float(took_s.sum())
+        together = np.interp(log.end_s, times, sofar) - np.interp(log.start_s, times, sofar)
+        waiting_s -= float(together.sum())
+        decodes = log.step_growth_s > 0
+        grown = log.batch_size * log.steps * (log.steps - 1) // 2
+        full_s = prices.decoded_s(
+            log.steps * log.batch_size, log.steps * log.context_tokens + grown
+        )
+        small_s += float((took_s - full_s)[decodes].sum())
+    return _Steps(busy_s, small_s, max(0.0, waiting_s))
+
+
+def _program_rows(requests: Requests, programs: Programs) -> Ints:
+    """Return the row of each request's program, -1 if the run broke off before it was recorded."""
+    order = np.argsort(programs.program_id, kind="stable")
+    after = np.append(programs.program_id[order], -1)
+    at = np.searchsorted(after[:-1], requests.program_id)
+    return np.where(after[at] == requests.program_id, np.append(order, -1)[at], -1)
+
+
+def _program_arrivals(tables: Tables, facts: Facts) -> Floats:
+    """Return the earliest time of each program that no scheduler can change, in seconds."""
+    waits_for = np.isin(tables.programs.client, list(facts.closed_loop))
+    return np.where(waits_for, 0.0, tables.programs.arrival_s)
+
+
+def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
+    """Return the largest, over times a, of a and the work of programs that arrive from a on."""
+    requests, programs = tables.requests, tables.programs
+    order = np.argsort(arrival_s, kind="stable")[::-1]
+    at = _program_rows(requests, programs)
+    prefill_s, decode_s = (
+        np.bincount(at[at >= 0], weights=part[at >= 0], minlength=len(programs))[order].cumsum()
+        for part in work
+    )
+    return float((arrival_s[order] + _shared(facts, prefill_s, decode_s)).max(initial=0.0))
+
+
+def _shared(facts: Facts, prefill_s: Floats, decode_s: Floats) -> Floats:
+    """Return the times in which the replicas could do these amounts of work."""
+    if facts.prefill_workers is None:
+        return (prefill_s + decode_s) / facts.workers
+    others = facts.workers - facts.prefill_workers
+    return np.maximum(prefill_s / facts.prefill_workers, decode_s / others)

@@ -1,0 +1,392 @@
+"""Stalls: the time for which prompts hold up answers that are being generated, and by whom.
+
+A pass of an engine that computes prompts delays every sequence that decodes on the same replica.
+The delay is booked to the clients of the prompts, in proportion to the computed tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, nan
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.metrics.arrays import ratio
+from fairbench.metrics.records import Facts, Flags, Floats, Ints, Requests, Service
+from fairbench.metrics.tables import ServiceRows
+from fairbench.targets import RequestCosts
+
+MOST_CLIENTS = 30  # maximum number of clients for which who stalls whom is computed
+STALL_S = 0.5  # minimum gap between two tokens that is a stall
+STALL_STEPS = 4.0  # minimum gap of a stall, as a multiple of a lone request's decode step
+_MARGIN_S = 1e-6  # rounding of two times that are equal
+_SHORTEST_S, _GROWTH, _BINS = 1e-6, 1.01, 2_800  # bins of gaps: 1 us to 10 days, each 1% wider
+
+
+class Answers(NamedTuple):
+    """The times in which requests decode: a row per request, or two if it was retracted."""
+
+    worker: Ints
+    client: Ints
+    begin_s: Floats
+    end_s: Floats
+
+    def take(self, rows: Flags) -> Answers:
+        """Return the rows that a mask selects."""
+        return Answers(*(column[rows] for column in self))  # type: ignore[arg-type]  # mixed types
+
+
+class Rows(NamedTuple):
+    """Rows of one worker's log, each of a client in a stretch, in order of time and client.
+
+    - ``stretch`` is the position of the row's stretch in ``Steps``.
+    - ``prompt_s`` is the time that the client's prompts take from decoding sequences.
+    """
+
+    client: Ints
+    stretch: Ints
+    computed_tokens: Ints
+    output_tokens: Ints
+    prompt_s: Floats
+
+    def take(self, rows: Flags | Ints) -> Rows:
+        """Return the rows that a mask or an index array selects."""
+        return Rows(*(column[rows] for column in self))  # type: ignore[arg-type]  # mixed types
+
+
+class Steps(NamedTuple):
+    """The stretches of one worker's log, shape (stretches,).
+
+    - ``first_s`` is the end of the stretch's first step, ``later`` the number of later steps, and
+      ``rest_s`` the mean duration of a later step.
+    - ``last_s`` is the end of the last step before the stretch in which sequences decoded.
+    - ``decodes`` tells whether sequences decode in the stretch.
+    """
+
+    start_s: Floats
+    end_s: Floats
+    first_s: Floats
+    later: Ints
+    rest_s: Floats
+    last_s: Floats
+    decodes: Flags
+
+
+class Gaps:
+    """The gaps between tokens by client: a histogram with bins of 1%, and the largest gaps."""
+
+    def __init__(self, clients: int, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._bins = np.zeros((clients, _BINS))
+        self.largest_s = np.full(clients, nan)
+        self.above = np.zeros(clients)  # number of gaps above the limit
+        # tokens and seconds of gaps without (0) and with (1) prompts of other clients
+        self._tokens, self._time_s = np.zeros((2, clients)), np.zeros((2, clients))
+
+    def add(
+        self, client: Ints, gap: Ints, gap_s: Floats, tokens: Floats, beside: Flags | None = None
+    ) -> None:
+        """Add tokens that came after gaps: ``gap`` is the position of each token's ``gap_s``.
+
+        ``beside`` tells for each token whether prompts of other clients were computed in the gap.
+        """
+        some = tokens > 0
+        kind = np.zeros(len(some), np.int64) if beside is None else beside.astype(np.int64)
+        client, gap, tokens, kind = client[some], gap[some], tokens[some], kind[some]
+        gap_s = np.maximum(gap_s, _SHORTEST_S)
+        clients = len(self.above)
+        bins = np.minimum(np.log(gap_s / _SHORTEST_S) / log(_GROWTH), _BINS - 1).astype(np.int64)
+        found = np.bincount(client * _BINS + bins[gap], tokens, clients * _BINS)
+        self._bins += found.reshape(clients, _BINS)
+        np.fmax.at(self.largest_s, client, gap_s[gap])
+        above = (gap_s > self._limit_s)[gap]
+        self.above += np.bincount(client[above], tokens[above], clients)
+        cells, time_s = kind * clients + client, tokens * gap_s[gap]
+        self._tokens += np.bincount(cells, tokens, 2 * clients).reshape(2, clients)
+        self._time_s += np.bincount(cells, time_s, 2 * clients).reshape(2, clients)
+
+    def pace_ratios(self) -> list[float]:
+        """Return each client's tokens per second beside prompts of others, over that at rest."""
+        pairs = zip(self._tokens.T.tolist(), self._time_s.T.tolist(), strict=True)
+        return [
+            ratio(ratio(tokens[1], time_s[1]), ratio(tokens[0], time_s[0]))
+            for tokens, time_s in pairs
+        ]
+
+    def tokens(self) -> list[float]:
+        """Return the number of tokens with a known gap, by client."""
+        counts: list[float] = self._bins.sum(axis=1).tolist()
+        return counts
+
+    def percentile_s(self, percent: float) -> list[float]:
+        """Return a percentile of each client's gaps in seconds, at most 1% too large."""
+        upto = np.cumsum(self._bins, axis=1)
+        needed = percent / 100 * upto[:, -1:] - _MARGIN_S
+        at = np.argmax(upto >= needed, axis=1)
+        ends_s = np.minimum(_SHORTEST_S * _GROWTH ** (at + 1), self.largest_s)
+        found: list[float] = np.where(upto[:, -1] > 0, ends_s, nan).tolist()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """The stalls of a run.
+
+    - ``by_others_s`` and ``by_own_s`` are the seconds, summed over a client's answers, for which
+      prompts of other clients and of the client itself held up the answers.
+    - ``matrix_s`` has the seconds by waiting client (row) and client of the prompts (column); None
+      for more than ``MOST_CLIENTS`` clients.
+    - ``answer_s`` is the sum of the durations of a client's answers.
+    - ``gaps`` are the gaps between tokens by client.
+    """
+
+    by_others_s: Floats
+    by_own_s: Floats
+    matrix_s: Floats | None
+    answer_s: Floats
+    gaps: Gaps
+
+    def per_minute(self) -> list[float]:
+        """Return each client's seconds of stalls by others, per minute of answer."""
+        pairs = zip(self.by_others_s.tolist(), self.answer_s.tolist(), strict=True)
+        return [60 * ratio(stalled_s, answer_s) for stalled_s, answer_s in pairs]
+
+
+def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | None:
+    """Return the stalls of a run; None if the composition of steps, or their cost, is unknown."""
+    if facts.costs is None:
+        return None
+    clients = len(facts.clients)
+    answers = answers_of(requests, facts.horizon_s)
+    gaps = Gaps(clients, stall_limit_s(facts))
+    total_s, own_s = np.zeros(clients), np.zeros(clients)
+    matrix_s = np.zeros((clients, clients)) if clients <= MOST_CLIENTS else None
+    ends_s: dict[int, float] = {}  # end of the last step that decoded, by worker
+    asked: dict[int, Requests] = {}  # requests by the worker that generates the answer
+    for part in log.parts():
+        if part.gpu_s is None:
+            return None
+        for worker in np.unique(part.worker).tolist():
+            steps, rows = _stretches(
+                part.take(np.flatnonzero(part.worker == worker)),
+                facts.costs,
+                ends_s.get(worker, -np.inf),
+            )
+            ends_s[worker] = float(steps.end_s[steps.decodes].max(initial=-np.inf))
+            here = answers.take(
+                (answers.worker == worker)
+                & (answers.end_s > steps.start_s[0])
+                & (answers.begin_s < steps.end_s[-1])
+            )
+            prompts = rows.take(rows.computed_tokens > 0)
+            total_s += by_client(here, _held_up_s(here, steps, prompts), clients)
+            own_s += by_client(here, _held_up_by_own_s(here, steps, prompts), clients)
+            if matrix_s is not None:
+                for client in range(clients):
+                    held_s = _held_up_s(here, steps, prompts.take(prompts.client == client))
+                    matrix_s[:, client] += by_client(here, held_s, clients)
+            if worker not in asked:
+                asked[worker] = requests.take(np.flatnonzero(_decode_worker(requests) == worker))
+            _add_gaps(gaps, asked[worker], steps, rows)
+    answer_s = by_client(answers, answers.end_s - answers.begin_s, clients)
+    return Stalls(np.maximum(0.0, total_s - own_s), own_s, matrix_s, answer_s, gaps)
+
+
+def stall_limit_s(facts: Facts) -> float:
+    """Return the gap between two tokens above which a gap is a stall, in seconds."""
+    return max(STALL_S, STALL_STEPS * facts.lone.step_s) if facts.lone else STALL_S
+
+
+def answers_of(requests: Requests, horizon_s: float) -> Answers:
+    """Return when requests decode, from their first token to their end.
+
+    The last retraction of a request, up to the admission after it, is left out.
+    """
+    worker = _decode_worker(requests)
+    begun = np.isfinite(requests.first_token_s) & (worker >= 0)
+    end_s = np.where(np.isfinite(requests.finish_s), requests.finish_s, horizon_s)
+    cut = begun & (requests.retracted_s >= requests.first_token_s) & (requests.retracted_s < end_s)
+    back_s = np.where(np.isfinite(requests.readmitted_s), requests.readmitted_s, end_s)
+    again = cut & (back_s < end_s)
+    parts = (
+        (begun, requests.first_token_s, np.where(cut, requests.retracted_s, end_s)),
+        (again, back_s, end_s),
+    )
+    return Answers(
+        np.concatenate([worker[rows] for rows, _, _ in parts]),
+        np.concatenate([requests.client[rows] for rows, _, _ in parts]),
+        np.concatenate([begin[rows] for rows, begin, _ in parts]),
+        np.concatenate([np.maximum(begin, end)[rows] for rows, begin, end in parts]),
+    )
+
+
+def _decode_worker(requests: Requests) -> Ints:
+    """Return the worker that generates each request's answer."""
+    return requests.worker if requests.decode_worker is None else requests.decode_worker
+
+
+def by_client(answers: Answers, values: Floats, clients: int) -> Floats:
+    """Return the sum of the answers' values of each client, shape (clients,)."""
+    return np.bincount(answers.client, values, clients).astype(np.float64)
+
+
+def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps, Rows]:
+    """Return the stretches and the rows of a part of one worker's log.
+
+    ``ended_s`` is the end of the last step before the part in which sequences decoded.
+    """
+    start_s, first, stretch = np.unique(log.start_s, return_index=True, return_inverse=True)
+    end_s, count = log.end_s[first], log.steps[first]
+    computed = (log.extend_tokens + log.recompute_tokens).astype(np.float64)
+    every = np.bincount(stretch, computed, len(first))
+    outputs = np.bincount(stretch, log.output_tokens, len(first))
+    context, length_s = log.context_tokens[first], end_s - start_s
+    mixed = np.flatnonzero((context > 0) & (every > 0))
+    decode_s = np.zeros(len(first))  # the time of the step without its prompts
+    decode_s[mixed] = [
+        costs.decode_step_s(max(1, int(outputs[at])), int(context[at])) for at in mixed
+    ]
+    prompt_s = np.where(every > 0, np.maximum(0.0, length_s - decode_s), 0.0)
+    # Each step lasts ``step_growth_s`` longer than the step before.
+    step_s = length_s / count - log.step_growth_s[first] * (count - 1) / 2
+    rest_s = (length_s - step_s) / np.maximum(count - 1, 1)
+    decodes = context > 0
+    last_s = np.full(len(first), ended_s)
+    last_s[1:] = np.maximum.accumulate(np.where(decodes, end_s, ended_s))[:-1]
+    steps = Steps(start_s, end_s, start_s + step_s, count - 1, rest_s, last_s, decodes)
+    part_s = prompt_s[stretch] * computed / np.maximum(every, 1)[stretch]
+    order = np.argsort(_keys(log.client, stretch))
+    rows = Rows(log.client, stretch, computed.astype(np.int64), log.output_tokens, part_s)
+    return steps, rows.take(order)
+
+
+def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
+    """Return the seconds for which some prompts held up each answer, shape (answers,).
+
+    A prompt's time counts evenly over the prompt's stretch.
+    """
+    at, first = np.unique(prompts.stretch, return_index=True)
+    if not len(at):
+        return np.zeros(len(answers.client))
+    every_s = np.add.reduceat(prompts.prompt_s, first)
+    after_s = np.cumsum(every_s)
+    times_s = np.column_stack([steps.start_s[at], steps.end_s[at]]).ravel()
+    sums_s = np.column_stack([after_s - every_s, after_s]).ravel()
+    return growth(times_s, sums_s, answers.begin_s, answers.end_s)
+
+
+def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
+    """Return the seconds for which the client's own prompts held up each answer.
+
+    The times of each client are shifted by a period that is longer than the run, so that one
+    interpolation serves all clients.
+    """
+    if not len(prompts.client):
+        return np.zeros(len(answers.client))
+    order = np.lexsort((prompts.stretch, prompts.client))
+    client, at, own_s = (
+        column[order] for column in (prompts.client, prompts.stretch, prompts.prompt_s)
+    )
+    period_s = 2.0 + steps.end_s[-1] + answers.end_s.max(initial=0.0)
+    after_s = np.cumsum(own_s)
+    times_s = np.column_stack([steps.start_s[at], steps.end_s[at]]) + (client * period_s)[:, None]
+    sums_s = np.column_stack([after_s - own_s, after_s]).ravel()
+    shift_s = answers.client * period_s
+    begin_s, end_s = answers.begin_s + shift_s, answers.end_s + shift_s
+    return growth(times_s.ravel(), sums_s, begin_s, end_s)
+
+
+def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Floats:
+    """Return by how much a sum, linear between ``times_s``, grows from begin to end."""
+    grown: Floats = np.interp(end_s, times_s, sums) - np.interp(begin_s, times_s, sums)
+    return grown
+
+
+def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
+    """Add the gaps between tokens that one worker generated in a part of the log.
+
+    The records hold the first token of each request and the tokens of each step. The gap of a token
+    is the time since the last step that decoded; the gap of a second token is the time since the
+    first token.
+    """
+    made = _first_tokens(requests, steps, rows)
+    here = made >= 0
+    more = here & (requests.output_tokens > 1)
+    decoding = np.flatnonzero(steps.decodes)
+    places = np.searchsorted(decoding, made[more], "right")
+    known = places < len(decoding)
+    second = decoding[places[known]]
+    asking = requests.client[more][known]
+    since_s = steps.first_s[second] - requests.first_token_s[more][known]
+    others = OtherPrompts(rows, len(steps.decodes))
+    beside = others.between(asking, made[more][known], second)
+    gaps.add(asking, np.arange(len(second)), since_s, np.ones(len(second)), beside)
+    firsts = _counts(rows, requests.client[here], made[here])
+    seconds = _counts(rows, asking, second)
+    each = rows.output_tokens / (steps.later[rows.stretch] + 1)
+    each = np.where(rows.computed_tokens > 0, np.maximum(0.0, each - firsts), each)
+    at = rows.stretch
+    each = np.where(steps.decodes[at], each, 0.0)
+    since_last = np.where(np.isfinite(steps.last_s[at]), np.maximum(0.0, each - seconds), 0.0)
+    before = np.append(-1, np.maximum.accumulate(np.where(steps.decodes, np.arange(
+        len(steps.decodes)), -1))[:-1])  # fmt: skip
+    beside = others.between(rows.client, before[at], at)
+    gaps.add(rows.client, at, steps.first_s - steps.last_s, since_last, beside)
+    gaps.add(rows.client, at, steps.rest_s, each * steps.later[at])
+
+
+class OtherPrompts:
+    """The prompt tokens of other clients, by stretches of one worker's log."""
+
+    def __init__(self, rows: Rows, stretches: int) -> None:
+        self._stretches = stretches
+        computed = np.bincount(rows.stretch, rows.computed_tokens, stretches)
+        self._upto = np.append(0.0, np.cumsum(computed))
+        prompts = np.flatnonzero(rows.computed_tokens > 0)
+        keys = rows.client[prompts] * stretches + rows.stretch[prompts]
+        order = np.argsort(keys)
+        self._keys = keys[order]
+        self._own = np.append(0.0, np.cumsum(rows.computed_tokens[prompts][order]))
+
+    def between(self, client: Ints, after: Ints, upto: Ints) -> Flags:
+        """Return whether others' prompts were computed after one stretch and up to another."""
+        every = self._upto[upto + 1] - self._upto[after + 1]
+        first = client * self._stretches
+        own = self._own[np.searchsorted(self._keys, first + upto, "right")]
+        own = own - self._own[np.searchsorted(self._keys, first + after, "right")]
+        others: Flags = every - own > 0
+        return others
+
+
+def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
+    """Return the stretch at whose end each request's first token was made, -1 outside the part.
+
+    The stretch is the last one before the client received the token that computed prompts of the
+    client.
+    """
+    prompts = np.flatnonzero(rows.computed_tokens > 0)
+    first_s = np.where(np.isfinite(requests.first_token_s), requests.first_token_s, -1.0)
+    if not len(prompts):
+        return np.full(len(first_s), -1)
+    prompts = prompts[np.lexsort((rows.stretch[prompts], rows.client[prompts]))]
+    period_s = 2.0 + steps.end_s[-1] + first_s.max(initial=0.0)
+    ends_s = steps.end_s[rows.stretch[prompts]] + rows.client[prompts] * period_s
+    at = np.searchsorted(ends_s, first_s + _MARGIN_S + requests.client * period_s, "right") - 1
+    own = prompts[np.maximum(at, 0)]
+    is_known = (at >= 0) & (rows.client[own] == requests.client) & (first_s >= steps.start_s[0])
+    is_known &= first_s <= steps.end_s[-1] + _MARGIN_S
+    return np.where(is_known, rows.stretch[own], -1)
+
+
+def _keys(client: Ints, stretch: Ints) -> Ints:
+    """Return a number for each pair of a client and a stretch, in order of stretches."""
+    return (stretch << 32) + client
+
+
+def _counts(rows: Rows, client: Ints, stretch: Ints) -> Floats:
+    """Return how many of the pairs of client and stretch are those of each row, shape (rows,)."""
+    keys, asked = _keys(rows.client, rows.stretch), _keys(client, stretch)
+    found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
+    same = keys[found] == asked
+    return np.bincount(found[same], minlength=len(keys)).astype(np.float64)

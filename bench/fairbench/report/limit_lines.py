@@ -1,0 +1,177 @@
+"""The limit of a run in words: what was lost, against another scheduler, and what it assumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from fairbench.metrics.limit import ARRIVALS, WORK
+from fairbench.report.numbers import number, percent, whole, whole_percent
+from fairbench.results.store import Summary
+
+LOSSES = {
+    "recomputed": "prefixes computed again",
+    "small_batches": "small batches",
+    "retracted": "retractions",
+    "unfinished": "unfinished requests",
+    "idle_waiting": "idle while others waited",
+    "idle": "idle",
+}
+"""The purposes of GPU time beyond the least, in the words of the limit's line."""
+LEAST_LOSS = 0.005  # share of the GPU time from which on a loss is named
+
+
+NEEDED = (
+    *("limit_ratio", "least_makespan_s"),
+    *(f"time_{key}_ratio" for key in ("prefill", "decode", "small_prefill", "small_decode")),
+    *(f"time_{key}_ratio" for key in LOSSES if key != "small_batches"),
+)
+"""The metrics of which the limit's line consists."""
+
+
+def has_limit(summary: Summary) -> bool:
+    """Return whether the summary states the run's limit."""
+    return all(summary.get(key) is not None for key in NEEDED)
+
+
+def mean_limit(summaries: Sequence[Summary]) -> Summary | None:
+    """Return the metrics of the limit's line as means over seeds; None if a run has no limit."""
+    if not summaries or not all(map(has_limit, summaries)):
+        return None
+    first = {key: summaries[0].get(key) for key in ("dp", "limit_cause")}
+    return first | {key: fmean(one[key] for one in summaries) for key in NEEDED}
+
+
+def losses(summary: Summary) -> dict[str, float]:
+    """Return the shares of the GPU time beyond the least, by key of ``LOSSES``, largest first."""
+    small = summary["time_small_prefill_ratio"] + summary["time_small_decode_ratio"]
+    found = {"small_batches": small} | {
+        key: summary[f"time_{key}_ratio"] for key in LOSSES if key != "small_batches"
+    }
+    return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+
+def limit_line(summary: Summary) -> str:
+    """Return the run's share of what the replicas could do, and where the rest went."""
+    replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)
+    least = f"{number(summary['least_makespan_s'])} s"
+    if not has_limit(summary):  # a live run does not know its GPU time
+        return f"{percent(summary['limit_ratio'])} of the least time, {least} on {replicas}"
+    lost = _named_losses(list(losses(summary).items()))
+    if summary.get("limit_cause", WORK) != WORK:
+        what = "the arrivals take" if summary["limit_cause"] == ARRIVALS else "one program takes"
+        needed = summary["time_prefill_ratio"] + summary["time_decode_ratio"]
+        return f"{what} {least} at least; {percent(needed)} of GPU time was needed; {lost}"
+    return f"{percent(summary['limit_ratio'])} of what {replicas} could do; {lost}"
+
+
+def limit_lines(summary: Summary) -> Iterator[str]:
+    """Yield the limit of a run, or the reason why the limit is unknown; nothing for an old run."""
+    if summary.get("complete") is False and "limit_cause" in summary:
+        yield "unknown, because the run is incomplete"
+    elif summary.get("limit_ratio") is not None and "least_makespan_s" in summary:
+        yield limit_line(summary)
+        if summary.get("limit_memory_ratio") is not None:
+            yield _memory_line(summary)
+    elif reason := summary.get("notes", {}).get("limit"):
+        yield reason
+
+
+def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
+    """Yield how near the replay of a log came to its limit, if the replay has one."""
+    if not has_limit(summary):
+        return
+    line = limit_line(summary)
+    is_work = summary.get("limit_cause", WORK) == WORK
+    start = f"The replay under {scheduler} reaches" if is_work else f"Replayed under {scheduler},"
+    yield f"{start} {line.rstrip('; ')}."
+
+
+def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: list[str]) -> str:
+    """Return which of two schedulers loses GPU time to the other, and to what; "" if none does.
+
+    Both have one summary per seed, of the same load. The causes and the whole are means over the
+    seeds, in percent of the GPU time, and the causes sum to the whole.
+    """
+    if not all(map(has_limit, (*first, *second))):
+        return ""
+    more = {
+        key: fmean(losses(one)[key] for one in second) - fmean(losses(one)[key] for one in first)
+        for key in LOSSES
+    }
+    if sum(more.values()) < 0:
+        names, more = names[::-1], {key: -part for key, part in more.items()}
+    whole_loss = sum(more.values())
+    if whole_loss < LEAST_LOSS:
+        return ""
+    parts = sorted(more.items(), key=lambda one: -one[1])
+    causes = _named_losses([(key, part) for key, part in parts if part > 0])
+    gains = _named_losses([(key, -part) for key, part in reversed(parts) if part < 0])
+    saved = f"; it saves {gains}" if gains else ""
+    return (
+        f"{names[1]} loses {whole_percent(whole_loss)} of GPU time to {names[0]}: {causes}{saved}"
+    )
+
+
+def _memory_line(summary: Summary) -> str:
+    """Return the run's share of the limit with its memory and order of requests."""
+    hits = " and ".join(
+        f"{percent(summary[key])} {words}"
+        for key, words in (("limit_hit_rate", "at most"), ("cache_hit_rate", "here"))
+        if summary.get(key) is not None
+    )
+    return (
+        f"{percent(summary['limit_memory_ratio'])} of what the KV memory allows in this order of "
+        f"requests; cache hits: {hits}"
+    )
+
+
+def _named_losses(parts: Sequence[tuple[str, float]]) -> str:
+    return ", ".join(
+        f"{whole_percent(part)} {LOSSES[key]}" for key, part in parts if part >= LEAST_LOSS
+    )
+
+
+def limit_sentences(summary: Summary) -> Iterator[str]:
+    """Explain the limit of a run: its assumptions, the most service, and the latency alone."""
+    if not has_limit(summary):
+        return
+    replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)
+    yield (
+        f"No scheduler can finish these requests on {replicas} in less than "
+        f"{number(summary['least_makespan_s'])} s, even if each distinct prefix is computed once "
+        "in the cluster and all batches are full."
+    )
+    cause = summary.get("limit_cause", WORK)
+    if cause != WORK:
+        what = "the last requests arrive late" if cause == ARRIVALS else "one program is that long"
+        yield f"More replicas would not shorten this time, because {what}."
+    needed = summary["time_prefill_ratio"] + summary["time_decode_ratio"]
+    yield f"The requests needed {percent(needed)} of the GPU time of this run."
+    if lost := _named_losses(list(losses(summary).items())):
+        yield f"The rest was lost: {lost}."
+    if summary.get("limit_memory_ratio") is not None:
+        yield (
+            "The KV memory does not hold all distinct prefixes. In this order of requests no "
+            f"eviction policy hits more than {percent(summary['limit_hit_rate'])} of the input, "
+            f"and the run reached {percent(summary['limit_memory_ratio'])} of that limit."
+        )
+    if part := _part_of(summary, "service_rate_tok_s", "limit_fair_service_tok_s"):
+        yield (
+            f"Service was {whole_percent(part)} of the "
+            f"{whole(summary['limit_fair_service_tok_s'])} tok/s that any scheduler could give at "
+            "max-min fair shares."
+        )
+    if times := _part_of(summary, "victim_p95_s", "victim_least_p95_s"):
+        least = "at least " if "victim_p95_s" in summary.get("censored", ()) else ""
+        yield (
+            f"The P95 of well-behaved clients is {least}{number(times)} times their P95 alone on "
+            f"an idle cluster ({number(summary['victim_least_p95_s'])} s)."
+        )
+
+
+def _part_of(summary: Summary, key: str, limit: str) -> float | None:
+    """Return a metric divided by its limit, or None if either is unknown."""
+    if summary.get(key) is None or not summary.get(limit):
+        return None
+    return float(summary[key]) / float(summary[limit])

@@ -1,1 +1,0 @@
-"""The leaderboard: schedulers over the same configurations and seeds, with their ranks."""

@@ -1,0 +1,76 @@
+"""Stored fair shares of bundled experiments under FCFS, with which a run is compared."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from fairbench.config import ExperimentSpec
+from fairbench.config.resolve import resolve
+from fairbench.config.spec import file_tables
+from fairbench.errors import DataError, UsageError
+from fairbench.results.experiments import Experiment, key_of, place_of
+from fairbench.results.store import StoredRun
+
+FILE = "references.csv"  # the command `python studies references` writes this file
+SCHEDULER = "fcfs"
+SHARES = ("min_entitlement_ratio", "min_share_60s", "min_share_10s")
+KEY_LENGTH = 16  # characters of the hash that identifies a configuration
+
+
+class Reference(NamedTuple):
+    """A scheduler and the lowest fair shares of its run by metric key; None if undefined."""
+
+    scheduler: str
+    shares: Mapping[str, float | None]
+
+
+def reference_of(summary: Mapping[str, Any]) -> Reference:
+    """Return the lowest fair shares in a summary, as a reference for another run."""
+    return Reference(str(summary["scheduler"]), {key: summary.get(key) for key in SHARES})
+
+
+def reference_spec(
+    spec: ExperimentSpec, scheduler: str, settings: Mapping[str, Any], *, single: bool
+) -> ExperimentSpec:
+    """Return the experiment of a spec under another scheduler.
+
+    Raises UsageError for an unknown scheduler, for an experiment on real servers, and unless the
+    command is a ``single`` run that prints a verdict.
+    """
+    if spec.backend is not None or not single:
+        raise UsageError(
+            f"--reference {scheduler}: needs a single simulated run, without --json and "
+            "--no-reference; `fairbench compare` compares schedulers over several seeds"
+        )
+    return resolve({"scheduler": scheduler}, settings, place_of(file_tables(spec)))
+
+
+def place_key(experiment: Experiment) -> str:
+    """Return the key of an experiment's workload, cluster and seed, without its scheduler."""
+    return key_of(place_of(experiment))[:KEY_LENGTH]
+
+
+def reference_for(run: StoredRun) -> Reference | None:
+    """Return the stored FCFS shares for a stored run; None for an unreadable experiment file."""
+    from fairbench.results.comparison import experiment_of
+
+    try:
+        return stored_reference(experiment_of(run))
+    except DataError:
+        return None
+
+
+def stored_reference(experiment: Experiment) -> Reference | None:
+    """Return the stored shares under FCFS; None for FCFS itself and for other experiments."""
+    if experiment.get("scheduler") == SCHEDULER or "backend" in experiment:
+        return None
+    key = place_key(experiment)
+    text = files("fairbench.results").joinpath(FILE).read_text(encoding="utf-8")
+    rows = (row for row in csv.DictReader(text.splitlines()) if row["place"] == key)
+    row = next(rows, None)
+    if row is None:
+        return None
+    return Reference(SCHEDULER, {one: float(row[one]) if row[one] else None for one in SHARES})

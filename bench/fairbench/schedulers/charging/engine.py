@@ -1,0 +1,238 @@
+"""Charging in an engine: by tokens, or by GPU time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from fairbench.core import OUTPUT_PRICE, PS_PER_S, CostModel, Request
+from fairbench.errors import UsageError
+from fairbench.schedulers.accounts.account import Account
+from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.sharing import SharedCharges, Sharing
+from fairbench.schedulers.views import Read
+
+
+class Charging:
+    """Turns events of an engine into charges to an ``account``. By default, events cost nothing."""
+
+    # outputs that were charged in advance and not produced are refunded
+    refunds: ClassVar[bool] = True
+    # the charging needs ``request_tokens``, whose calls cost time
+    per_request: ClassVar[bool] = False
+    # the reason why no theorem bounds the service, such as "charges ..."; "" if a theorem
+    # does
+    no_bound = ""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+
+    def prepare(self, name: str, setup: Setup) -> None:
+        """Receive the facts of the experiment. Raises UsageError naming the scheduler."""
+
+    def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        """Charge the uncached part of a prompt; ``recompute`` marks a retracted request."""
+
+    def tokens(self, client: str, tokens: int) -> None:
+        """Charge output tokens; a negative number is a refund."""
+
+    def request_tokens(self, request: Request, tokens: int) -> None:
+        """Charge output tokens of a request, if the charging is ``per_request``."""
+
+    def steps(self, steps: int, running: Mapping[str, int]) -> None:
+        """Charge the decode steps of a whole batch."""
+
+    def read(self, request: Request, read: Read) -> None:
+        """Charge the difference between the prompt as charged and the prompt as read."""
+
+    def retracted(self, request: Request) -> None:
+        """Refund the amount charged in advance for a request that has lost its memory."""
+
+    def finished(self, request: Request) -> None:
+        """Refund the unused amount charged in advance for a request that has ended."""
+
+    def forget(self, client: str) -> None:
+        """Forget the state of a client without requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """The prices of tokens.
+
+    ``input_weight`` and ``output_weight`` are the prices of a prompt token and an output token.
+    ``whole_input`` also charges cached prompt tokens ([VTC]); by default only computed prompt
+    tokens are charged. ``recompute`` also charges the second prefill of a retracted request.
+    """
+
+    input_weight: int = 1
+    output_weight: int = OUTPUT_PRICE
+    whole_input: bool = False
+    recompute: bool = False
+
+
+class TokenCharging(Charging):
+    """Charges tokens by ``prices``.
+
+    ``sharing`` divides the charge for a prefix among the clients that share the prefix. Without
+    ``sharing`` the client whose request computes a prefix pays.
+    """
+
+    def __init__(self, account: Account, prices: Prices, sharing: Sharing | None = None) -> None:
+        super().__init__(account)
+        self.prices = prices
+        self._shared = None if sharing is None else SharedCharges(sharing)
+        account.shares = sharing is not None
+        if sharing is not None and not prices.whole_input:
+            self.no_bound = "charges by sharing, which is not the service of a client"
+        elif prices.recompute:
+            self.no_bound = "bounds no service difference in this form"
+
+    def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        prices = self.prices
+        if recompute and not prices.recompute:
+            return
+        if prices.whole_input:
+            self.account.charge(request.client, prices.input_weight * request.input_tokens)
+        elif self._shared is None:
+            self.account.charge(request.client, prices.input_weight * extend_tokens)
+        else:
+            for client, tokens in self._shared.tokens_by_client(request, extend_tokens).items():
+                self.account.charge_absent(client, prices.input_weight * tokens)
+
+    def tokens(self, client: str, tokens: int) -> None:
+        self.account.running_changed(client)
+        if tokens < 0:
+            self.account.refund(client, self.prices.output_weight * -tokens)
+        else:
+            self.account.charge(client, self.prices.output_weight * tokens)
+
+    def steps(self, steps: int, running: Mapping[str, int]) -> None:
+        self.account.charge_steps(self.prices.output_weight, steps, running)
+
+    def retracted(self, request: Request) -> None:
+        self.account.running_changed(request.client)
+
+    def finished(self, request: Request) -> None:
+        self.account.running_changed(request.client)
+
+    def read(self, request: Request, read: Read) -> None:
+        if self._shared is not None:
+            return  # other clients may have paid for the prompt
+        cached = 0 if self.prices.whole_input else read.cached_tokens
+        more = read.input_tokens - cached - request.input_tokens
+        self.account.charge(request.client, self.prices.input_weight * more)
+
+
+GPU_TIME = "gpu-time"  # the value of the parameter ``charge``
+UNIT_TOKENS = 1_024  # length in tokens of the prompt whose mean time per token is the unit
+
+
+class GPUCharges:
+    """The GPU time that requests have paid in advance, in whole picoseconds."""
+
+    def __init__(self, costs: CostModel) -> None:
+        self._costs = costs
+        self._ahead: dict[Request, int] = {}  # request -> GPU time that is charged and not yet used
+
+    def admission_charge(self, request: Request, extend_tokens: int) -> int:
+        """Return the charge at admission: the prompt's expected time, alone in the batch."""
+        return self._prepay(request, extend_tokens, 0.0)
+
+    def dispatch_charge(self, request: Request, extend_tokens: int) -> int:
+        """Return the charge at dispatch: the prompt's expected time without the fixed cost."""
+        return self._prepay(request, extend_tokens, self._costs.prefill_s(0, 1))
+
+    def _prepay(self, request: Request, extend_tokens: int, less_s: float) -> int:
+        cached = max(0, request.input_tokens - extend_tokens)
+        prefill_s = self._costs.prefill_s(cached, extend_tokens) - less_s
+        ahead_ps = round(max(0.0, prefill_s) * PS_PER_S)
+        self._ahead[request] = ahead_ps
+        return ahead_ps
+
+    def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
+        """Return the charge for a computed chunk beyond the prepayment, in picoseconds.
+
+        ``complete`` marks the last chunk of a prompt. The charge is negative if the prepayment was
+        too high.
+        """
+        ahead_ps = self._ahead.get(request, 0)
+        paid_ps = ahead_ps if complete else min(ahead_ps, gpu_ps)
+        self._ahead[request] = ahead_ps - paid_ps
+        return gpu_ps - paid_ps
+
+    def refund_rest(self, request: Request) -> int:
+        """Return the negative charge for a request that has ended or lost its memory."""
+        return -self._ahead.pop(request, 0)
+
+    def token_ps(self) -> float:
+        """Return the GPU time of a computed prompt token, the unit of quanta; at least 1."""
+        return max(1.0, self._costs.prefill_s(0, UNIT_TOKENS) * PS_PER_S / UNIT_TOKENS)
+
+
+def gpu_charges(name: str, setup: Setup) -> GPUCharges:
+    """Return the GPU-time charges of a scheduler. Raises UsageError without iteration costs."""
+    if setup.costs is None:
+        raise UsageError(
+            f"{name}.charge = {GPU_TIME!r}: needs a timing profile, because the time of "
+            "iterations is not known here; leave charge out"
+        )
+    return GPUCharges(setup.costs)
+
+
+class TimeCharging(Charging):
+    """Charges the worker's busy time in picoseconds.
+
+    The charges of all clients add up to the busy time: the time of a prompt is predicted at
+    admission, and every host reports the real time of each iteration by client, which replaces the
+    prediction.
+    """
+
+    no_bound = "charges GPU time, which service does not count"
+    _charges: GPUCharges
+
+    def prepare(self, name: str, setup: Setup) -> None:
+        self._charges = gpu_charges(name, setup)
+        self.account.unit_of_time = self._charges.token_ps
+
+    def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self.account.charge(request.client, self._charges.admission_charge(request, extend_tokens))
+
+    def prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
+        owed = self._charges.computed(request, gpu_ps, complete)
+        self.account.charge(request.client, owed)
+
+    def gpu_time(self, client: str, gpu_ps: int) -> None:
+        self.account.charge(client, gpu_ps)
+
+    def retracted(self, request: Request) -> None:
+        if back := self._charges.refund_rest(request):
+            self.account.charge(request.client, back)
+
+    finished = retracted
+
+
+class ChargingParams(Protocol):
+    """The parameters that select a charging."""
+
+    @property
+    def charge(self) -> str | None: ...
+    @property
+    def sharing(self) -> Sharing | None: ...
+    @property
+    def weights(self) -> Mapping[str, float] | None: ...
+
+
+def engine_charging(
+    name: str, account: Account, params: ChargingParams, prices: Prices, tokens: type[TokenCharging]
+) -> Charging:
+    """Return the charging that the parameters of the scheduler ``name`` select.
+
+    ``tokens`` is the class that charges tokens. Raises UsageError for parameters that combine GPU
+    time with ``sharing``.
+    """
+    if params.charge != GPU_TIME:
+        return tokens(account, prices, params.sharing)
+    if params.sharing is None:
+        return TimeCharging(account)
+    raise UsageError(f"{name}.charge = {GPU_TIME!r}: cannot be combined with {name}.sharing")

@@ -1,1 +1,0 @@
-"""Admission control: requests that would miss their deadline are refused or demoted."""

@@ -1,0 +1,103 @@
+"""Routers whose decisions others may change: admission control, or a gate that places sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fairbench.core import Prompt, Request, Segment
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.gateway.policy import FlowPolicy
+from fairbench.schedulers.gateway.registry import AdmissionParams, policy_class
+from fairbench.schedulers.setup import Setup
+
+Choice = Callable[[Request, int, float], int]
+"""A function of a request, its worker and the time in seconds, which returns the final worker."""
+
+
+def is_overruled(gateway: str | None, admission: AdmissionParams | None) -> bool:
+    """Return whether a gateway's policy or admission control may change a router's decisions.
+
+    Raises UsageError for an unknown policy.
+    """
+    if admission is not None and admission.is_on:
+        return True
+    if gateway is None:
+        return False
+    policy = policy_class(gateway)
+    return issubclass(policy, FlowPolicy) and policy.place is not None
+
+
+def rerouting(router: Router) -> Rerouting:
+    """Return the router with a ``choose`` step, which initially keeps the router's decisions."""
+    declared = {
+        name: getattr(router, name)
+        for name in ("name", "wants_evictions", "holds", "cluster_theorems")
+    }
+    made: Rerouting = type("Rerouting", (Rerouting,), declared)(router)
+    return made
+
+
+class Rerouting(Router):
+    """A router with a ``choose`` step after the inner router's decision; made by ``rerouting``.
+
+    The inner router counts its own decisions, even if ``choose`` changes them. If a request is
+    routed again because its worker left, the inner router's earlier decision counts as failed.
+    """
+
+    def __init__(self, router: Router) -> None:
+        self.router = router
+        self.choose: Choice = lambda request, worker, now_s: worker
+        # request -> the inner router's worker, if ``choose`` changed it
+        self._routed: dict[Request, int] = {}
+
+    def prepare(self, setup: Setup) -> None:
+        self.setup = setup
+        self.router.prepare(setup)
+
+    def route(self, request: Request, now_s: float) -> int | None:
+        voided = self._routed.pop(request, None)
+        if voided is not None:
+            self.router.on_failure(request, voided, now_s)
+        worker = self.router.route(request, now_s)
+        if worker is None:
+            return None
+        chosen = self.choose(request, worker, now_s)
+        if chosen != worker:
+            self._routed[request] = worker
+        return chosen
+
+    def redirect(self, request: Request, routed: int, chosen: int) -> None:
+        """Record that a request, which ``route`` sent to ``routed``, goes to another worker."""
+        if chosen != routed:
+            self._routed.setdefault(request, routed)
+
+    def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
+        self.router.on_first_token(request, self._routed.get(request, worker), at_s)
+
+    @property
+    def wants_gpu_time(self) -> bool:
+        return self.router.wants_gpu_time
+
+    def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
+        self.router.on_gpu_time(request, self._routed.get(request, worker), gpu_s)
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        self.router.on_finish(request, self._routed.pop(request, worker), output, now_s)
+
+    def on_failure(self, request: Request, worker: int, now_s: float) -> None:
+        self.router.on_failure(request, self._routed.pop(request, worker), now_s)
+
+    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
+        self.router.on_evict(prefix, evicted_tokens, worker, now_s)
+
+    def on_weights(self) -> None:
+        self.router.on_weights()
+
+    def balance(self, client: str) -> float | None:
+        return self.router.balance(client)
+
+    def on_worker_join(self, worker: int, now_s: float) -> None:
+        self.router.on_worker_join(worker, now_s)
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        self.router.on_worker_leave(worker, now_s)

@@ -1,0 +1,214 @@
+"""Saturation detectors, which decide when a queue before the cluster may release a request."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from dataclasses import dataclass
+from math import floor
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from fairbench.core import Request
+from fairbench.schedulers.params import NoParams, NotNegativeInt, Positive, PositiveInt
+from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.views import FleetView, WorkerLoad
+
+
+class Detector(ABC):
+    """A test of whether the cluster has room for one more request.
+
+    Subclass this class to add a detector.
+
+    A detector is pure, like a scheduler: the queue reports sent and finished requests, and calls
+    ``poll_workers`` when the host is awake.
+
+    """
+
+    name: ClassVar[str]
+    Params: ClassVar[Any]
+
+    setup: Setup = Setup()
+
+    def prepare(self, setup: Setup) -> None:
+        """Receive the facts of the experiment, once, before the first request.
+
+        ``setup.fleet`` reports the workers' loads.
+        """
+        self.setup = setup
+
+    @property
+    def fleet(self) -> FleetView:
+        """The workers. Precondition: ``prepare`` was called."""
+        assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
+        return self.setup.fleet
+
+    def poll_workers(self, now_s: float) -> None:
+        """Poll the workers if a poll is due; called whenever the host is awake."""
+
+    @abstractmethod
+    def has_room(self, now_s: float) -> bool:
+        """Return whether the cluster has room for a request; called before each release."""
+
+    def wake_s(self, now_s: float) -> float | None:
+        """Return the time at which to wake the host without an event, or None for never."""
+        return None
+
+    def on_sent(self, request: Request, worker: int) -> None:
+        """Handle a request that was sent to a worker."""
+
+    def on_moved(self, request: Request, worker: int | None) -> None:
+        """Record which worker a sent request has, or None while the request has no worker."""
+
+    def on_finish(self, request: Request) -> None:
+        """Handle the end of a request that was sent to a worker."""
+
+
+class AlwaysRoom(Detector):
+    """A detector that always has room, so that only the engines' queues order requests."""
+
+    name = "none"
+    Params = NoParams
+
+    def __init__(self, params: NoParams | None = None) -> None:
+        pass
+
+    def has_room(self, now_s: float) -> bool:
+        return True
+
+
+class _Load(NamedTuple):
+    requests: int
+    tokens: int
+
+
+class Concurrency(Detector):
+    """A detector that compares the unfinished requests, or their prompt tokens, with a capacity.
+
+    The rules are those of llm-d's concurrency-detector (llm-d-router @3fdd2e6): ``requests`` and
+    ``tokens`` are sums over the workers, relative to the total capacity; ``larger`` (llm-d's
+    ``hybrid``) is the mean over the workers of the larger ratio. The detector counts sent and
+    finished requests itself, so its counts have no delay. Two rules are simpler than in llm-d: the
+    whole prompt counts until the request ends (in llm-d, the uncached part counts until the first
+    token), and the router sees all workers, including full workers.
+    """
+
+    name = "concurrency"
+
+    @dataclass(frozen=True)
+    class Params:
+        """Parameters: ``requests`` and ``tokens`` are a worker's capacity, ``by`` the unit.
+
+        ``headroom`` is the number of further requests that may wait in a worker's own queue, so
+        that no slot stays empty between the end of an answer and the next request from the gateway.
+        The default is 0.
+        """
+
+        requests: PositiveInt = 100
+        tokens: PositiveInt = 1_000_000
+        by: Literal["requests", "tokens", "larger"] = "requests"
+        headroom: NotNegativeInt | None = None
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._requests = params.requests + (params.headroom or 0)
+        self._under_way: dict[Request, int | None] = {}  # unfinished request -> its worker
+        self._loads: dict[int, _Load] = {}
+
+    def has_room(self, now_s: float) -> bool:
+        workers = self.fleet.workers()
+        loads = [self._loads.get(worker, _Load(0, 0)) for worker in workers]
+        by_requests = [load.requests / self._requests for load in loads]
+        by_tokens = [load.tokens / self.params.tokens for load in loads]
+        scores = {
+            "requests": by_requests,
+            "tokens": by_tokens,
+            "larger": list(map(max, by_requests, by_tokens)),
+        }[self.params.by]
+        return sum(scores) < len(workers)
+
+    def on_sent(self, request: Request, worker: int) -> None:
+        self._under_way[request] = worker
+        self._add(worker, 1, request.input_tokens)
+
+    def on_moved(self, request: Request, worker: int | None) -> None:
+        self._add(self._under_way[request], -1, -request.input_tokens)
+        self._under_way[request] = worker
+        self._add(worker, 1, request.input_tokens)
+
+    def on_finish(self, request: Request) -> None:
+        self._add(self._under_way.pop(request), -1, -request.input_tokens)
+
+    def _add(self, worker: int | None, requests: int, tokens: int) -> None:
+        if worker is None:
+            return
+        load = self._loads.get(worker, _Load(0, 0))
+        self._loads[worker] = _Load(load.requests + requests, load.tokens + tokens)
+
+
+class Utilization(Detector):
+    """A detector that releases requests if the workers had room at the last poll.
+
+    The rules are those of llm-d's utilization-detector, llm-d's default (llm-d-router @96391d1):
+    the cluster has room while the workers' mean score is below 1. A score is the larger of the
+    waiting requests over ``waiting`` and the KV usage over ``kv_usage``, and 1 if the last poll is
+    older than ``stale_s`` seconds. All arrivals between two polls are therefore sent together or
+    wait together. ``credit``, an option of llm-d, counts requests that were sent since the last
+    poll as waiting. Unlike llm-d, the router sees all workers, including full workers.
+    """
+
+    name = "utilization"
+
+    @dataclass(frozen=True)
+    class Params:
+        """Parameters: a worker is full at ``waiting`` requests or a ``kv_usage`` of the pool.
+
+        ``poll_s`` is the time in seconds between two polls of all workers (llm-d's default: 50 ms).
+        """
+
+        waiting: Positive = 5.0
+        kv_usage: Positive = 0.8
+        poll_s: Positive = 0.05
+        stale_s: Positive = 0.2
+        credit: bool = False
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._polled_s = 0.0
+        # time of the next poll in seconds; None before the first poll
+        self._next_s: float | None = None
+        self._loads: dict[int, WorkerLoad] = {}
+        # worker -> number of requests sent since the last poll
+        self._sent: Counter[int] = Counter()
+
+    def poll_workers(self, now_s: float) -> None:
+        if self._next_s is not None and now_s < self._next_s:
+            return
+        poll_s = self.params.poll_s
+        self._loads = {worker: self.fleet.load(worker) for worker in self.fleet.workers()}
+        self._sent.clear()
+        self._polled_s = now_s
+        turn = floor(now_s / poll_s) + 1
+        self._next_s = turn * poll_s if turn * poll_s > now_s else (turn + 1) * poll_s
+
+    def has_room(self, now_s: float) -> bool:
+        workers = self.fleet.workers()
+        stale = now_s - self._polled_s > self.params.stale_s
+        scores = [1.0 if stale else self._score(worker) for worker in workers]
+        return sum(scores) < len(workers)
+
+    def _score(self, worker: int) -> float:
+        load = self._loads.get(worker)
+        if load is None or load.queued is None:
+            return 1.0  # a worker with an unknown load counts as full
+        waiting = load.queued + (self._sent[worker] if self.params.credit else 0)
+        pool_tokens = self.setup.pool_tokens
+        used = load.tokens / pool_tokens if pool_tokens else 0.0
+        return max(waiting / self.params.waiting, used / self.params.kv_usage)
+
+    def wake_s(self, now_s: float) -> float | None:
+        """Return the time of the next poll, or None while nothing is in flight."""
+        busy = any(load.in_flight for load in self._loads.values())
+        return self._next_s if busy or self._sent else None
+
+    def on_sent(self, request: Request, worker: int) -> None:
+        self._sent[worker] += 1

@@ -1,1 +1,0 @@
-"""The saturation detectors of a queue before the cluster, one per file."""

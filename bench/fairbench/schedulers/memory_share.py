@@ -1,0 +1,195 @@
+"""Fair shares of a worker's KV memory, which decide whose waiting requests may be admitted.
+
+An eviction policy by client (``ClientEviction``) takes cached tokens from clients above their
+share. The policy cannot take tokens that running requests use, so a client with many running
+requests holds memory that other clients lack. ``MemoryShare`` therefore acts earlier, at admission:
+
+- A request is *within the share* of its client if the tokens that the client's running requests
+  pin and the further tokens that the request would pin are at most the client's share. A client
+  without pinned tokens may always run a request, even one that is larger than the share.
+- Any other request *borrows*. It may be admitted if no other client waits with a request within
+  its share, and if free memory and cached tokens above the shares of clients suffice. No client
+  then loses a cached token within its share, not even the borrower, whose requests would
+  otherwise evict the cached prefixes of its own sessions.
+
+Requests that may not be admitted now are hidden from the local scheduler, whichever it is. Shares
+are those of the eviction policy. Outputs are not known in advance and do not count at admission.
+The theorem and its assumption stand in docs/appendix/theory.md, and engines check the assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from fairbench.core import Request
+from fairbench.schedulers.eviction.policy import ClientEviction
+from fairbench.schedulers.views import RunningView, Scan, WaitingView
+
+
+class PromptTokens(NamedTuple):
+    """The memory that the prompt of a waiting request would take, in tokens.
+
+    - ``new`` is the number of tokens that are not cached.
+    - ``pins`` is the number of tokens that no running request uses yet: new and cached ones.
+    """
+
+    new: int
+    pins: int
+
+
+class ClientMemory(Protocol):
+    """The KV memory of a worker by client, in tokens. A token of k clients counts 1/k for each."""
+
+    @property
+    def free(self) -> int:
+        """The number of free tokens, without cached tokens."""
+
+    @property
+    def clients(self) -> Iterable[str]:
+        """The clients of the worker."""
+
+    def held(self, client: str) -> float:
+        """Return the client's running and cached tokens."""
+
+    def unpinned(self, client: str) -> float:
+        """Return the client's cached tokens that no running request uses."""
+
+    def demand(self, request: Request) -> PromptTokens:
+        """Return what a waiting request would take, without a change of the cache's state."""
+
+
+class MemoryShare:
+    """The account of a worker's memory: whose requests a pass may admit.
+
+    The host calls ``begin`` before each pass, and gives the returned view to the local scheduler
+    unless the view has no client.
+    """
+
+    def __init__(self, policy: ClientEviction, memory: ClientMemory) -> None:
+        self._share = policy.entitled
+        self._memory = memory
+        self._waiting: WaitingView
+        # Tokens of admitted prompts that are not allocated yet, and the tokens that each client
+        # pins once its admitted prompts are allocated.
+        self._promised = 0
+        self._will_pin: dict[str, float] = {}
+        self._demands: dict[
+            Request, PromptTokens
+        ] = {}  # of the requests found admissible in this pass
+
+    def begin(self, waiting: WaitingView, pending: Mapping[str, int]) -> ShareView:
+        """Begin a pass over the ``waiting`` requests, and return the view for the scheduler.
+
+        ``pending`` is, by client, the number of prompt tokens of running requests that have no
+        memory yet.
+        """
+        self._waiting = waiting
+        self._demands.clear()
+        self._promised = sum(pending.values())
+        self._will_pin = {one: self._pinned_now(one) + more for one, more in pending.items()}
+        return ShareView(waiting, self)
+
+    def admits(self, request: Request) -> bool:
+        """Return whether a waiting request may be admitted now, as far as shares are concerned."""
+        self._note_admissions()
+        demand, client = self._memory.demand(request), request.client
+        self._will_pin.setdefault(client, self._pinned_now(client))
+        admitted = self._is_within(request, demand) or self._may_borrow(request, demand)
+        if admitted:
+            self._demands[request] = demand
+        return admitted
+
+    def _note_admissions(self) -> None:
+        """Count the memory of the requests that the host has admitted since the last call."""
+        for request in [one for one in self._demands if one not in self._waiting]:
+            demand = self._demands.pop(request)
+            self._promised += demand.new
+            self._will_pin[request.client] += demand.pins
+
+    def _pinned_now(self, client: str) -> float:
+        return self._memory.held(client) - self._memory.unpinned(client)
+
+    def _pinned(self, client: str) -> float:
+        return max(self._pinned_now(client), self._will_pin.get(client, 0.0))
+
+    def _is_within(self, request: Request, demand: PromptTokens) -> bool:
+        pinned = self._pinned(request.client)
+        return pinned < 1 or pinned + demand.pins <= self._share(request.client)
+
+    def _may_borrow(self, request: Request, demand: PromptTokens) -> bool:
+        return demand.new <= self._spare(request, demand) and not self._is_wanted(request.client)
+
+    def _spare(self, request: Request, demand: PromptTokens) -> float:
+        """Return the tokens that may be lent: free ones, and cached ones above clients' shares.
+
+        The cached prefix of the request itself stays.
+        """
+        memory = self._memory
+        spare: float = memory.free - self._promised
+        for client in memory.clients:
+            kept = demand.pins - demand.new if client == request.client else 0
+            above = memory.held(client) - self._share(client)
+            spare += max(0.0, min(memory.unpinned(client) - kept, above))
+        return spare
+
+    def _is_wanted(self, client: str) -> bool:
+        """Return whether another client waits with a request within its share."""
+        oldest = (self._waiting.oldest(one) for one in self._waiting.clients() if one != client)
+        return any(self._is_within(one, self._memory.demand(one)) for one in oldest)
+
+
+class ShareView:
+    """A view of the waiting requests that may be admitted now, for the local scheduler.
+
+    A client is hidden once a request of the client may not be admitted, and its later requests in
+    the same scan with it. ``len`` counts all requests.
+    """
+
+    def __init__(self, view: WaitingView, share: MemoryShare) -> None:
+        self._view, self._share = view, share
+
+    @property
+    def running(self) -> RunningView:
+        """The running batch of this queue's worker."""
+        return self._view.running
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __contains__(self, request: object) -> bool:
+        return request in self._view
+
+    def clients(self) -> Collection[str]:
+        """Return the clients whose oldest request may be admitted now."""
+        admits, oldest = self._share.admits, self._view.oldest
+        return [client for client in self._view.clients() if admits(oldest(client))]
+
+    def oldest(self, client: str) -> Request:
+        return self._view.oldest(client)
+
+    def queue_order(self) -> Scan:
+        return ShareScan(self._view.queue_order(), self._share)
+
+    def match_order(self, *, refresh: bool = True) -> Scan:
+        return ShareScan(self._view.match_order(refresh=refresh), self._share)
+
+    def matched_tokens(self, request: Request) -> int:
+        return self._view.matched_tokens(request)
+
+
+class ShareScan:
+    """A scan that skips the clients whose requests may not be admitted."""
+
+    def __init__(self, scan: Scan, share: MemoryShare) -> None:
+        self._scan, self._admits = scan, share.admits
+        self.skip, self.skip_debtors = scan.skip, scan.skip_debtors
+        self.unskip_all = scan.unskip_all
+
+    def __iter__(self) -> ShareScan:
+        return self
+
+    def __next__(self) -> Request:
+        while not self._admits(request := next(self._scan)):
+            self._scan.skip(request.client)
+        return request

@@ -1,0 +1,449 @@
+"""Several routers that exchange totals, in order to be as fair as one router.
+
+Late, lost and repeated messages do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeGuard, runtime_checkable
+
+from annotated_types import Ge, Le
+from pydantic import FiniteFloat
+
+from fairbench.schedulers.params import NotNegative, Positive
+
+ROUTERS = "routers"  # name of the part that has ``RoutersParams``
+
+Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
+
+
+class Terms(NamedTuple):
+    """The lead over clients at other gateways that a gateway grants a client between messages.
+
+    The lead over a client that waits at another gateway grows by ``ahead_tok_s`` (tokens over
+    weight) for each second since the last message about the waiting client. Between two exchanges
+    no gateway knows the waiting client's progress, and the fleet would idle if gateways waited for
+    messages. A message older than ``forget_s`` seconds delays no client.
+    """
+
+    ahead_tok_s: float
+    forget_s: float
+
+
+@dataclass(frozen=True)
+class RoutersParams:
+    """The parameters of several routers that share a fleet.
+
+    The flags are ``--routers N`` and ``--set routers.NAME=VALUE``.
+
+    ``form``: ``independent`` routers exchange nothing. ``sticky`` routers exchange nothing either,
+    but a hash of the client's name always sends a client to the same router. Under ``exchange``
+    each router sends its totals to all other routers every ``every_s`` seconds. Under ``ledger`` a
+    single service holds all sums; a router queries the service before each request, which takes
+    twice ``delay_s`` seconds.
+
+    ``delay_s`` is the delay of a message of ``exchange``, in seconds. ``lost`` and ``repeated`` are
+    fractions of all messages; a repeated message arrives again half an interval later.
+
+    ``ahead_tok_s`` limits the lead of a client over a client that waits at another router: tokens
+    over weight, for each worker and each second since the last message about the waiting client. A
+    good value is about a worker's service rate; with a lower value, the fleet idles between two
+    messages.
+
+    ``forget_s``: the clients that wait at a router delay no other clients once no message from the
+    router has arrived for this many seconds. The default is six times the sum of interval and
+    delay, at least 1 s.
+
+    ``skew`` is the ratio between a client's requests at its favourite router and at its least
+    favourite router, with equal ratios in between. ``favourite``: ``each`` gives clients different
+    favourite routers in turn, ``one`` gives all clients the same favourite router. ``sticky``
+    always uses ``one``.
+    """
+
+    form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
+    skew: Annotated[FiniteFloat, Ge(1)] = 1.0
+    favourite: Literal["each", "one"] = "each"
+    every_s: Annotated[FiniteFloat, Ge(0.001)] = 0.1
+    delay_s: NotNegative = 0.001
+    lost: Share = 0.0
+    repeated: Share = 0.0
+    ahead_tok_s: NotNegative = 10_000.0
+    forget_s: Positive | None = None
+
+    @property
+    def shares_sums(self) -> bool:
+        return self.form in ("exchange", "ledger")
+
+    def terms(self, workers: int) -> Terms:
+        """Return the terms of a gateway's lead for a fleet of this many ``workers``."""
+        forget_s = self.forget_s or max(1.0, 6 * (self.every_s + self.delay_s))
+        return Terms(self.ahead_tok_s * workers, forget_s)
+
+
+def ingress_shares(skew: float, number: int) -> list[float]:
+    """Return the share of a client's requests at each router, the client's favourite first.
+
+    >>> shares(3.0, 2)
+    [0.75, 0.25]
+    """
+    parts = [skew ** -(place / max(1, number - 1)) for place in range(number)]
+    return [part / sum(parts) for part in parts]
+
+
+Sums = Mapping[str, Mapping[int, float]]
+"""Sums of charges by client and place (a worker, or a band of a gateway)."""
+
+
+class Totals(NamedTuple):
+    """All charges that an origin (a router, a gateway or a rank) has ever made.
+
+    Each message is therefore complete, and a higher ``version`` of an origin's totals replaces a
+    lower version. ``raised`` are levels to which clients were lifted, such as VTC's lifts or the
+    rounds of D2LPM's quanta; receivers keep the highest level. ``waiting`` maps clients to the
+    places at which the clients have queued requests.
+
+    With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after
+    version ``since``. A client's entry is complete, or empty if the origin has forgotten the
+    client. ``waiting`` is always complete. A receiver that knows version ``since`` or a later
+    version learns this version from the totals.
+
+    """
+
+    version: int
+    charged: Sums
+    raised: Sums
+    waiting: Mapping[str, tuple[int, ...]] = {}
+    since: int = 0
+
+
+NOTHING = Totals(0, {}, {})
+
+
+@runtime_checkable
+class Exchanges(Protocol):
+    """A router or a gateway that exchanges totals with its peers; the host carries the messages."""
+
+    def join_peers(self) -> None:
+        """Prepare for other routers, once, before the first request."""
+
+    def export_totals(self, since: int = 0) -> Totals:
+        """Return the totals to send to peers that know version ``since`` of this origin.
+
+        The totals are complete if ``since`` is 0, or so old that the changes are unknown.
+        """
+
+    def charged_totals(self) -> Sums:
+        """Return the charges of this router or gateway."""
+
+    def heard_totals(self) -> Mapping[str, Totals]:
+        """Return the latest totals of each other router or gateway."""
+
+    def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
+        """Merge the totals of another origin, which may arrive late, repeated or out of order."""
+
+    def forget_origin(self, origin: str) -> None:
+        """Forget the totals of an origin that has stopped for good; the charges remain in force."""
+
+
+class Heard:
+    """The latest complete totals of each origin."""
+
+    def __init__(self) -> None:
+        self.latest: dict[str, Totals] = {}
+        self._places: dict[str, set[int]] = {}
+
+    def charged_places(self, origin: str) -> Collection[int]:
+        """Return the workers at which the origin router has charged any client."""
+        return self._places.get(origin, ())
+
+    def forget_origin(self, origin: str) -> None:
+        """Forget an origin's totals. Later totals of the origin would be charged a second time."""
+        self.latest.pop(origin, None)
+        self._places.pop(origin, None)
+
+    def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
+        """Return the new charges in an origin's totals, or None for unusable totals."""
+        before = self.latest.get(origin, NOTHING)
+        if not totals.since <= before.version < totals.version:
+            return None
+        newly = {}
+        places = self._places.setdefault(origin, set())
+        for client, of in totals.charged.items():
+            if of != (known := before.charged.get(client, {})):
+                newly[client] = {place: sum_ - known.get(place, 0.0) for place, sum_ in of.items()}
+                places.update(of)
+        base = before if totals.since > 0 else Totals(0, {}, {})
+        charged = _patched(base.charged, totals.charged)
+        raised = _patched(base.raised, totals.raised)
+        self.latest[origin] = totals._replace(charged=charged, raised=raised, since=0)
+        return newly
+
+
+def _patched(known: Sums, changed: Sums) -> Sums:
+    """Return ``known`` updated by ``changed``. If ``known`` is a dict, the dict is modified."""
+    patched = known if isinstance(known, dict) else dict(known)
+    for client, of in changed.items():
+        if of:
+            patched[client] = of
+        else:
+            patched.pop(client, None)
+    return patched
+
+
+MOST = 100_000  # number of clients whose last changes are remembered
+
+
+class Changes:
+    """The clients that changed since each version of an origin's exported totals."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self.version = 0  # the version of the last export
+        self._most = most
+        # client -> first version with the client's last change; latest change last
+        self._noted: dict[str, int] = {}
+        self._forgotten = 0  # the highest version whose changes are no longer known
+
+    def note(self, client: str) -> None:
+        """Record a change of the client's charges or levels since the last export."""
+        self._noted.pop(client, None)
+        self._noted[client] = self.version + 1
+        if len(self._noted) > self._most:
+            self._forgotten = self._noted.pop(next(iter(self._noted)))
+
+    def exported(self, since: int) -> list[str] | None:
+        """Start a new version; return the clients changed after ``since``, the latest change last.
+
+        Returns None if all clients have to be exported. The time is proportional to the number of
+        returned clients.
+        """
+        whole = not max(1, self._forgotten) <= since <= self.version
+        self.version += 1
+        if whole:
+            return None
+        found = []
+        for client in reversed(self._noted):
+            if self._noted[client] <= since:
+                break
+            found.append(client)
+        return found[::-1]
+
+
+ROUNDS = 0  # the place of rounds of quanta, which belong to no worker
+
+
+class CreditChange(NamedTuple):
+    """A change of a client's credit: additional rounds, and additional charges by worker."""
+
+    rounds: float
+    charged: Mapping[int, float]
+
+
+class SharedCredit:
+    """The credits of all clients, each rounds x quantum - the charges of all routers.
+
+    A router knows its own charges immediately. Rounds are a level: a round that two routers grant
+    at the same time counts once.
+    """
+
+    def __init__(self) -> None:
+        self.charged: dict[str, dict[int, float]] = {}  # client -> worker -> charges of this router
+        self.others = Heard()
+        self._rounds: dict[str, float] = {}
+        self._changes = Changes()
+        # whether a credit was forgotten, so that messages may lack earlier charges of a
+        # client
+        self.has_forgotten = False
+
+    def spend(self, client: str, worker: int, cost: float) -> None:
+        """Record that this router charged the client; a negative cost is a refund."""
+        of = self.charged.setdefault(client, {})
+        of[worker] = of.get(worker, 0.0) + cost
+        self._changes.note(client)
+
+    def grant(self, client: str, rounds: float) -> None:
+        self._rounds[client] = self._rounds.get(client, 0.0) + rounds
+        self._changes.note(client)
+
+    def forget(self, client: str) -> None:
+        """Forget the credit of a client, who starts with new credit."""
+        self.has_forgotten = True
+        self.charged.pop(client, None)
+        self._rounds.pop(client, None)
+        self._changes.note(client)
+
+    def export_credit(self, since: int = 0) -> Totals:
+        """Return the totals for the other routers, as in ``Exchanges``."""
+        changed = self._changes.exported(since)
+        if changed is None:
+            since = 0
+            charged = {client: dict(of) for client, of in self.charged.items()}
+            raised = {client: {ROUNDS: rounds} for client, rounds in self._rounds.items()}
+        else:
+            charged = {client: dict(self.charged.get(client, {})) for client in changed}
+            levels = {client: self._rounds.get(client) for client in changed}
+            raised = {who: {} if to is None else {ROUNDS: to} for who, to in levels.items()}
+        return Totals(self._changes.version, charged, raised, since=since)
+
+    def new_changes(self, origin: str, totals: Totals) -> dict[str, CreditChange]:
+        """Return the changes in another router's totals, by client; empty for stale totals."""
+        newly = self.others.newer(origin, totals)
+        if newly is None:
+            return {}
+        found = {}
+        for client in dict.fromkeys((*totals.charged, *totals.raised)):
+            rounds = totals.raised.get(client, {}).get(ROUNDS, 0.0)
+            more = max(0.0, rounds - self._rounds.get(client, 0.0))
+            if more:
+                self._rounds[client] = rounds
+                self._changes.note(client)  # the router passes the change on to its peers
+            charged = newly.get(client, {})
+            # an entry without any change would make the client count as recently used
+            if more or any(charged.values()):
+                found[client] = CreditChange(more, charged)
+        return found
+
+
+class LiftedCounters(Protocol):
+    """Counters of clients; a client that returns to an empty queue is lifted to ``last_left``."""
+
+    last_left: str | None
+
+    def balances(self) -> dict[str, float]: ...
+    def replace(self, kept: dict[str, float]) -> None: ...
+
+
+class CountsService(Protocol):
+    """A policy under which the waiting client with the least counter goes first.
+
+    The policy adds charges to its ``account``; additions at a request's arrival are lifts.
+    """
+
+    shares_counters: bool
+    account: LiftedCounters
+
+
+def shares_counters(policy: object) -> TypeGuard[CountsService]:
+    """Return whether several routers can share the counters of this policy."""
+    return getattr(policy, "shares_counters", False) is True
+
+
+class NotedCounters(dict[str, float]):
+    """Counters that record whose counters this router has changed since the last export."""
+
+    def __init__(self, counters: Mapping[str, float]) -> None:
+        super().__init__(counters)
+        self.changed = dict.fromkeys(counters)
+
+    def __setitem__(self, client: str, counter: float) -> None:
+        self.changed[client] = None
+        super().__setitem__(client, counter)
+
+    def setdefault(self, client: str, counter: float = 0.0, /) -> float:
+        """Return the client's counter, after setting a missing counter to ``counter``."""
+        if client not in self:
+            self[client] = counter
+        return self[client]
+
+    def set_heard(self, client: str, counter: float) -> None:
+        """Set the client's counter from charges of other routers, without recording a change."""
+        super().__setitem__(client, counter)
+
+
+class SharedCounters:
+    """The counters of a policy, which include the reported charges of other routers.
+
+    A client's counter is the client's highest lift at any router plus the charges of all routers. A
+    router's own charges are the counter minus the known lift and the charges of other routers.
+    """
+
+    def __init__(self, policy: CountsService, terms: Terms) -> None:
+        self._account = policy.account
+        self._counters = NotedCounters(policy.account.balances())
+        policy.account.replace(self._counters)
+        self._terms = terms
+        self._heard: dict[str, float] = {}  # client -> charges of other routers
+        self.raised: dict[str, float] = {}
+        # origin -> time of the latest message in seconds, and the clients that wait at the origin
+        self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}
+        # the largest lead of a sent client over a client that waited at another router
+        self.ahead = 0.0
+
+    def charged(self, client: str) -> float:
+        """Return the amount that this router has charged the client."""
+        others = self.raised.get(client, 0.0) + self._heard.get(client, 0.0)
+        return self.counter(client) - others
+
+    def counter(self, client: str) -> float:
+        """Return the client's counter over all routers; 0 for an unknown client."""
+        return self._counters.get(client, 0.0)
+
+    def changed(self) -> Collection[str]:
+        """Return the clients whose counters have changed since the last call."""
+        found, self._counters.changed = self._counters.changed, {}
+        return found
+
+    def clients(self) -> Collection[str]:
+        return self._counters.keys()
+
+    def lifted(self, client: str, before: float) -> None:
+        """Record that the policy has just lifted the client's counter from ``before``."""
+        by = self.counter(client) - before
+        if by > 0:
+            self.raised[client] = self.raised.get(client, 0.0) + by
+
+    def apply_totals(
+        self, origin: str, charged: Sums, raised: Sums, waiting: Collection[str], place: int,
+        now_s: float,
+    ) -> None:  # fmt: skip
+        """Apply another router's new charges and lifts, and record the router's waiting clients.
+
+        Only sums of ``place`` are applied, such as the sums of a gateway's band. ``raised`` are
+        levels to which clients were lifted.
+        """
+        for client, of in charged.items():
+            if place in of:
+                self._heard[client] = self._heard.get(client, 0.0) + of[place]
+                self._counters.set_heard(client, self.counter(client) + of[place])
+        for client, levels in raised.items():
+            more = levels.get(place, 0.0) - self.raised.get(client, 0.0)
+            if more > 0:
+                self.raised[client] = self.raised.get(client, 0.0) + more
+                self._counters[client] = (
+                    self.counter(client) + more
+                )  # the router passes the change on to its peers
+        if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
+            # Without this line, a client that comes to an empty queue would be entitled to all the
+            # service that other clients received at the other router.
+            self._account.last_left = min(served, key=self.counter)
+        for client in waiting:
+            self._counters.set_heard(client, self.counter(client))
+        self._elsewhere[origin] = now_s, waiting
+
+    def forget_origin(self, origin: str) -> None:
+        self._elsewhere.pop(origin, None)
+
+    def elsewhere(self, now_s: float) -> dict[str, float]:
+        """Return the time of the latest message that the client waits elsewhere, by client."""
+        found: dict[str, float] = {}
+        for heard_s, clients in self._elsewhere.values():
+            if now_s - heard_s <= self._terms.forget_s:
+                for client in clients:
+                    found[client] = max(heard_s, found.get(client, heard_s))
+        return found
+
+    def may_go_s(self, client: str, now_s: float) -> float | None:
+        """Return when the client may go before clients that wait elsewhere, or None for now."""
+        own, rate, forget_s = self._counters[client], self._terms.ahead_tok_s, self._terms.forget_s
+        latest, ahead = now_s, 0.0
+        for other, heard_s in self.elsewhere(now_s).items():
+            behind = own - self._counters[other]
+            if behind > 0:
+                ahead = max(ahead, behind)
+                # The lead grows with the age of the message; a rate of 0 grants no lead.
+                latest = max(latest, heard_s + min(behind / rate if rate else forget_s, forget_s))
+        if latest > now_s:
+            return latest
+        self.ahead = max(self.ahead, ahead)
+        return None

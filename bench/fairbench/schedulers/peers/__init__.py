@@ -1,1 +1,0 @@
-"""Several routers, and the totals that they exchange in order to be as fair as one router."""

@@ -1,0 +1,176 @@
+"""The data-parallel ranks of one server, whose schedulers count each other's charges.
+
+Each rank has a queue and a scheduler object. The host carries totals between ranks (``Totals``),
+and no rank waits for another rank.
+
+Let U and Q be the terms of the theorem for one rank (the quantum Q is 0 for VTC) and R the number
+of ranks. Let S be the largest charge to one client at other ranks that a rank does not know yet.
+The service of two clients that wait at all ranks differs by at most 2(R U + Q + S). This bound is
+within [DLPM] Theorem 5.1, 2 R (U + Q), plus 2 S:
+
+- A rank serves the waiting client with the least known counter, or a client whose known credit is
+  positive. The client's true counter exceeds the known counter by at most S, and the client's
+  running requests at the R ranks add at most R U.
+- All clients that wait at a refill get the same number of quanta, and a round that several ranks
+  grant at the same time counts once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from math import inf
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench.schedulers.accounts.counters import Counters
+from fairbench.schedulers.accounts.credits import HERE, Credits
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.peers import (
+    Changes,
+    Heard,
+    SharedCounters,
+    SharedCredit,
+    Terms,
+    Totals,
+    shares_counters,
+)
+
+NO_LEAD = Terms(ahead_tok_s=0.0, forget_s=inf)
+
+
+class RankAccount(ABC):
+    """The account of one rank's scheduler, which includes the charges of the other ranks."""
+
+    def __init__(self) -> None:
+        self._elsewhere: Mapping[str, bool] = {}
+
+    def merge_ranks(
+        self, told: Mapping[str, Totals], elsewhere: Mapping[str, bool], now_s: float
+    ) -> None:
+        """Merge new totals of other ranks.
+
+        Args:
+            told: Totals by origin, perhaps late, repeated or out of order. elsewhere: Clients with
+            requests at other ranks -> whether the client waits at another rank. now_s: Time on the
+            host's clock, in seconds.
+        """
+        # no client may leave the account before all new charges are applied
+        busy = dict(self._elsewhere)
+        for totals in told.values():
+            busy |= dict.fromkeys((*totals.charged, *totals.raised), False)
+        self._look_elsewhere({**busy, **elsewhere})
+        for origin, totals in told.items():
+            self._merge(origin, totals, now_s)
+        self._look_elsewhere(elsewhere)
+        self._elsewhere = elsewhere
+
+    @abstractmethod
+    def export_totals(self, since: int = 0) -> Totals:
+        """Return the totals to send to ranks that know version ``since`` of this rank's totals."""
+
+    @abstractmethod
+    def _merge(self, origin: str, totals: Totals, now_s: float) -> None:
+        """Merge the totals of one rank."""
+
+    @abstractmethod
+    def _look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:
+        """Tell the account which clients have requests at other ranks."""
+
+    @abstractmethod
+    def active(self) -> Collection[str]:
+        """Return the clients of this rank whose presence other ranks have to know."""
+
+    @contextmanager
+    def arriving(self, client: str) -> Iterator[None]:
+        """Record a lift of the client while the scheduler handles the client's arriving request."""
+        yield
+
+
+class CounterRanks(RankAccount):
+    """Counters of service: a client's counter includes its charges and lifts at all ranks."""
+
+    def __init__(self, scheduler: Any, account: Counters) -> None:
+        super().__init__()
+        self._account = account
+        self._account.books_late = False
+        self._shared = SharedCounters(scheduler, NO_LEAD)
+        self._changes = Changes()
+        self._others = Heard()
+
+    def export_totals(self, since: int = 0) -> Totals:
+        shared = self._shared
+        for client in shared.changed():
+            self._changes.note(client)
+        changed = self._changes.exported(since)
+        clients = list(shared.clients()) if changed is None else changed
+        return Totals(
+            self._changes.version,
+            {client: {HERE: shared.charged(client)} for client in clients},
+            {one: {HERE: shared.raised[one]} for one in clients if one in shared.raised},
+            since=0 if changed is None else since,
+        )
+
+    def _merge(self, origin: str, totals: Totals, now_s: float) -> None:
+        if (newly := self._others.newer(origin, totals)) is not None:
+            self._shared.apply_totals(origin, newly, totals.raised, (), HERE, now_s)
+
+    def _look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:
+        for client in elsewhere:
+            self._account.of.setdefault(client, 0)
+        self._account.elsewhere = elsewhere
+
+    def active(self) -> Collection[str]:
+        return ()  # counters depend only on clients that wait, which the totals list
+
+    @contextmanager
+    def arriving(self, client: str) -> Iterator[None]:
+        before = self._shared.counter(client)
+        yield
+        self._shared.lifted(client, before)
+
+
+class CreditRanks(RankAccount):
+    """Deficit credits: a client's credit is its quanta minus the charges of all ranks."""
+
+    def __init__(self, account: Credits) -> None:
+        super().__init__()
+        self._account = account
+        self._account.books_late = False
+        self._shared = account.shared = SharedCredit()
+
+    def export_totals(self, since: int = 0) -> Totals:
+        return self._shared.export_credit(since)
+
+    def _merge(self, origin: str, totals: Totals, now_s: float) -> None:
+        for client, change in self._shared.new_changes(origin, totals).items():
+            self._account.apply_remote(client, change)
+
+    def _look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:
+        self._account.look_elsewhere(elsewhere)
+
+    def active(self) -> Collection[str]:
+        return self._account.requests
+
+
+def ranks_of(scheduler: LocalScheduler) -> RankAccount | None:
+    """Return the shared account of a scheduler, or None if the scheduler counts nothing by client.
+
+    Raises UsageError if the scheduler counts something that ranks cannot share.
+    """
+    account = getattr(scheduler, "account", None)
+    if type(account) is Counters and shares_counters(scheduler):
+        return CounterRanks(scheduler, account)
+    if type(account) is Credits and not account.in_tree:
+        return CreditRanks(account)
+    if (
+        scheduler.counts_service
+        or type(scheduler).balances is not LocalScheduler.balances
+        or type(scheduler).accepts is not LocalScheduler.accepts
+    ):
+        raise UsageError(
+            f"{scheduler.name} with these parameters counts service or requests in a form that "
+            "data-parallel ranks cannot share; use vtc or dlpm without tenants, or one rank"
+        )
+    return None

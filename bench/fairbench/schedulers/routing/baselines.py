@@ -1,0 +1,119 @@
+"""Routers that ignore prefixes: they choose workers in rotation, or by load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from fairbench.core import Request
+from fairbench.schedulers.lengths import MAX_CLIENTS
+from fairbench.schedulers.params import NoParams
+from fairbench.schedulers.routing.bases import CountingRouter, FleetRouter, draw
+
+
+class RoundRobin(FleetRouter):
+    """The n-th request goes to worker n mod D, as in SGLang's data parallelism by default."""
+
+    name = "round-robin"
+    Params = NoParams
+
+    def __init__(self, params: NoParams, workers: int) -> None:
+        super().__init__(workers)
+        self._requests = 0
+
+    def route(self, request: Request, now_s: float) -> int:
+        workers = self._fleet.workers
+        worker = workers[self._requests % len(workers)]
+        self._requests += 1
+        return worker
+
+
+class ClientRoundRobin(FleetRouter):
+    """A round-robin router for each client; the n-th client (from 0) starts at worker n mod D.
+
+    With a common start, the first request of every client would go to worker 0. With VTC, this
+    router bounds differences in service ([DLPM] Theorem A.6).
+    """
+
+    name = "client-round-robin"
+    cluster_theorems = MappingProxyType({"VTC Theorem 4.4": "VTC Theorem A.6"})
+
+    Params = NoParams
+
+    def __init__(self, params: NoParams, workers: int) -> None:
+        super().__init__(workers)
+        # client -> number of its next turn; the least recently used client comes first
+        self._turns: dict[str, int] = {}
+        self._appeared = 0
+
+    def route(self, request: Request, now_s: float) -> int:
+        turn = self._turns.pop(request.client, None)
+        if turn is None:
+            turn, self._appeared = self._appeared, self._appeared + 1
+            if len(self._turns) >= MAX_CLIENTS:
+                del self._turns[next(iter(self._turns))]
+        self._turns[request.client] = turn + 1
+        workers = self._fleet.workers
+        return workers[turn % len(workers)]
+
+
+class LeastLoaded(FleetRouter):
+    """The worker with the fewest requests in flight, ties in rotation.
+
+    The router ignores clients and prefixes.
+    """
+
+    name = "least-loaded"
+    Params = NoParams
+
+    def __init__(self, params: NoParams, workers: int) -> None:
+        super().__init__(workers)
+
+    def route(self, request: Request, now_s: float) -> int:
+        worker = self._fleet.least_loaded(self._fleet.everyone)
+        self._fleet.dispatch(request, worker)
+        return worker
+
+
+class PowerOfTwo(CountingRouter):
+    """A router that picks the less loaded of two random workers, the first on a tie.
+
+    The rule is that of smg, SGLang's gateway (lightseekorg/smg @73da68c, power_of_two.rs). The
+    router compares the KV pool usage if both workers report their usage, and otherwise the requests
+    in flight. The router ignores clients and prefixes. AIBrix and Ray Serve have routers that
+    compare the requests in flight of two random workers.
+    """
+
+    name = "power-of-two"
+
+    @dataclass(frozen=True)
+    class Params:
+        """Parameters: ``load`` is ``usage``, or ``in_flight``, which ignores KV pool usage."""
+
+        load: Literal["usage", "in_flight"] = "usage"
+
+    def __init__(self, params: Params, workers: int) -> None:
+        super().__init__(workers)
+        self.params = params
+
+    def route(self, request: Request, now_s: float) -> int:
+        worker = self._choose(request)
+        self._fleet.dispatch(request, worker)
+        return worker
+
+    def _choose(self, request: Request) -> int:
+        first, second = two_of(self._fleet.workers, request)
+        usage = self.usage(first), self.usage(second)
+        if self.params.load == "usage" and usage[0] is not None and usage[1] is not None:
+            return first if usage[0] <= usage[1] else second
+        in_flight = self.in_flight_by_worker()
+        return first if in_flight[first] <= in_flight[second] else second
+
+
+def two_of(workers: list[int], request: Request) -> tuple[int, int]:
+    """Return two different random workers, or the only worker twice."""
+    count = len(workers)
+    first = int(draw(request.request_id) * count)
+    step = 1 + int(draw(request.request_id, 1) * (count - 1)) if count > 1 else 0
+    return workers[first], workers[(first + step) % count]

@@ -1,1 +1,0 @@
-"""Clusters whose prefill workers compute prompts and whose decode workers generate the answers."""

@@ -1,0 +1,97 @@
+"""The distinct prefixes of a run's prompts: an unbounded cache of the whole cluster."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TypeAlias
+
+import numpy as np
+
+from fairbench.compiled import mypyc_attr
+from fairbench.core import Prompt, Segment
+from fairbench.metrics.arrays import Ints
+from fairbench.metrics.belady import PrefixUses
+
+Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
+"""The answers of a program, by key.
+
+Each answer has the node that the answer follows, the number of that node's tokens before the
+answer, the answer's length in tokens, the number of its prompt, and its prompt. The prompt is empty
+if it was dropped.
+"""
+LONG = 64  # a prompt of more segments is dropped when a later prompt has continued its answer
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class DistinctPrefixes:
+    """The distinct prefixes of a run's prompts: a cache of the whole cluster without eviction.
+
+    The prefixes form a tree with one node per distinct segment of a prefix. A node is a run of
+    tokens with one key that follows a position of its parent. The position is the parent's number
+    and the number of the parent's tokens before the node. Memory is linear in the numbers of
+    distinct prefixes and prompts. An answer enters the tree when a later prompt contains the
+    answer.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple[int, int, str], int] = {}
+        self._lengths = [0]  # the known tokens of each node
+        self._ends = array("q")  # the last node of each prompt, and its used tokens
+        self._made: dict[int, tuple[int, int]] = {}  # node -> tokens of an answer, its prompt
+
+    def add(self, prompt: Prompt, answer: Segment, answers: Answers) -> int:
+        """Add a served prompt; return how many of its tokens no earlier prompt or answer contains.
+
+        The result is at least 1, because an engine computes the last token of every prompt. The
+        ``answer`` is added to the program's ``answers``, because a later prompt may continue it.
+        """
+        nodes, lengths = self._nodes, self._lengths
+        parent = used = missing = 0
+        rest = prompt
+        if len(prompt) > 2:  # most prompts continue an answer by one segment
+            before = answers.get(prompt[-2][0])
+            if before is not None and before[4] == prompt[:-2]:
+                parent, used, rest = before[0], before[1], prompt[-2:]
+                if len(prompt) > LONG:  # memory would grow with the square of the turns
+                    answers[prompt[-2][0]] = *before[:4], ()
+        for key, length in rest:
+            if not length:
+                continue
+            node = nodes.get((parent, used, key))
+            if node is None:
+                node = nodes[parent, used, key] = len(lengths)
+                known = 0
+                answered = answers.get(key)
+                if answered is not None and answered[0] == parent and answered[1] == used:
+                    known = answered[2]
+                    self._made[node] = known, answered[3]
+                lengths.append(known)
+            else:
+                known = lengths[node]
+            if known < length:
+                missing += length - known
+                lengths[node] = length
+            parent, used = node, length
+        ends = self._ends
+        answers[answer[0]] = parent, used, answer[1], len(ends) >> 1, prompt
+        ends.append(parent)
+        ends.append(used)
+        return missing or 1
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all distinct prefixes."""
+        return sum(self._lengths)
+
+    def uses(self, used_ps: Ints, finished_ps: Ints) -> PrefixUses:
+        """Return the paths of all prompts, with the times at which they were used and answered.
+
+        Both times have the shape (n_prompts,), in the order in which the prompts were added.
+        """
+        places = [0, 0, *(number for one in self._nodes for number in one[:2])]
+        parent, offset = np.array(places, np.int64).reshape(-1, 2).T
+        made_tokens, maker = np.zeros_like(parent), np.full_like(parent, -1)
+        for node, (tokens, prompt) in self._made.items():
+            made_tokens[node], maker[node] = tokens, prompt
+        end, used = np.array(self._ends, np.int64).reshape(-1, 2).T
+        return PrefixUses(parent, offset, maker, made_tokens, end, used, used_ps, finished_ps)

@@ -1,1 +1,0 @@
-"""Simulated engines: one contract per file or folder, and their common parts."""

@@ -1,1 +1,0 @@
-"""SGLang's engine: its scheduling loop, admission, retraction and memory."""

@@ -1,1 +1,0 @@
-"""Records of a simulation: logs in memory or on disk, and tables made from them."""

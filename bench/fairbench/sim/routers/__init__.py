@@ -1,1 +1,0 @@
-"""Several routers before one simulated fleet."""

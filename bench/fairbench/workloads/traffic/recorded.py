@@ -1,0 +1,270 @@
+"""Arrivals from recorded files: a trace, VTC's sample of Chatbot Arena, or Azure's gaps.
+
+Azure's gaps are replayed at the requested rate, as in [Preble] §4.3.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import DataError, UsageError
+from fairbench.files.formats import csv_rows, json_lines
+from fairbench.workloads.items import Item
+from fairbench.workloads.traces.programs import FileTraffic
+from fairbench.workloads.traces.read import TraceParams, check_params, find_trace_file, read_trace
+from fairbench.workloads.traffic.source import (
+    Arrival,
+    ArrivalSource,
+    Gamma,
+    GammaArrivals,
+    Rate,
+    TrafficLoad,
+)
+
+COLUMN = "TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class AzureArrivals(GammaArrivals):
+    """The gaps of a trace, scaled to mean 1 and repeated from a position that the seed selects."""
+
+    path: str = ""
+
+    def gaps(self, rng: random.Random) -> Iterator[float]:
+        recorded = trace_gaps(self.path)
+        at = rng.randrange(len(recorded))
+        while True:
+            yield recorded[at]
+            at = (at + 1) % len(recorded)
+
+
+class Azure(Gamma):
+    """The kind ``azure``: the request times of a file such as Azure's LLM inference trace.
+
+    Each client begins at a position of its own in the trace. The scenario sets the rate; the kind
+    does not support ``--burstiness``.
+    """
+
+    @dataclass(frozen=True)
+    class Params:
+        """``path`` names a CSV file (.gz allowed) with a sorted column ``TIMESTAMP``."""
+
+        path: str
+
+    def arrivals(self, rates: tuple[Rate, ...], load: TrafficLoad) -> AzureArrivals:
+        load.check_plain("arrivals of kind azure, whose trace sets it")
+        trace_gaps(self.params.path)  # reports errors in the file before the run
+        return AzureArrivals(rates, 1.0, load.num_programs, load.until_s, self.params.path)
+
+
+@lru_cache(maxsize=4)
+def trace_gaps(path: str) -> tuple[float, ...]:
+    """Return the gaps between requests of a trace, scaled to mean 1.
+
+    Simultaneous requests have gaps of 0. Raises DataError (file, line) for an unreadable trace.
+    """
+    times: list[datetime] = []
+    for number, row in csv_rows(Path(path), f"arrivals {path}"):
+        text = row.get(COLUMN)
+        if text is None:
+            raise DataError(f"{path}, line {number}: missing column {COLUMN!r}")
+        try:
+            # Python reads at most six decimals of a second; Azure writes seven.
+            times.append(datetime.fromisoformat(text.strip()[:26]))
+        except ValueError:
+            raise DataError(f"{path}, line {number}: {text!r} is not a time") from None
+        if len(times) > 1 and times[-1] < times[-2]:
+            raise DataError(
+                f"{path}, line {number}: time {text!r} must not be before the time of the "
+                "previous line"
+            )
+    if len(times) < 2 or times[0] == times[-1]:
+        raise DataError(f"{path}: must have requests at two or more different times")
+    mean = (times[-1] - times[0]).total_seconds() / (len(times) - 1)
+    return tuple((later - before).total_seconds() / mean for before, later in pairwise(times))
+
+
+DAY_S = 86_400
+MAX_PLAYED_S = 100.0 * DAY_S  # the clock's 2^63 ps are 106 days; the rest is for late answers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplayedArrivals(ArrivalSource):
+    """The recorded arrivals of a client, with all times divided by ``speed``."""
+
+    trace: FileTraffic
+    client: int
+    speed: float = 1.0
+    num_programs: int | None = None
+    until_s: float = inf
+
+    @property
+    def timed(self) -> bool:
+        return not self.trace.drawn
+
+    def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
+        found = self.trace.programs(self.client, rng, self.speed)
+        for number, (at_s, item) in enumerate(found):
+            if at_s >= self.until_s or number == self.num_programs:
+                return
+            yield Arrival(at_s, item)
+
+    def expected_programs(self, before_s: float = inf) -> float:
+        count = self.trace.count_programs(self.client, min(before_s, self.until_s) * self.speed)
+        return count if self.num_programs is None else min(count, self.num_programs)
+
+
+class ReplayTraffic:
+    """The kind ``replay``; the clients of the run are the trace's clients in order of names."""
+
+    Params = TraceParams
+
+    def __init__(self, params: TraceParams) -> None:
+        check_params(params)
+        self.params = params
+
+    def usual(self, load: TrafficLoad) -> ReplayedArrivals:
+        load.check_plain("a trace, which sets the arrival times")
+        if load.rate_given:
+            raise UsageError(
+                "request_rate: not supported for a trace, which sets the arrival times; give "
+                "time_scale instead"
+            )
+        trace = read_trace(self.params).trace
+        if load.client >= len(trace.clients):
+            raise UsageError(
+                f"clients: must be {len(trace.clients)}, the number of clients of the trace"
+            )
+        speed = self.params.time_scale
+        source = ReplayedArrivals(trace, load.client, speed, load.num_programs, load.until_s)
+        self._check_length(source)
+        return source
+
+    def _check_length(self, source: ReplayedArrivals) -> None:
+        """Raise UsageError for a trace longer than a 64-bit clock in picoseconds allows."""
+        played_s = min(source.until_s, source.trace.span_s / source.speed)
+        if played_s > MAX_PLAYED_S and source.num_programs is not None:
+            played_s = min(played_s, source.last_arrival_s(random.Random(0)))
+        if played_s > MAX_PLAYED_S:
+            raise UsageError(
+                f"trace {self.params.file}: lasts {played_s / DAY_S:,.0f} days at "
+                f"time_scale = {source.speed:g}, and at most {MAX_PLAYED_S / DAY_S:.0f} "
+                "days are allowed; give --duration or a larger --time-scale, or cut the "
+                "trace with `fairbench trace cut --to`"
+            )
+
+    def misbehaving(
+        self, load: TrafficLoad, rate_multiple: float, until_fraction: float | None
+    ) -> ReplayedArrivals:
+        if rate_multiple != 1 or until_fraction is not None:
+            raise UsageError(
+                "misbehaving: not supported for a trace, which sets the arrival times of all "
+                "clients"
+            )
+        return self.usual(load)
+
+
+# Fields with their limits: the largest integers that records hold, ten times the longest context.
+FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len": 10_000_000}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceArrivals(ArrivalSource):
+    """The recorded arrivals of a client in VTC's format, with all times divided by ``speed``."""
+
+    recorded: tuple[Arrival, ...]
+    speed: float = 1.0
+    num_programs: int | None = None
+    until_s: float = inf
+
+    @property
+    def timed(self) -> bool:
+        return True
+
+    def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
+        for at_s, item in self.recorded[: self.num_programs]:
+            if at_s / self.speed >= self.until_s:
+                return
+            yield Arrival(at_s / self.speed, item)
+
+    def expected_programs(self, before_s: float = inf) -> float:
+        return float(sum(at_s < before_s for at_s, _ in self.arrivals(random.Random())))
+
+
+class TraceTraffic:
+    """The kind ``trace``; a client's rate is the speed, and 1 replays the trace as recorded.
+
+    The clients of a run are the trace's clients in order of ids. A client without requests in the
+    trace sends no requests.
+    """
+
+    @dataclass(frozen=True)
+    class Params:
+        """``file`` is a path, or a name in a folder of ``FAIRBENCH_DATA``.
+
+        The file has JSON lines, optionally compressed (``.gz``), in order of time. Each line has
+        ``t`` (seconds), ``client``, ``prompt_len`` and ``output_len`` (tokens).
+        """
+
+        file: str
+
+    def __init__(self, params: Params) -> None:
+        self._file = params.file
+
+    def usual(self, load: TrafficLoad) -> TraceArrivals:
+        if load.programs_per_s == inf:
+            raise UsageError("request_rate = inf: must be finite for a trace")
+        load.check_plain("a trace, which sets the arrival times")
+        by_client = list(_arrivals_by_client(find_trace_file(self._file)).values())
+        mine = by_client[load.client] if load.client < len(by_client) else ()
+        return TraceArrivals(mine, load.programs_per_s, load.num_programs, load.until_s)
+
+    def misbehaving(
+        self, load: TrafficLoad, rate_multiple: float, until_fraction: float | None
+    ) -> TraceArrivals:
+        raise UsageError(
+            "misbehaving: not supported for a trace, which sets the arrival times of all clients"
+        )
+
+
+@lru_cache(maxsize=4)
+def _arrivals_by_client(path: Path) -> Mapping[Any, tuple[Arrival, ...]]:
+    """Return the arrivals of each client, in order of ids. Raises DataError (file, line)."""
+    found: dict[Any, list[Arrival]] = {}
+    last_s = 0.0
+    for number, (where, record) in enumerate(json_lines(path, f"{path}"), start=1):
+        at_s, client, prompt, output = _record_values(record, where)
+        if at_s < last_s:
+            raise DataError(f"{where}: t = {at_s:g}: must not be before t of the previous line")
+        last_s = at_s
+        item = Item(f"trace/{number}", prompt, ((0, output),), turn=number)
+        found.setdefault(client, []).append(Arrival(at_s, item))
+    if not found:
+        raise DataError(f"{path}: holds no records")
+    return {client: tuple(found[client]) for client in sorted(found)}
+
+
+def _record_values(record: Any, where: str) -> tuple[float, int, int, int]:
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: must be a JSON object")
+    for field in FIELDS:
+        if field not in record:
+            raise DataError(f"{where}: missing field {field!r}")
+    values = [record[field] for field in FIELDS]
+    for field, value in zip(FIELDS, values, strict=True):
+        least = 1 if field.endswith("_len") else 0
+        kinds = (int, float) if field == "t" else (int,)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < inf:
+            raise DataError(f"{where}: field {field!r} = {value!r}: must be at least {least}")
+        if value > FIELDS[field]:
+            raise DataError(f"{where}: field {field!r} must be at most {FIELDS[field]:.0f}")
+    at_s, client, prompt, output = values
+    return float(at_s), client, prompt, output

@@ -1,0 +1,178 @@
+"""KV events of an emulated worker: a KV cache that reports blocks, and a publisher over ZMQ."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from fairbench.core import Prompt
+from fairbench.engine.kv_cache import KVCache, KVNode
+from fairbench.errors import UsageError
+from fairbench.live.kv_event_wire import (
+    SEQ_BYTES,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    EventBatch,
+    encode,
+    end_of_replay,
+)
+from fairbench.schedulers.prefix_tree import Place
+from fairbench_emulator.tokens import TokenStreams
+
+BLOCK_TOKENS = 8  # number of tokens in a reported block
+MEDIUM = "GPU"  # kind of memory named in the events
+
+
+class PublishingCache(KVCache):
+    """A prefix cache that collects events. ``publish`` passes new events to ``send``, in order.
+
+    A block has 8 tokens, and its name is a hash of all tokens up to the block's end. The cache
+    matches prefixes by token. An incomplete last block of a prefix is therefore cached but not
+    reported.
+    """
+
+    def __init__(
+        self, capacity: int, streams: TokenStreams, send: Callable[[list[Event]], None] | None
+    ) -> None:
+        super().__init__(capacity)
+        self._streams = streams
+        self._send = send
+        self._hashes: dict[KVNode, list[int]] = {}  # hashes of the blocks that end in each node
+        self._events: list[Event] = []
+
+    def publish(self) -> None:
+        if self._events and self._send is not None:
+            self._send(self._events)
+            self._events = []
+
+    def clear(self) -> None:
+        """Evict all blocks. Precondition: no request holds a lock on a block."""
+        self._hashes.clear()
+        self.evict(self.capacity)
+        if self._send is not None:
+            self._events.append(AllBlocksCleared())
+            self.publish()
+
+    def extend(self, node: KVNode, prompt: Prompt, place: Place, depth: int) -> KVNode:
+        child = super().extend(node, prompt, place, depth)
+        first, last = node.depth // BLOCK_TOKENS, depth // BLOCK_TOKENS
+        if self._send is None or first == last:
+            return child
+        ids = self._streams.ids_of(prompt, first * BLOCK_TOKENS, last * BLOCK_TOKENS)
+        parent = self._last_hash(node)
+        hashes = self._hashes[child] = _chain(parent, ids)
+        self._events.append(BlockStored(hashes, parent, ids, BLOCK_TOKENS, None, MEDIUM))
+        return child
+
+    def on_split(self, upper: KVNode, lower: KVNode) -> None:
+        super().on_split(upper, lower)
+        if (hashes := self._hashes.get(lower)) is not None:
+            start = upper.depth - upper.length
+            blocks = upper.depth // BLOCK_TOKENS - start // BLOCK_TOKENS
+            self._hashes[upper], self._hashes[lower] = hashes[:blocks], hashes[blocks:]
+
+    def remove(self, leaf: KVNode) -> KVNode:
+        if hashes := self._hashes.pop(leaf, None):
+            self._events.append(BlockRemoved(hashes, MEDIUM))
+        return super().remove(leaf)
+
+    def _last_hash(self, node: KVNode) -> int | None:
+        """Return the hash of the last complete block that ends at or above a node, or None."""
+        at: KVNode | None = node
+        while at is not None:
+            if hashes := self._hashes.get(at):
+                return hashes[-1]
+            at = at.parent
+        return None
+
+
+def _chain(parent: int | None, ids: list[int]) -> list[int]:
+    """Return the hash of each complete block, computed from its tokens and the previous hash."""
+    data = memoryview(array("I", ids)).cast("B")
+    size = len(data) // len(ids) * BLOCK_TOKENS
+    hashes = []
+    chain = b"" if parent is None else parent.to_bytes(8, "little", signed=True)
+    for start in range(0, len(data), size):
+        chain = blake2b(data[start : start + size], digest_size=8, key=chain).digest()
+        hashes.append(int.from_bytes(chain, "little", signed=True))
+    return hashes
+
+
+# number of messages that ZMQ queues for a slow subscriber before ZMQ discards messages
+HIGH_WATER_MARK = 100_000
+KEPT_MESSAGES = 10_000  # number of recent messages that subscribers can request again
+
+
+class Publisher:
+    """A ZMQ PUB socket for events and a ROUTER socket for replays.
+
+    Call the publisher only in the event loop. Port 0 means any free port. Raises UsageError if a
+    port is not available.
+    """
+
+    def __init__(self, host: str, port: int, replay_port: int) -> None:
+        self._contexts: tuple[zmq.Context[Any], ...] = zmq.Context(), zmq.asyncio.Context()
+        # A plain (not asyncio) socket discards a message that cannot be sent at once, and never
+        # waits.
+        self._pub: zmq.Socket[bytes] = self._contexts[0].socket(zmq.PUB)
+        self._router: zmq.asyncio.Socket = self._contexts[1].socket(zmq.ROUTER)
+        self._next_seq = 0
+        self._kept: deque[tuple[int, tuple[bytes, ...]]] = deque(maxlen=KEPT_MESSAGES)
+        try:
+            self._pub.set_hwm(HIGH_WATER_MARK)
+            # with a limit, a ROUTER would discard messages of a long replay
+            self._router.set_hwm(0)
+            self.endpoint = _bind_socket(self._pub, host, port, "--kv-events-port")
+            self.replay_endpoint = _bind_socket(self._router, host, replay_port, "--kv-replay-port")
+        except UsageError:
+            self._destroy()
+            raise
+        self._replays = asyncio.get_running_loop().create_task(self._serve_replays())
+
+    def publish(self, events: list[Event]) -> None:
+        seq = self._next_seq
+        self._next_seq += 1
+        frames = encode(seq, EventBatch(time.time(), events))
+        self._kept.append((seq, frames))
+        self._pub.send_multipart(frames)
+
+    async def _serve_replays(self) -> None:
+        while True:
+            frames = await self._router.recv_multipart()
+            if len(frames) != 3 or len(frames[2]) != SEQ_BYTES:
+                continue  # the request is malformed, so its sender could not read an answer
+            peer, _, start = frames
+            first = int.from_bytes(start, "big")
+            for seq, message in list(self._kept):
+                if seq >= first:
+                    await self._router.send_multipart((peer, b"", *message))
+            await self._router.send_multipart((peer, b"", *end_of_replay()))
+
+    async def close(self) -> None:
+        self._replays.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._replays
+        self._destroy()
+
+    def _destroy(self) -> None:
+        for context in self._contexts:
+            context.destroy(linger=0)
+
+
+def _bind_socket(socket: zmq.Socket[Any], host: str, port: int, flag: str) -> str:
+    try:
+        socket.bind(f"tcp://{host}:{port or '*'}")
+    except zmq.ZMQError as error:
+        raise UsageError(f"{flag} {port}: {error.strerror}") from None
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)

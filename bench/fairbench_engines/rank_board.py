@@ -1,0 +1,139 @@
+"""The board of a rank: totals by client, in a file that the other ranks map into memory.
+
+Only the rank itself writes its board, and no process waits. A reader during an update reads some
+clients before and some after the update, and reads the remaining changes the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+SLOTS = 1 << 16  # maximum number of clients on a board; further clients are not shared
+NAME_BYTES = 64 * SLOTS  # bytes for the names of all clients
+RUNS, WAITS = 1, 2  # bits of the state of a client with requests: running, waiting
+# The columns: name, type of an entry, number of entries. The file is sparse, so unused slots take
+# no memory. The column ``ends`` has the ends of the clients' names.
+COLUMNS = (
+    *(("clients", "i8", 1), ("version", "i8", 1), ("told_s", "f8", 1)),
+    *(("charged", "f8", SLOTS), ("raised", "f8", SLOTS), ("service", "f8", SLOTS)),
+    *(("ends", "i8", SLOTS), ("state", "u1", SLOTS), ("names", "u1", NAME_BYTES)),
+)
+
+
+def _columns(path: Path, mode: Literal["r", "w+"]) -> dict[str, Any]:
+    """Map the file into memory, and return its columns as arrays."""
+    import numpy as np  # imported here, because only a server with several ranks needs numpy
+
+    sizes = {name: np.dtype(kind).itemsize * count for name, kind, count in COLUMNS}
+    memory: Any = np.memmap(path, np.uint8, mode, shape=(sum(sizes.values()),))
+    found, start = {}, 0
+    for name, kind, _ in COLUMNS:
+        found[name] = memory[start : start + sizes[name]].view(kind)
+        start += sizes[name]
+    return found
+
+
+class RankBoard:
+    """The board of this rank, in which each client keeps its slot."""
+
+    def __init__(self, path: Path) -> None:
+        made = path.with_suffix(".new")
+        self._columns = _columns(made, "w+")
+        made.rename(path)  # readers find only complete files
+        self._slots: dict[str, int] = {}
+        self._states: Mapping[str, int] = {}
+
+    def _slot(self, client: str) -> int | None:
+        """Return the client's slot, which its first use creates; None if the board is full."""
+        if (slot := self._slots.get(client)) is not None:
+            return slot
+        slot, name = len(self._slots), client.encode(errors="surrogatepass")
+        start = int(self._columns["ends"][slot - 1]) if slot else 0
+        if slot == SLOTS or start + len(name) > NAME_BYTES:
+            return None
+        self._columns["names"][start : start + len(name)] = list(name)
+        self._columns["ends"][slot] = start + len(name)
+        self._columns["clients"][0] = slot + 1
+        self._slots[client] = slot
+        return slot
+
+    def put(self, column: str, values: Iterable[tuple[str, float]]) -> None:
+        """Set the entries of some clients."""
+        column_of = self._columns[column]
+        for client, value in values:
+            if (slot := self._slot(client)) is not None:
+                column_of[slot] = value
+
+    def show(self, states: Mapping[str, int]) -> None:
+        """Set the states of all clients with requests."""
+        before = self._states
+        if states != before:
+            self.put("state", ((client, 0) for client in before if client not in states))
+            self.put("state", states.items() - before.items())
+            self._states = states
+
+    @property
+    def charged(self) -> float:
+        """The sum of all charges on the board."""
+        return float(self._columns["charged"][: len(self._slots)].sum())
+
+    def tell(self, version: int, now_s: float) -> None:
+        """Publish that this version of the board is complete."""
+        self._columns["told_s"][0] = now_s
+        self._columns["version"][0] = version
+
+
+class Reader:
+    """Another rank's board, and the values that were read from it."""
+
+    def __init__(self, path: Path) -> None:
+        self._columns = _columns(path, "r")
+        self._names: list[str] = []
+        self._seen: dict[str, Any] = {}
+        self.version = 0
+
+    @property
+    def told_s(self) -> float:
+        """The time of the other rank's last version, in seconds on the host's monotonic clock."""
+        return float(self._columns["told_s"][0])
+
+    @property
+    def charged(self) -> float:
+        """The sum of the charges that were read."""
+        return float(self._seen["charged"].sum()) if self._seen else 0.0
+
+    def has_news(self) -> bool:
+        return bool(self._columns["version"][0] != self.version)
+
+    def read(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the charges and raises that have changed, by client."""
+        self.version = int(self._columns["version"][0])
+        self._read_names()
+        return self._changed("charged"), self._changed("raised")
+
+    def states(self) -> dict[str, int]:
+        """Return the states of the clients with requests at the other rank."""
+        state = self._columns["state"][: len(self._names)]
+        return {self._names[slot]: int(state[slot]) for slot in state.nonzero()[0].tolist()}
+
+    def service(self) -> dict[str, float]:
+        """Return the weighted tokens that the other rank has computed for each client."""
+        found = self._columns["service"][: len(self._names)].tolist()
+        return dict(zip(self._names, found, strict=True))
+
+    def _read_names(self) -> None:
+        ends, names = self._columns["ends"], self._columns["names"]
+        for slot in range(len(self._names), int(self._columns["clients"][0])):
+            start = int(ends[slot - 1]) if slot else 0
+            name = names[start : int(ends[slot])].tobytes()
+            self._names.append(name.decode(errors="surrogatepass"))
+
+    def _changed(self, column: str) -> dict[str, float]:
+        now = self._columns[column][: len(self._names)].copy()
+        before = self._seen.get(column, now[:0])
+        known = len(before)
+        slots = [*(now[:known] != before).nonzero()[0].tolist(), *range(known, len(now))]
+        self._seen[column] = now
+        return {self._names[slot]: float(now[slot]) for slot in slots}

@@ -1,0 +1,156 @@
+"""The link of a data-parallel rank to the other ranks of its server, on one host."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from fairbench.errors import UsageError
+from fairbench.schedulers.accounts.credits import HERE
+from fairbench.schedulers.peers import Totals
+from fairbench.schedulers.ranks import RankAccount
+from fairbench_engines.rank_board import RUNS, WAITS, RankBoard, Reader
+
+FOLDER = "FAIRBENCH_RANKS"  # set by the first process of a server with several ranks
+EVERY_S = 0.05  # seconds between two exchanges of totals by a busy rank
+FIND_EVERY_S = 1.0
+FORGET_S = 10.0  # seconds without news after which a rank counts as having no waiting clients
+
+
+def open_folder() -> None:
+    """Make the folder for the boards of the server's ranks, which start later."""
+    if FOLDER not in os.environ:
+        folder = tempfile.mkdtemp(prefix="fairbench-ranks-")
+        os.environ[FOLDER] = folder
+        atexit.register(_remove, folder, os.getpid())
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class RankLink:
+    """The link of one rank, which publishes its own totals and reads the totals of other ranks.
+
+    ``shared`` is the account of the rank's scheduler, None for a scheduler without an account.
+    Files are named after rank and process. A restarted rank reads all totals from the boards of
+    other ranks, and the charges of the rank's former process stay charged.
+    """
+
+    def __init__(self, folder: Path, rank: int, shared: RankAccount | None) -> None:
+        self.rank = rank
+        self._folder = folder
+        self._own = f"{rank}-{os.getpid()}"
+        try:
+            self._board = RankBoard(folder / self._own)
+        except OSError as error:
+            raise UsageError(
+                f"{FOLDER} = {folder}: the ranks of a server need a folder that all of them can "
+                f"write ({error.strerror or error})"
+            ) from None
+        self._shared = shared
+        self._readers: dict[str, Reader] = {}
+        self._version = 0
+        self._told_s = self._looked_s = self._found_s = -FORGET_S
+        self._was_idle = False
+        self._elsewhere: dict[str, bool] = {}
+        self.lag_s = 0.0  # age in seconds of another rank's last totals at the time of reading
+
+    # The other ranks.
+
+    def look(self, now_s: float) -> None:
+        """Apply the new totals of the other ranks, at most every ``EVERY_S``."""
+        if now_s < self._looked_s + EVERY_S:
+            return
+        self._looked_s = now_s
+        self._find(now_s)
+        told: dict[str, Totals] = {}
+        for origin, reader in self._readers.items():
+            if reader.has_news():
+                self.lag_s = now_s - reader.told_s
+                since, (charged, raised) = reader.version, reader.read()
+                placed = _placed(charged), _placed(raised)
+                told[origin] = Totals(reader.version, *placed, since=since)
+        before, self._elsewhere = self._elsewhere, self._states(now_s)
+        if self._shared is not None and (told or self._elsewhere != before):
+            self._shared.merge_ranks(told, self._elsewhere, now_s)
+
+    def _find(self, now_s: float) -> None:
+        """Map the boards of ranks that have started since the last search."""
+        if now_s < self._found_s + FIND_EVERY_S:
+            return
+        self._found_s = now_s
+        for path in sorted(self._folder.glob("*")):
+            if path.suffix != ".new" and path.name not in (self._own, *self._readers):
+                self._readers[path.name] = Reader(path)
+
+    def _states(self, now_s: float) -> dict[str, bool]:
+        found: dict[str, bool] = {}
+        for reader in self._readers.values():
+            if now_s - reader.told_s < FORGET_S:
+                for client, bits in reader.states().items():
+                    found[client] = found.get(client, False) or bool(bits & WAITS)
+        return found
+
+    @property
+    def waiting(self) -> Collection[str]:
+        """The clients that wait at other ranks."""
+        return [client for client, waits in self._elsewhere.items() if waits]
+
+    def arriving(self, client: str) -> AbstractContextManager[None]:
+        """Return a context in which the scheduler handles a request that arrives or waits again."""
+        return nullcontext() if self._shared is None else self._shared.arriving(client)
+
+    def served(self, service: Mapping[str, float]) -> dict[str, float]:
+        """Publish the weighted tokens computed for each client; return the sums over all ranks."""
+        self._board.put("service", service.items())
+        sums = dict(service)
+        for reader in self._readers.values():
+            for client, tokens in reader.service().items():
+                if tokens:
+                    sums[client] = sums.get(client, 0.0) + tokens
+        return sums
+
+    # This rank.
+
+    @property
+    def sent(self) -> float:
+        """The charges that this rank has sent to the other ranks."""
+        return self._board.charged
+
+    @property
+    def received(self) -> float:
+        """The charges that this rank has received from the other ranks."""
+        return sum(reader.charged for reader in self._readers.values())
+
+    def tell(self, now_s: float, waiting: Collection[str], *, idle: bool) -> None:
+        """Publish this rank's totals every ``EVERY_S`` at most, and when the rank becomes idle."""
+        ends, self._was_idle = idle and not self._was_idle, idle
+        if now_s < self._told_s + EVERY_S and not ends:
+            return
+        self._told_s = now_s
+        if self._shared is None:
+            self._version += 1
+            active: Collection[str] = ()
+        else:
+            self._export(self._shared)
+            active = self._shared.active()
+        self._board.show(dict.fromkeys(active, RUNS) | dict.fromkeys(waiting, RUNS | WAITS))
+        self._board.tell(self._version, now_s)
+
+    def _export(self, shared: RankAccount) -> None:
+        totals = shared.export_totals(self._version)
+        self._version = totals.version
+        for column, sums in (("charged", totals.charged), ("raised", totals.raised)):
+            values = ((client, of[HERE]) for client, of in sums.items() if HERE in of)
+            self._board.put(column, values)
+
+
+def _placed(sums: Mapping[str, float]) -> dict[str, dict[int, float]]:
+    return {client: {HERE: total} for client, total in sums.items()}

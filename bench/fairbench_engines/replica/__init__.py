@@ -1,0 +1,1 @@
+"""Replicas of the simulated cluster whose every decision an installed engine's own code takes."""

@@ -1,0 +1,121 @@
+"""The program in the engine's Python: it asks the engine's own code for every decision.
+
+The program imports nothing but the standard library and the engine. Each line of its input is a
+JSON list, an operation with its arguments; each line of its output is the JSON answer. The program
+imports the engine once, and serves each run in a copy of itself, so that no run sees the state that
+another run has left. The program ends with its input, or within a second after the process that
+started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+Operations = Mapping[str, Callable[..., Any]]
+
+INSIDE = Path(__file__).resolve().parent
+LOOK_S = 1.0  # time between two looks for the parent process
+
+
+def main(arguments: list[str]) -> int:
+    """Answer the operations of simulations on the engine that the first argument names."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the simulator's, which ends the input
+    _end_with_parent(time.sleep)
+    answers = _own_output()
+    try:
+        engine = import_module(f"fairbench_engines.replica.inside.{arguments[0]}_bridge")
+        loaded = engine.source()
+        engine.load()
+        while operation := _read():
+            if operation == ["source"]:
+                now = engine.source()
+                _write(answers, {**now, "is_loaded": now == loaded})
+            elif not _served_by_copy(answers, engine.operations):
+                return 1
+    except Exception as error:
+        _write(answers, {"failed": failure(error)})
+        return 1
+    return 0
+
+
+def _served_by_copy(answers: BinaryIO, operations: Callable[[], Operations]) -> bool:
+    """Serve a run in a copy of this process; return whether the run came to its end."""
+    copy = os.fork()
+    if copy:
+        _, status = os.waitpid(copy, 0)
+        return status == 0
+    _end_with_parent(time.sleep)
+    try:
+        known = operations()
+        _write(answers, True)
+        while (message := _read()) != ["end"]:
+            if not message:
+                os._exit(1)
+            operation, *values = message
+            _write(answers, known[operation](*values))
+        _write(answers, True)
+    except Exception as error:
+        _write(answers, {"failed": failure(error)})
+        os._exit(1)
+    os._exit(0)
+
+
+def _read() -> list[Any]:
+    """Return the next message; an empty list at the end of the input."""
+    line = sys.stdin.buffer.readline()
+    message: list[Any] = json.loads(line) if line else []
+    return message
+
+
+def _own_output() -> BinaryIO:
+    """Return standard output for the answers only; what the engine prints goes to the errors."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return answers
+
+
+def _write(answers: BinaryIO, answer: Any) -> None:
+    answers.write(json.dumps(answer, separators=(",", ":")).encode() + b"\n")
+    answers.flush()
+
+
+def _end_with_parent(sleep: Callable[[float], None]) -> None:
+    """End this process when its parent has ended, even within an endless loop of the engine."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            sleep(LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """Return what failed and where.
+
+    ``fits`` is false if the bridge's own call of the engine failed, or if the engine asked for an
+    attribute that the bridge's stand-ins lack: the engine is unlike the releases that are known.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1]
+    ours = Path(last.filename).resolve().parent == INSIDE
+    text = " ".join(str(error).split()) or type(error).__name__
+    return {
+        "type": type(error).__name__,
+        "text": text,
+        "file": Path(last.filename).name,
+        "line": last.lineno,
+        "function": last.name,
+        "fits": not ours and "'Bare' object" not in text,
+    }

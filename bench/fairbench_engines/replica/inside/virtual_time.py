@@ -1,0 +1,51 @@
+"""The simulator's clock in place of the machine's, for everything that an engine's code reads."""
+
+from __future__ import annotations
+
+import sys
+import time
+from math import inf, nextafter
+from typing import Any
+
+PS_PER_S = 10**12
+NAMES = ("time", "monotonic", "perf_counter")
+
+
+class VirtualTime:
+    """The time of a simulation.
+
+    Every reading is later than the reading before, by the least amount that a float can express, so
+    that "least recently used" has no ties.
+    """
+
+    def __init__(self) -> None:
+        self._now_s, self._last_s = 0.0, 0.0
+        self._last_ns = 0
+
+    def set(self, now_ps: int) -> None:
+        """Move the clock to the simulator's time."""
+        self._now_s = now_ps / PS_PER_S
+
+    def seconds(self) -> float:
+        self._last_s = max(self._now_s, nextafter(self._last_s, inf))
+        return self._last_s
+
+    def nanoseconds(self) -> int:
+        self._last_ns = max(int(self._now_s * 10**9), self._last_ns + 1)
+        return self._last_ns
+
+    def install(self, package: str) -> None:
+        """Replace the clocks of this process, also under other names in a package's modules."""
+        replaced: dict[int, Any] = {}
+        for name in NAMES:
+            replaced[id(getattr(time, name))] = self.seconds
+            replaced[id(getattr(time, f"{name}_ns"))] = self.nanoseconds
+        for name in NAMES:
+            setattr(time, name, self.seconds)
+            setattr(time, f"{name}_ns", self.nanoseconds)
+        for module_name, module in list(sys.modules.items()):
+            if module_name.partition(".")[0] != package:
+                continue
+            for name, value in list(vars(module).items()):
+                if id(value) in replaced:
+                    setattr(module, name, replaced[id(value)])

@@ -1,0 +1,201 @@
+"""The operations of a simulation on vLLM's own scheduler, in vLLM's Python."""
+
+from __future__ import annotations
+
+import random
+import types
+from collections.abc import Callable
+from typing import Any
+
+from fairbench_engines.replica.inside.source import source_of
+from fairbench_engines.replica.inside.token_ids import TokenIds
+from fairbench_engines.replica.inside.virtual_time import VirtualTime
+from fairbench_engines.replica.inside.vllm_seam import VLLMScheduling, admitted, vllm
+
+# parts of the package with the code that decides
+DECIDING = ("v1/core",)
+
+
+def source() -> dict[str, Any]:
+    """Return which code decides. Raises ModuleNotFoundError if vLLM is not installed."""
+    return source_of("vllm", DECIDING)
+
+
+def load() -> None:
+    """Import vLLM."""
+    vllm()
+
+
+def operations() -> dict[str, Callable[..., Any]]:
+    """Return the operations of a new run by name."""
+    bridge = VLLMBridge()
+    return {
+        "open": bridge.open,
+        "add": bridge.add,
+        "turn": bridge.turn,
+        "complete": bridge.complete,
+        "produced": bridge.produced,
+    }
+
+
+class VLLMWorker:
+    """A replica: a vLLM scheduler, and its requests by number."""
+
+    def __init__(self, tokens: TokenIds, limits: Any, policy: str, *, tells_evicted: bool) -> None:
+        self._tokens, self._block_size = tokens, limits.block_size
+        self.engine = VLLMScheduling(limits, policy)
+        self._plan: Any = None
+        self._prefilling: set[str] = set()  # requests with incomplete prompts
+        self._preempted: list[tuple[int, int]] = []
+        self._evicted: list[Any] = []
+        self._watch_preemptions()
+        if tells_evicted:
+            self._watch_evictions(self.engine.scheduler.kv_cache_manager.block_pool)
+
+    def _watch_preemptions(self) -> None:
+        scheduler = self.engine.scheduler
+        preempt = scheduler._preempt_request
+
+        def watched(request: Any, *arguments: Any, **named: Any) -> Any:
+            self._preempted.append((int(request.request_id), request.num_output_tokens))
+            self._prefilling.discard(request.request_id)
+            return preempt(request, *arguments, **named)
+
+        scheduler._preempt_request = watched
+
+    def _watch_evictions(self, pool: Any) -> None:
+        """Note the tokens of every overwritten block that was the last of its kind."""
+        # hash of a block -> a request's tokens, and the number of them up to the block's end
+        ended: dict[Any, tuple[Any, int]] = {}
+        store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
+        bare, size = vllm().kv_cache_utils.get_block_hash, self._block_size
+
+        def stored(request: Any, **named: Any) -> Any:
+            for number in range(named["num_cached_blocks"], named["num_full_blocks"]):
+                ended[request.block_hashes[number]] = request.all_token_ids, (number + 1) * size
+            return store(request=request, **named)
+
+        def removed(block: Any) -> Any:
+            gone = remove(block)
+            for key in gone:
+                if pool.cached_block_hash_to_block.get_one_block(key) is None:
+                    ids, end = ended[bare(key)]
+                    self._evicted.append((self._tokens.prompt(ids[:end]), size))
+            return gone
+
+        pool.cache_full_blocks, pool._remove_cached_block_hashes = stored, removed
+
+    def submit(
+        self,
+        now_s: float,
+        number: int,
+        prompt: list[Any],
+        output: list[Any],
+        max_new: int,
+        client: str,
+        priority: int,
+    ) -> None:
+        """Let a request arrive; prompt and output are lists of [key, length]."""
+        request = self.engine.request(
+            number,
+            self._tokens.of(prompt),
+            self._tokens.of([output]),
+            priority,
+            client,
+            max_new - output[1],
+            arrival_s=now_s,
+        )
+        self.engine.scheduler.add_request(request)
+
+    def turn(self, *, whole: bool) -> dict[str, Any]:
+        """Plan the next step; ``whole`` asks for the context of each decoding request."""
+        plan = self._plan = self.engine.plan()
+        answer = self._state()
+        if plan is None:
+            return answer
+        requests, new = self.engine.scheduler.requests, set(admitted(plan))
+        chunks, contexts = [], []
+        for name, tokens in plan.num_scheduled_tokens.items():
+            request = requests[name]
+            if name in new or name in self._prefilling:
+                chunks.append(self._chunk(request, tokens, first=name in new))
+            else:
+                contexts.append((int(name), request.num_computed_tokens))  # including this step's
+        answer["decode"] = [len(contexts), sum(tokens for _, tokens in contexts)]
+        answer["chunks"] = chunks
+        if whole or chunks or "preempted" in answer:
+            answer["contexts"] = contexts
+        return answer
+
+    def _chunk(self, request: Any, tokens: int, *, first: bool) -> tuple[int, int, int, bool, bool]:
+        """Return number, tokens before, tokens, and whether the chunk is first and last."""
+        computed = request.num_computed_tokens
+        last = computed == request.num_tokens
+        (self._prefilling.discard if last else self._prefilling.add)(request.request_id)
+        return int(request.request_id), computed - tokens, tokens, first, last
+
+    def complete(self) -> dict[str, Any]:
+        """Let the step end; the answer has [number, output tokens] of each finished request."""
+        finished = self.engine.complete(self._plan)
+        self._plan = None
+        answer = self._state()
+        answer["finished"] = [(int(one.request_id), one.num_output_tokens) for one in finished]
+        return answer
+
+    def _state(self) -> dict[str, Any]:
+        scheduler = self.engine.scheduler
+        answer: dict[str, Any] = {
+            "waiting": len(scheduler.waiting),
+            "free": self.engine.free_blocks * self._block_size,
+            "evictable": 0,
+        }
+        for name, noted in (("preempted", self._preempted), ("evicted", self._evicted)):
+            if noted:
+                answer[name] = list(noted)
+                noted.clear()
+        return answer
+
+    def produced(self) -> list[tuple[int, int]]:
+        """Return [number, output tokens] of every request that has not finished."""
+        requests = self.engine.scheduler.requests
+        return [(int(name), one.num_output_tokens) for name, one in requests.items()]
+
+
+class VLLMBridge:
+    """The replicas of one simulation."""
+
+    def __init__(self) -> None:
+        self._clock = VirtualTime()
+        self._clock.install("vllm")
+        self._limits: Any = None
+        self._policy = ""
+        self._tokens = TokenIds()
+        self._workers: list[VLLMWorker] = []
+
+    def open(self, told: dict[str, Any]) -> None:
+        """Configure vLLM for a run."""
+        random.seed(told["seed"])
+        vllm().torch.manual_seed(told["seed"] % 2**63)
+        self._limits, self._policy = types.SimpleNamespace(**told["limits"]), told["policy"]
+
+    def add(self, tells_evicted: bool) -> None:
+        """Make a replica, which reports evictions if a router wants reports."""
+        made = VLLMWorker(self._tokens, self._limits, self._policy, tells_evicted=tells_evicted)
+        self._workers.append(made)
+
+    def turn(self, worker: int, now_ps: int, requests: list[Any], whole: bool) -> dict[str, Any]:
+        """Let requests arrive at a replica, and plan its next step."""
+        self._clock.set(now_ps)
+        one = self._workers[worker]
+        for request in requests:
+            one.submit(self._clock.seconds(), *request)
+        return one.turn(whole=whole)
+
+    def complete(self, worker: int, now_ps: int) -> dict[str, Any]:
+        """Let the step of a replica end."""
+        self._clock.set(now_ps)
+        return self._workers[worker].complete()
+
+    def produced(self, worker: int) -> list[tuple[int, int]]:
+        """Return the output tokens of a replica's unfinished requests."""
+        return self._workers[worker].produced()

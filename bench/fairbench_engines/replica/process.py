@@ -1,0 +1,135 @@
+"""The process of an engine's Python whose code decides, and its errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import RunFailed, UsageError
+
+INSTALLED = "installed"  # stands for the Python that runs fairbench
+DOOR = Path(__file__).resolve().parents[1]
+# The engine's Python need not have this package, and must not import another version of it. The
+# current folder, which ``-c`` puts first on the path, has no part in a run.
+START = """
+import sys, types
+sys.path[:] = [path for path in sys.path if path]
+door = types.ModuleType("fairbench_engines")
+door.__path__ = [sys.argv.pop(1)]
+sys.modules["fairbench_engines"] = door
+from fairbench_engines.replica.inside.bridge import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def python_of(named: str) -> str:
+    """Return the path of the Python that ``--engine-code`` names. Raises UsageError."""
+    if named == INSTALLED:
+        return sys.executable
+    found = shutil.which(Path(named).expanduser())
+    if found is None:
+        raise UsageError(
+            f"engine_code = {named!r}: no such program; name a Python that has SGLang or vLLM, "
+            f"such as .venv/bin/python, or {INSTALLED}"
+        )
+    return found
+
+
+class EngineProcess:
+    """A process that runs an engine's own scheduling code; ``close`` it after use.
+
+    Args:
+        named: The Python, as ``--engine-code`` names it.
+        engine: Name of the engine.
+        supported: The engine's releases that are known to fit, oldest first.
+    """
+
+    def __init__(self, named: str, engine: str, supported: Sequence[str]) -> None:
+        self._named, self._engine, self._supported = named, engine, supported
+        self._version = ""
+        self.is_ready = True  # whether the last message was answered
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by ``close``
+        # the order of a set of texts must not change from run to run
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+        command = [python_of(named), "-c", START, str(DOOR), engine]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=environment,
+                process_group=0,  # with the copies that serve runs
+            )
+        except OSError as error:
+            raise UsageError(f"engine_code = {named!r}: cannot be run: {error.strerror}") from None
+
+    def source(self) -> dict[str, Any]:
+        """Return which code decides (``inside.source``).
+
+        ``is_loaded`` is false if the files have changed since the process imported them.
+        """
+        found: dict[str, Any] = self.ask("source")
+        self._version = found["version"]
+        return found
+
+    def ask(self, *message: Any) -> Any:
+        """Return the answer to an operation with its arguments. Raises RunFailed or UsageError."""
+        process, self.is_ready = self._process, False
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError):  # the answer says why
+            process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            raise self._ended()
+        answer = json.loads(line)
+        if isinstance(answer, dict) and "failed" in answer:
+            raise self._failed(answer["failed"])
+        self.is_ready = True
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        process = self._process
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self._errors.close()
+
+    def _ended(self) -> RunFailed:
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        last = f": {lines[-1]}" if lines else ""
+        return RunFailed(f"engine_code {self._named}: the process ended with code {code}{last}")
+
+    def _failed(self, told: Mapping[str, Any]) -> Exception:
+        """Return the error for a failure that the process has described."""
+        text = f"{told['type']}: {told['text']}"
+        where = f"{told['file']}, line {told['line']}, in {told['function']}"
+        if told["type"] == "ModuleNotFoundError" and not self._version:
+            return UsageError(
+                f"engine_code = {self._named!r}: cannot import {self._engine}: {told['text']}"
+            )
+        if told["fits"]:
+            return RunFailed(f"code of {self._engine}: {where}: {text}")
+        version = f" {self._version}" if self._version else ""
+        return RunFailed(
+            f"{self._engine}{version} differs from what fairbench drives, {self._supported[0]} to "
+            f"{self._supported[-1]}: {text} ({where})"
+        )

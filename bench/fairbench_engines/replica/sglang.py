@@ -1,0 +1,119 @@
+"""Replicas of the simulated cluster whose every decision SGLang's own code takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fairbench.core import Request
+from fairbench.engine.batch import Prefill, shares_of
+from fairbench.engine.contract import WorkerParts
+from fairbench.engine.sequence import NEVER, Sequence
+from fairbench.engine.sglang import SGLangContract
+from fairbench.hardware.gpu_time import step_parts
+from fairbench_engines.replica.process import EngineProcess
+from fairbench_engines.replica.remote import RemoteReplica
+
+OWN_ORDER = "lpm"  # the policy with a limit on the requests that it sorts
+NO_LIMIT = 10**9
+
+
+def opening(settings: Mapping[str, Any], parts: WorkerParts, policy: str) -> dict[str, Any]:
+    """Return the limits and the configuration of the engine, for ``inside.sglang_bridge``."""
+    limits = SGLangContract(settings, parts.profile).limits
+    sorted_most = None
+    if policy == OWN_ORDER:
+        sorted_most = settings.get(f"{OWN_ORDER}.queue_limit") or NO_LIMIT
+    return {
+        "limits": {
+            "pool": limits.pool_tokens,
+            "chunk": limits.chunked_prefill_size,
+            "max_prefill": limits.max_prefill_tokens,
+            "slots": limits.max_running_requests,
+            "ignore_eos": limits.full_reservation,
+        },
+        "configured": {
+            "conservativeness": limits.schedule_conservativeness,
+            "match_limit": sorted_most,
+        },
+    }
+
+
+class SGLangCodeReplica(RemoteReplica):
+    """A replica around a SGLang scheduler in the process of an engine's Python."""
+
+    def __init__(
+        self, parts: WorkerParts, settings: Mapping[str, Any], process: EngineProcess
+    ) -> None:
+        limits = SGLangContract(settings, parts.profile).limits
+        super().__init__(parts, limits, limits.pool_tokens, process)
+        self._prefills: list[Prefill] = []  # requests of the current iteration
+        # requests between the first and the last chunk of their prompts
+        self._prefilling: set[Sequence] = set()
+
+    def fits(self, request: Request) -> bool:
+        return request.input_tokens + request.max_new_tokens + 1 < self._capacity
+
+    def settle(self) -> None:
+        super().settle()
+        for prefill in self._prefills:  # an unfinished iteration does not count
+            if prefill.first:
+                prefill.sequence.not_admitted(prefill.cached)
+
+    def _preempt(self, number: int, sequence: Sequence) -> None:
+        self._leave(sequence)
+
+    def _begin(self, answer: Mapping[str, Any]) -> bool:
+        if "prefill" in answer:
+            self._start_prefill(answer["prefill"])
+        elif "decode" in answer:
+            size, context = answer["decode"]
+            self._start_decode(size, context, answer.get("contexts", ()))
+        else:
+            return False
+        return True
+
+    def _start_decode(self, size: int, context: int, contexts: Iterable[tuple[int, int]]) -> None:
+        if self._stretch is None:
+            self._open_stretch(contexts)
+        took_ps = self.profile.decode_ps(size, context)
+        self._await_end(took_ps, lambda: self._book_step(self._completed))
+
+    # Prefill.
+
+    def _start_prefill(self, planned: Iterable[tuple[int, int, int, int]]) -> None:
+        self._end_stretch()
+        prefills = self._prefills = [self._admitted(*one) for one in planned]
+        start_ps = self.clock.now_ps
+
+        def complete() -> list[int]:
+            finished = self._completed()
+            self._prefills = []
+            for one in prefills:
+                if one.last:
+                    self._join(one.sequence)
+            parts = step_parts(self.costs, self.clock.now_ps - start_ps, chunks, {})
+            size, shares = len(prefills), shares_of(prefills, parts.chunks)
+            self.log.prefill(self.index, start_ps, self.clock.now_ps, size, shares)
+            return finished
+
+        chunks = [(one.cached, one.tokens) for one in prefills]
+        self._await_end(self.profile.prefill_ps(chunks), complete)
+
+    def _admitted(self, number: int, cached: int, tokens: int, left: int) -> Prefill:
+        """Record what SGLang does with a request in this prefill."""
+        sequence = self._sequences[number]
+        first, last = sequence not in self._prefilling, tokens == left
+        if first:
+            self._book_admission(sequence, cached, left)
+        (self._prefilling.discard if last else self._prefilling.add)(sequence)
+        return Prefill(sequence, cached, tokens, first, last)
+
+    def _book_admission(self, sequence: Sequence, cached: int, extend: int) -> None:
+        now_ps = self.clock.now_ps
+        if sequence.admitted_ps == NEVER:
+            sequence.admitted_ps = now_ps
+            sequence.cached_tokens, sequence.extend_tokens = cached, extend
+        else:
+            sequence.readmitted_ps = now_ps
+            sequence.recompute_tokens += extend

@@ -1,0 +1,102 @@
+"""Prefill and decode servers of SGLang: the scheduler orders the queues in front of batches.
+
+A prefill server queues a request as soon as a decode server has memory for the request. A decode
+server gives memory to one request after the other, and the scheduler chooses the next request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairbench.live.headers import untagged
+from fairbench_engines.sglang.admission import Original
+from fairbench_engines.sglang.home import SGLangHome
+from fairbench_engines.sglang.release import Hook
+from fairbench_engines.sglang.requests import Req, client_of
+
+BOOTSTRAP = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
+ALLOCATION = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
+
+
+@dataclass(eq=False)
+class Disaggregation:
+    """The hooks of the queues of one prefill or decode server; the first argument is the original.
+
+    ``ready`` has the requests to which a decode server could give memory.
+    """
+
+    now_s: Callable[[], float]
+    home: SGLangHome = field(init=False)
+    ready: list[Req] = field(default_factory=list)
+
+    def sort(self, refresh: bool) -> list[Req]:
+        """Return a decode server's requests in match order, which is the order of arrival."""
+        return self.ready
+
+    def match(self, req: Req) -> int:
+        """Return 0, because a decode server computes no prompt, so no prefix counts as cached."""
+        return 0
+
+    def by_target(self) -> dict[str, Hook]:
+        """Return the hooks by the wrapped function."""
+        return {
+            f"{BOOTSTRAP}.pop_bootstrapped": Hook(self.bootstrap),
+            f"{ALLOCATION}.pop_preallocated": Hook(self.allocate),
+            f"{ALLOCATION}.resume_retracted_reqs": Hook(self.resume),
+        }
+
+    def bootstrap(self, original: Original, queue: Any, *args: Any, **named: Any) -> Any:
+        """Wrap ``pop_bootstrapped``: clients share the buffers of requests before the queue."""
+        if queue.req_to_metadata_buffer_idx_allocator.available_size() < len(queue.queue):
+            queue.queue = self._in_turn(queue.queue)
+        return original(queue, *args, **named)
+
+    def _in_turn(self, reqs: list[Req]) -> list[Req]:
+        """Return the requests in order: a client with fewer buffers for its weight goes first."""
+        weights, held = self.home.config.weights, Counter(self.home.clients())
+        turn: dict[Req, float] = {}
+        for req in reqs:
+            client, _ = untagged(client_of(req), 0.0)
+            turn[req] = held[client] / weights.get(client, 1.0)
+            held[client] += 1
+        return sorted(reqs, key=turn.__getitem__)
+
+    def allocate(self, original: Original, queue: Any, *args: Any, **named: Any) -> Any:
+        """Wrap ``pop_preallocated``: try the scheduler's candidates, one at a time."""
+        queue._update_handshake_waiters()
+        ready = {one.req.rid: one.req for one in queue.queue if _ready(one)}
+        waiting = self.ready = list(ready.values())
+        now_s = self.now_s()
+        self.home.sweep(waiting)
+        self.home.discover(waiting, now_s)
+        self.home.batch.show_batch(queue.scheduler.running_batch, queue.scheduler)
+        rest = {one.req.rid for one in queue.queue} - ready.keys()
+        # SGLang drops the requests in ``failed``
+        allocated, failed = original(queue, rids_to_check=rest)
+        held = queue.transfer_queue.queue
+        before = len(held)
+        for req in self.home.candidates(now_s):
+            got, lost = original(queue, rids_to_check={req.rid})
+            if got:
+                self.home.allocated(req)
+                held += got  # SGLang keeps memory free for each of these requests
+            failed += lost
+        self.home.end_pass()
+        allocated += held[before:]
+        del held[before:]
+        return allocated, failed
+
+    def resume(self, original: Original, queue: Any, *args: Any, **named: Any) -> Any:
+        """Wrap ``resume_retracted_reqs``: retracted requests go first, in SGLang's own order."""
+        resumed = original(queue, *args, **named)
+        for req in resumed:
+            self.home.allocated(req)
+        return resumed
+
+
+def _ready(waiting: Any) -> bool:
+    """Return whether a prompt's server is ready to send, so that memory can be given."""
+    return bool(waiting.waiting_for_input) and not waiting.req.finished()

@@ -1,0 +1,64 @@
+"""Data-parallel ranks of a vLLM server: what is supported, and the link of an engine core."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.ranks import ranks_of
+from fairbench_engines.ranks import FOLDER, RankLink
+
+FLAG = "--data-parallel-size"
+
+
+def check_ranks(config: Any, scheduler: LocalScheduler) -> None:
+    """Raise UsageError unless all ranks run on this host, below one API server.
+
+    An engine core of a dense model sees a size of 1, so the first process checks the configuration
+    and sets ``FOLDER``.
+    """
+    parallel = config.parallel_config
+    several = parallel.data_parallel_size > 1
+    if os.environ.get(FOLDER):
+        several = True
+    elif parallel.data_parallel_index > 0:
+        raise UsageError(
+            f"{FLAG}: the first process of the server has set no {FOLDER}; VLLM_PLUGINS must "
+            "include fairbench"
+        )
+    elif several:
+        _check_one_host(parallel)
+    if several:
+        if config.scheduler_config.policy == "priority":
+            raise UsageError(
+                f"{FLAG} is not supported with --scheduling-policy priority: each class of "
+                "priority has accounts of its own, which ranks do not exchange"
+            )
+        ranks_of(scheduler)
+
+
+def _check_one_host(parallel: Any) -> None:
+    for does, what in (
+        (parallel.data_parallel_backend != "mp", "--data-parallel-backend ray"),
+        (
+            parallel.data_parallel_size_local != parallel.data_parallel_size,
+            "ranks on several hosts, or behind an external load balancer",
+        ),
+        (parallel.data_parallel_rank_local is not None, "ranks that are started one by one"),
+    ):
+        if does:
+            raise UsageError(
+                f"{FLAG} {parallel.data_parallel_size} is not supported with FAIRBENCH_LOCAL and "
+                f"{what}: the ranks exchange charges in the memory of one host"
+            )
+
+
+def link_of(parallel: Any, scheduler: LocalScheduler) -> RankLink | None:
+    """Return the link of an engine core, None for a server with one rank."""
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        return None
+    return RankLink(Path(folder), parallel.data_parallel_index, ranks_of(scheduler))

@@ -1,0 +1,103 @@
+"""llm-d's proposal for fairness across priorities: each priority gets a part of the requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fairbench.core import Request
+from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.params import Positive
+from fairbench_rivals.gateway.class_queues import ClassQueues
+
+
+class CrossBand(ClassQueues):
+    """Priorities share the sent requests by weight; requests of a priority go by arrival.
+
+    The rules are those of llm-d-router issue 1995 (extension point: PR 2920). In the order
+    ``priority-first``, each priority has integer credits, which are the weights scaled so that the
+    smallest is 1. The highest priority with credit goes first, and each request costs a credit. In
+    the order ``interleaved``, the priority with the least virtual time goes first, and each request
+    adds 1 / weight to the virtual time.
+
+    The issue leaves open what happens to priorities without requests, which never spend their
+    credits. Here new credits are granted when no waiting priority has credit; the virtual time of
+    an empty priority stays behind, as in the issue.
+    """
+
+    name = "cross-band"
+
+    @dataclass(frozen=True)
+    class Params:
+        """``order`` is the rule, and ``weights`` states the weights of priorities p.
+
+        - ``proportional``: p - (lowest p) + 1.
+        - ``linear``: the number of priorities minus the rank of p, which is 0 for the highest.
+        - ``explicit``: those in ``shares``, by priority; 1 for others.
+
+        Priorities are those of all requests so far.
+        """
+
+        order: Literal["priority-first", "interleaved"] = "priority-first"
+        weights: Literal["proportional", "linear", "explicit"] = "proportional"
+        shares: dict[str, Positive] = field(default_factory=dict)
+
+        def __post_init__(self) -> None:
+            """Raise ValueError for shares that have no effect, or a share of no priority."""
+            if self.shares and self.weights != "explicit":
+                raise ValueError(
+                    f"shares: has no effect with weights = {self.weights!r}; "
+                    "set weights to explicit, too"
+                )
+            for priority in self.shares:
+                if not priority.removeprefix("-").isdecimal():
+                    raise ValueError(f"shares.{priority}: must name a priority, a whole number")
+
+    def __init__(self, params: Params) -> None:
+        super().__init__()
+        self.params = params
+        self._weights: dict[int, float] = {}  # priority -> weight, the highest priority first
+        self._credits: dict[int, int] = {}
+        self._virtual: dict[int, float] = {}  # priority -> virtual time
+
+    def class_of(self, request: Request) -> int:
+        return self.priority_of(request)
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        super().on_arrival(request, view, now_s)
+        priority = self.priority_of(request)
+        if priority in self._weights:
+            return
+        known = sorted({*self._weights, priority}, reverse=True)
+        self._weights = {one: self._weight(one, known) for one in known}
+        self._virtual.setdefault(priority, 0.0)
+        self._credits = self._granted()
+
+    def next_class(self, waiting: Sequence[int], now_s: float) -> int | None:
+        if self.params.order == "interleaved":
+            return min(waiting, key=self._virtual.__getitem__)
+        if all(self._credits[priority] <= 0 for priority in waiting):
+            self._credits = self._granted()
+        return next(priority for priority in waiting if self._credits[priority] > 0)
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        super().on_admitted(request, extend_tokens, recompute)
+        priority = self.priority_of(request)
+        self._credits[priority] -= 1
+        self._virtual[priority] += 1 / self._weights[priority]
+
+    def balances(self) -> Mapping[str, float]:
+        """Return the credits of each priority."""
+        return {f"{priority}": float(left) for priority, left in self._credits.items()}
+
+    def _granted(self) -> dict[int, int]:
+        least = min(self._weights.values())
+        return {priority: round(weight / least) for priority, weight in self._weights.items()}
+
+    def _weight(self, priority: int, known: list[int]) -> float:
+        if self.params.weights == "proportional":
+            return priority - known[-1] + 1
+        if self.params.weights == "linear":
+            return len(known) - known.index(priority)
+        return self.params.shares.get(f"{priority}", 1.0)

@@ -1,0 +1,212 @@
+"""Fair sessions, fairbench's own gate: sessions take turns in memory, and the owed client first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+from fairbench.core import OUTPUT_PRICE, Prompt, Request, prompt_tokens
+from fairbench.schedulers.accounts.counters import Counters
+from fairbench.schedulers.base import Read, WaitingView
+from fairbench.schedulers.params import PositiveInt
+from fairbench.schedulers.setup import Setup
+from fairbench_rivals.gateway.session_rooms import PlacedSession, PlacementGate, whole
+
+IDLE_S = 30.0  # idle seconds that end a visit
+
+
+@dataclass(slots=True, eq=False)
+class VisitingSession(PlacedSession):
+    """A session that is in memory for a visit; ``visit_turns`` are the turns of this visit.
+
+    ``running`` are the unfinished turns, which may be several if the session has sub-agents, and
+    ``longest`` is the longest prompt of the session.
+    """
+
+    visit_turns: int = 0
+    running: dict[Request, None] = field(default_factory=dict)
+    longest: Prompt = ()
+
+    def count_tokens(self) -> None:
+        """Set ``tokens`` to the length of the distinct segments of all these prompts."""
+        prompts = [self.longest, *(one.prompt for one in self.running)]
+        known = {segment.key: segment.length for prompt in prompts for segment in prompt}
+        self.tokens = sum(known.values())
+
+
+class FairSessions(PlacementGate[VisitingSession]):
+    """A session stays in memory for a few turns, and then makes room for the client that is owed.
+
+    Each client has a counter of its service, as in VTC ([VTC] Alg. 2). Of the waiting clients, the
+    client with the least counter resumes its longest waiting session, at the session's last replica
+    if possible, so that cached prefixes are used. No other session takes the room that this session
+    waits for. A visit ends after ``turns`` turns, or when the session has been idle for 30
+    seconds. An idle session whose visit has ended makes room for a waiting session, and waits
+    before its next turn if the least counter of the waiting clients is not above its own client's.
+
+    Bound: let K sessions fit into memory, and let a turn have at most L_in and L_out tokens. While
+    clients f and g wait, f resumes a session only if its counter is not above g's. After that, each
+    of f's sessions in memory has at most ``turns`` turns before it waits. So the counter of f is at
+    most K turns (L_in + w_out L_out) above g's. (A session with sub-agents also waits only when
+    none of its turns runs.)
+    """
+
+    name = "fair-sessions"
+    FORGET_S = 3600.0
+
+    @dataclass(frozen=True)
+    class Params:
+        """``turns`` is the number of turns of a visit."""
+
+        turns: PositiveInt = 4
+
+    def __init__(self, params: Params) -> None:
+        super().__init__()
+        self.params = params
+        self.account = Counters(OUTPUT_PRICE)
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        self.account.prepare(setup)
+
+    def make_session(self, number: int) -> VisitingSession:
+        return VisitingSession(number)
+
+    # The account.
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        busy = {one.client for one in self.sessions.values() if one.is_busy}
+        self.account.enter(request.client, busy)
+        super().on_arrival(request, view, now_s)
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        super().on_admitted(request, extend_tokens, recompute)
+        self.account.picked(request.client)
+        self.account.charge(request.client, request.input_tokens)
+
+    def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
+        super().on_answer(request, read, output_tokens, now_s)
+        inputs = read.input_tokens - request.input_tokens
+        self.account.charge(request.client, inputs + OUTPUT_PRICE * output_tokens)
+
+    def balances(self) -> dict[str, float]:
+        return self.account.balances()
+
+    # The context of a session.
+
+    def on_turn(self, session: VisitingSession, request: Request) -> None:
+        session.running[request] = None
+        if request.input_tokens >= prompt_tokens(session.longest):
+            session.longest = request.prompt
+        session.count_tokens()
+
+    def on_turn_end(self, session: VisitingSession, request: Request, tokens: int) -> None:
+        """Leave the context as it is: an answer counts with the next prompt that contains it."""
+
+    def on_finish(self, request: Request) -> None:
+        session = self.sessions[request]
+        session.running.pop(request, None)
+        session.count_tokens()
+        super().on_finish(request)
+
+    # Visits.
+
+    def lets_pass(self, session: VisitingSession, now_s: float) -> bool:
+        if self.is_placed(session) and not self._makes_way(session):
+            session.visit_turns += 1
+            return True
+        if session.pool_place is None:
+            self.enter_pool(session)
+        return False
+
+    def resume(self, session: VisitingSession, worker: int) -> None:
+        session.visit_turns = len(session.waiting)
+        super().resume(session, worker)
+
+    def tick(self, now_s: float) -> bool:
+        """Take idle sessions out of replicas whose sessions have outgrown the memory."""
+        self.forget_idle(now_s)
+        changed = False
+        for worker, room in self.rooms(whole).items():
+            if room < 0:
+                idle = [one for one in self.sessions_at(worker) if not one.is_busy]
+                changed |= self._take_room(worker, 0.0, idle) != room
+        return changed
+
+    def review(self, now_s: float) -> None:
+        """Resume the sessions of owed clients until one does not fit."""
+        while self.waits:
+            session = self.sessions[self._next()]
+            required = min(session.required, self.setup.pool_tokens)
+            worker = self._target(session, required)
+            if self._take_room(worker, required, self._leaving(worker)) < required:
+                return
+            self.resume(session, worker)
+
+    def review_s(self, now_s: float) -> float:
+        """Return the time at which the next visit ends because its session is idle."""
+        ends_s = (self._idle_until_s(one) for _, one in self.active() if not one.is_busy)
+        return min((end_s for end_s in ends_s if end_s > now_s), default=inf)
+
+    def _idle_until_s(self, session: VisitingSession) -> float:
+        """Return the time at which the visit of an idle session ends."""
+        return session.idle_since_s + IDLE_S
+
+    def _next(self) -> Request:
+        """Return the longest waiting turn of the client with the least counter."""
+        longest: dict[str, Request] = {}
+        for request in self.waits:
+            longest.setdefault(request.client, request)
+        return longest[self.account.least(longest)]
+
+    def _makes_way(self, session: VisitingSession) -> bool:
+        """Return whether a session, whose turn has arrived, waits for a client that is owed."""
+        if not self.waits or session.visit_turns < self.params.turns or session.unfinished > 1:
+            return False
+        counters = self.account.balances()
+        return counters[self._next().client] <= counters[session.client]
+
+    def _target(self, session: VisitingSession, required: int) -> int:
+        """Return the replica for a session: its last, a replica with room, or the most room made.
+
+        The last replica is chosen only if it has room or can make room.
+        """
+        free = self.rooms(whole)
+        made = {
+            worker: room + sum(one.required for one in self._leaving(worker))
+            for worker, room in free.items()
+        }
+        own = session.origin
+        if own is not None and made.get(own, 0.0) >= required:
+            return own
+        emptiest = max(free, key=free.__getitem__)
+        return emptiest if free[emptiest] >= required else max(made, key=made.__getitem__)
+
+    def _leaving(self, worker: int) -> list[VisitingSession]:
+        """Return the idle sessions of a replica whose visits have ended."""
+        return [
+            one for one in self.sessions_at(worker)
+            if not one.is_busy and (
+                one.visit_turns >= self.params.turns or self._idle_until_s(one) <= self._now_s
+            )
+        ]  # fmt: skip
+
+    def _take_room(self, worker: int, required: float, leaving: list[VisitingSession]) -> float:
+        """Pause sessions until ``required`` tokens are free at a replica, and return its room.
+
+        If all ``leaving`` sessions together make too little room, none is paused.
+        """
+        room = self.rooms(whole)[worker]
+        if room + sum(one.required for one in leaving) < required:
+            return room
+        for session in self._furthest_ahead_first(leaving):
+            if room >= required:
+                break
+            self.enter_pool(session)
+            room += session.required
+        return room
+
+    def _furthest_ahead_first(self, sessions: list[VisitingSession]) -> list[VisitingSession]:
+        """Return sessions of the client with the largest counter first, the longest idle first."""
+        counters = self.account.balances()
+        return sorted(sessions, key=lambda one: (-counters[one.client], one.idle_since_s))

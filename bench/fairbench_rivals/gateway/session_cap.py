@@ -1,0 +1,72 @@
+"""A limit on open sessions: further sessions wait in order of arrival."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairbench.schedulers.gateway.sessions import GateSession, SessionGate
+from fairbench.schedulers.params import Positive, PositiveInt
+
+
+@dataclass(slots=True, eq=False)
+class OpenSession(GateSession):
+    """A session that may be open, which lets its turns pass."""
+
+    is_open: bool = False
+
+
+class SessionCap(SessionGate[OpenSession]):
+    """At most ``most`` sessions are open in the cluster; others wait in order of arrival.
+
+    This is the simplest reading of llm-d-router issue 2348, which asks for a limit on concurrent
+    sessions and states no algorithm. The turns of an open session pass. A session is closed when it
+    ends, or after ``idle_s`` seconds without a turn; a closed session waits like a new session.
+    """
+
+    name = "session-cap"
+
+    @dataclass(frozen=True)
+    class Params:
+        """``most`` limits the open sessions of the cluster, ``idle_s`` the seconds between turns.
+
+        The issue names no numbers, so the defaults are fairbench's own.
+        """
+
+        most: PositiveInt = 64
+        idle_s: Positive = 60.0
+
+    def __init__(self, params: Params) -> None:
+        super().__init__()
+        self.params = params
+
+    def make_session(self, number: int) -> OpenSession:
+        return OpenSession(number)
+
+    def lets_pass(self, session: OpenSession, now_s: float) -> bool:
+        self._close_idle(now_s)
+        if not session.is_open and not self.waits:
+            session.is_open = len(self._open()) < self.params.most
+        return session.is_open
+
+    def review(self, now_s: float) -> None:
+        """Open waiting sessions in place of closed sessions."""
+        self._close_idle(now_s)
+        free = self.params.most - len(self._open())
+        while self.waits and free > 0:
+            session = self.sessions[next(iter(self.waits))]
+            session.is_open = True
+            free -= 1
+            self.let_go(session)
+
+    def review_s(self, now_s: float) -> float:
+        """Return the time at which the next idle session is closed."""
+        idle = [one.idle_since_s for one in self._open() if not one.is_busy]
+        return min(idle, default=float("inf")) + self.params.idle_s
+
+    def _open(self) -> list[OpenSession]:
+        return [session for session in self.sessions.values() if session.is_open]
+
+    def _close_idle(self, now_s: float) -> None:
+        for session in self._open():
+            if not session.is_busy and now_s >= session.idle_since_s + self.params.idle_s:
+                session.is_open = False

@@ -1,0 +1,132 @@
+"""smg's priority scheduler: four classes with reserved slots, queues, time limits and aging."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import NamedTuple
+
+from fairbench.core import Request
+from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.params import PositiveInt
+from fairbench_rivals.gateway.class_queues import ClassQueues
+
+TICK_S = 5.0
+
+
+class Rules(NamedTuple):
+    """The rules of a class: reserved slots, limits of its queue and of waiting, and aging."""
+
+    name: str
+    floor: int  # slots that are reserved in any case
+    share: float  # part of all slots that is reserved
+    queue: int
+    timeout_s: float
+    starved_s: float
+
+
+CLASSES: Mapping[int, Rules] = {
+    2: Rules("system", 32, 0.0, 64, 30.0, 5.0),
+    1: Rules("interactive", 128, 0.25, 256, 30.0, 5.0),
+    0: Rules("default", 0, 0.10, 512, 60.0, 30.0),
+    -1: Rules("bulk", 0, 0.0, 1024, 300.0, 120.0),
+}
+"""The rules of each class by priority, the most important class first."""
+
+AGING = (-1, 0, 1)  # order of the classes whose first requests have waited for too long
+
+
+class SmgPriority(ClassQueues):
+    """Higher classes go first; a class may not use the slots that are reserved for higher classes.
+
+    The rules are those of smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The
+    classes system, interactive, default and bulk are the priorities 2 and above, 1, 0, and -1 and
+    below. A class reserves max(floor, share x slots). A class whose first request has waited for
+    too long goes before all others and ignores reservations, bulk first. A request is refused if
+    the queue of its class is full, or after the time limit of the class. Clients are not
+    distinguished.
+
+    smg also cancels a request of a lower class that has no first token, if the classes system or
+    interactive find no slot. A gateway of fairbench cannot cancel a sent request, so such requests
+    wait.
+    """
+
+    name = "smg-priority"
+    detector = "none"
+    work_conserving = False
+
+    @dataclass(frozen=True)
+    class Params:
+        """``slots`` is the number of requests that a worker runs at once; smg asks the workers."""
+
+        slots: PositiveInt = 256
+
+    def __init__(self, params: Params) -> None:
+        super().__init__()
+        self.params = params
+        self._used = dict.fromkeys(CLASSES, 0)  # slots in use by class
+        self._sent: set[Request] = set()
+
+    def class_of(self, request: Request) -> int:
+        return max(min(CLASSES), min(max(CLASSES), self.priority_of(request)))
+
+    def accepts(self, request: Request, now_s: float) -> bool:
+        queue = self.queues.get(self.class_of(request), {})
+        return len(queue) < CLASSES[self.class_of(request)].queue
+
+    def given_up(self, now_s: float) -> Collection[Request]:
+        """Return the requests that have waited for longer than their class allows."""
+        return [
+            request
+            for number, queue in self.queues.items()
+            for request, since_s in queue.items()
+            if now_s - since_s >= CLASSES[number].timeout_s
+        ]
+
+    def next_class(self, waiting: Sequence[int], now_s: float) -> int | None:
+        free = self._slots() - sum(self._used.values())
+        if free <= 0:
+            return None
+        for number in AGING:
+            if self._waited_s(number, now_s) >= CLASSES[number].starved_s:
+                return number
+        return next((number for number in waiting if free > self._kept_from(number)), None)
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        super().on_admitted(request, extend_tokens, recompute)
+        self._used[self.class_of(request)] += 1
+        self._sent.add(request)
+
+    def on_finish(self, request: Request) -> None:
+        super().on_finish(request)
+        if request in self._sent:
+            self._sent.remove(request)
+            self._used[self.class_of(request)] -= 1
+
+    def wake_s(self, view: WaitingView, now_s: float) -> float | None:
+        ends_s = [
+            next(iter(queue.values())) + CLASSES[number].timeout_s
+            for number, queue in self.queues.items()
+            if queue
+        ]
+        return min([TICK_S * (floor(now_s / TICK_S) + 1), *ends_s])
+
+    def _slots(self) -> int:
+        assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
+        return self.params.slots * len(self.setup.fleet.workers())
+
+    def _waited_s(self, number: int, now_s: float) -> float:
+        """Return the wait of the first request of a class, -1 without a request."""
+        return now_s - next(iter(self.queues.get(number, {}).values()), now_s + 1)
+
+    def _kept_from(self, number: int) -> int:
+        """Return the unused slots that are reserved for higher classes."""
+        slots = self._slots()
+        kept = 0
+        for higher, rules in CLASSES.items():
+            if higher <= number:
+                break
+            reserved = max(rules.floor, ceil(rules.share * slots))
+            kept += max(0, reserved - self._used[higher])
+        return kept

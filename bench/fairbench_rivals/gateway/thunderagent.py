@@ -1,0 +1,57 @@
+"""ThunderAgent: sessions without room for their context are paused between turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fairbench.schedulers.params import NotNegative
+from fairbench_rivals.gateway.session_rooms import (
+    PlacedSession,
+    PlacementParams,
+    TickGate,
+    decayed,
+    whole,
+)
+
+
+class ThunderAgent(TickGate[PlacedSession]):
+    """Every 5 s, paused sessions are resumed into free room, and full replicas pause sessions.
+
+    The rules are those of ThunderAgent (ThunderAgent-org/ThunderAgent @a7eef77a,
+    ThunderAgent/scheduler/router.py). A new session goes to the replica with the fewest tokens
+    among those with room, or waits if any session is paused. A turn that has waited for
+    ``forced_s`` goes to the session's old replica; a new session goes to the replica with the
+    fewest sessions.
+
+    Two rules are simpler than in ThunderAgent. A prompt's length is known, and not estimated from
+    its characters. The tokens of an answer count when the answer has ended, and not while it
+    streams. The end of a session, which ThunderAgent learns from its release call, is known in
+    simulations; elsewhere 10,000 idle sessions are remembered.
+    """
+
+    name = "thunderagent"
+
+    @dataclass(frozen=True)
+    class Params(PlacementParams):
+        """``half_life_s`` halves idle sessions' tokens in the test for room to resume sessions.
+
+        With 0 (as published), tokens do not decay. ``PlacementParams`` has the other parameters.
+        """
+
+        half_life_s: NotNegative = 0.0
+
+    params: Params
+
+    def make_session(self, number: int) -> PlacedSession:
+        return PlacedSession(number)
+
+    def weighed(self, now_s: float) -> Callable[[PlacedSession], float]:
+        half_life_s = self.params.half_life_s
+        return decayed(now_s, half_life_s) if half_life_s else whole
+
+    def forced_worker(self, session: PlacedSession) -> int:
+        loads = self.loads(whole)
+        if session.origin is not None and session.origin in loads:
+            return session.origin
+        return min(loads, key=lambda worker: loads[worker].sessions)

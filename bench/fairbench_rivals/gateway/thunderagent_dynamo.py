@@ -1,0 +1,82 @@
+"""Dynamo's port of ThunderAgent, which pauses early and fills replicas less than completely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairbench.core import Request
+from fairbench_rivals.gateway.session_rooms import (
+    PlacedSession,
+    PlacementParams,
+    TickGate,
+    decayed,
+    whole,
+)
+
+HALF_LIFE_S = 1.0
+WAITED_S, DEMOTED_S = 1.0, -2.0  # seconds by which a turn counts as earlier than its arrival
+DEMOTED_TICKS = 1.5
+
+
+@dataclass(slots=True, eq=False)
+class DemotableSession(PlacedSession):
+    """A session whose turns count as later than their arrivals until ``demoted_until_s``."""
+
+    demoted_until_s: float = 0.0
+
+
+class ThunderAgentDynamo(TickGate[DemotableSession]):
+    """ThunderAgent, which pauses above 95% of a pool down to 80%, and resumes up to 85%.
+
+    The rules are those of Dynamo's router (ai-dynamo/dynamo @08cda654,
+    components/src/dynamo/thunderagent_router/router.py). A new session goes to the replica with
+    room whose load is the least, where idle tokens halve every second. Paused sessions are ordered
+    by their current tokens. A turn that has waited for ``forced_s`` goes to the replica with most
+    room, where idle tokens halve, too. A session is forgotten after 600 idle seconds.
+
+    The turns of replicas between 80% and 95% count as 2 s later for 7.5 s, and a turn that has
+    waited counts as 1 s earlier. In Dynamo these seconds also order the queue of the engine; in
+    fairbench they order the turns that wait for the saturation detector. Dynamo's limit on busy
+    sessions, which an SGLang worker may report, is not modelled.
+    """
+
+    name = "thunderagent-dynamo"
+    Params = PlacementParams
+    PAUSE_ABOVE = 0.95
+    PAUSE_TO = 0.80
+    RESUME_TO = 0.85
+    FORGET_S = 600.0
+
+    def make_session(self, number: int) -> DemotableSession:
+        return DemotableSession(number)
+
+    def size(self, session: DemotableSession) -> int:
+        return session.tokens
+
+    def newcomer_loads(self, now_s: float) -> dict[int, float]:
+        loads = self.loads(decayed(now_s, HALF_LIFE_S))
+        return {worker: use.total for worker, use in loads.items()}
+
+    def forced_worker(self, session: DemotableSession) -> int:
+        rooms = self.rooms(decayed(self._now_s, HALF_LIFE_S))
+        return max(rooms, key=rooms.__getitem__)
+
+    def tick(self, now_s: float) -> bool:
+        self._demote(now_s + DEMOTED_TICKS * self.tick_s)
+        return super().tick(now_s)
+
+    def _demote(self, until_s: float) -> None:
+        """Demote the sessions of replicas that are nearly full."""
+        pool_tokens = self.setup.pool_tokens
+        loads = self.loads(whole)
+        for worker, session in self.active():
+            use = loads.get(worker)
+            if use and self.PAUSE_TO * pool_tokens <= use.total < self.PAUSE_ABOVE * pool_tokens:
+                session.demoted_until_s = until_s
+
+    def rank(self, request: Request, waited: bool, now_s: float) -> float:
+        session = self.sessions[request]
+        jump_s = WAITED_S if waited else 0.0
+        if session.demoted_until_s > now_s:
+            jump_s += DEMOTED_S
+        return request.arrival_s - jump_s

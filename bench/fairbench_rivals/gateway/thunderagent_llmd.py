@@ -1,0 +1,148 @@
+"""llm-d's port of ThunderAgent, and the rules of resuming that were tried with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from fairbench.schedulers.params import Positive
+from fairbench_rivals.gateway.session_rooms import (
+    ADMISSIONS,
+    PausingGate,
+    PlacedSession,
+    PlacementParams,
+    decayed,
+    whole,
+)
+
+HALF_LIFE_S = 1.0
+POLL_S = 1.0  # time between two tests for room while turns wait, because idle tokens decay
+AFTER_S = {"urgent": 15.0, "age": 15.0, "wait-cap": 8.0, "lease": 30.0}
+
+
+class ThunderAgentLlmd(PausingGate[PlacedSession]):
+    """ThunderAgent, which resumes a session as soon as there is room for its waiting turn.
+
+    The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as
+    described in zetxqx/thunderagent-original-verification (12-llm-d-router-pool @003b83dc,
+    17-thunder-lease-pool @64146f69); the plugin's source was not read. Paused sessions go before
+    new sessions, and the fewest tokens first; a session that does not fit is skipped. Idle tokens
+    halve every second in the test for room. Every 5 s, full replicas pause sessions as in
+    ThunderAgent. A session is forgotten after 3,600 idle seconds.
+    """
+
+    name = "thunderagent-llmd"
+    FORGET_S = 3600.0
+
+    @dataclass(frozen=True)
+    class Params(PlacementParams):
+        """``resume`` states where a paused session may be resumed.
+
+        - ``most-room``: at its own replica if it fits, or at the replica with most room.
+        - ``origin``: only at its own replica, unless that has left.
+        - ``urgent``: as ``origin``; after ``after_s`` (15) seconds of waiting, the session goes
+          before all others, the longest wait first, and may move.
+        - ``age``: as ``urgent``, but the session may not move.
+        - ``wait-cap``: as ``origin`` for ``after_s`` (8) seconds, then as ``most-room``.
+        - ``lease``: as ``origin``, and idle tokens never decay. Full replicas pause no session
+          every 5 s; instead, a session that does not fit takes the room of idle sessions, the
+          longest idle first. A waiting session takes it from sessions that have been idle for
+          ``after_s`` (30) seconds, and a turn of an active session from any idle session.
+        """
+
+        resume: Literal["most-room", "origin", "urgent", "age", "wait-cap", "lease"] = "most-room"
+        after_s: Positive | None = None
+
+        def __post_init__(self) -> None:
+            """Raise ValueError for a time that the rule does not use."""
+            if self.after_s is not None and self.resume not in AFTER_S:
+                raise ValueError(
+                    f"after_s = {self.after_s:g}: has no effect with resume = {self.resume!r}; "
+                    f"leave it out, or choose resume from {', '.join(AFTER_S)}"
+                )
+
+        @property
+        def wait_s(self) -> float:
+            """The time in seconds of the rule, or inf."""
+            return self.after_s or AFTER_S.get(self.resume, inf)
+
+    params: Params
+
+    def make_session(self, number: int) -> PlacedSession:
+        return PlacedSession(number)
+
+    @property
+    def _leases(self) -> bool:
+        return self.params.resume == "lease"
+
+    def lets_pass(self, session: PlacedSession, now_s: float) -> bool:
+        if self.is_placed(session):
+            if self._leases and session.worker is not None:
+                self._take_room(session.worker, 0.0, 0.0)
+            return True
+        if session.pool_place is None:
+            self.enter_pool(session)
+        return False
+
+    def tick(self, now_s: float) -> bool:
+        self.forget_idle(now_s)
+        return not self._leases and self.pause()
+
+    def review(self, now_s: float) -> None:
+        """Resume waiting sessions that fit, in order."""
+        self.force_waits()
+        if not self.waits:
+            return
+        count = whole if self._leases else decayed(now_s, HALF_LIFE_S)
+        rooms = self.rooms(count)
+        full: set[int] = set()  # replicas whose first session in the order did not fit
+        for session in sorted((one for one in self.pool() if one.waiting), key=self._key):
+            target = self._target(session, rooms)
+            if self._leases and rooms[target] < session.required and target not in full:
+                full.add(target)
+                rooms[target] = self._take_room(target, session.required, self.params.wait_s)
+            if rooms[target] >= session.required:
+                rooms[target] -= session.required
+                self.resume(session, target)
+
+    def review_s(self, now_s: float) -> float:
+        since_s = list(self.waits.values())
+        if self._leases:
+            since_s = [one.idle_since_s for _, one in self.active() if not one.is_busy]
+        ends_s = [one_s + self.params.wait_s for one_s in since_s]
+        later_s = [end_s for end_s in ends_s if end_s > now_s]
+        return min([now_s + POLL_S, super().review_s(now_s), *later_s])
+
+    def _waited_s(self, session: PlacedSession) -> float:
+        return self._now_s - self.waits[next(iter(session.waiting))]
+
+    def _key(self, session: PlacedSession) -> tuple[int, float]:
+        waited_s = self._waited_s(session)
+        if self.params.resume in ("urgent", "age") and waited_s >= self.params.wait_s:
+            return 0, -waited_s
+        if session.origin is not None:
+            return 1, session.tokens
+        return 2, ADMISSIONS[self.params.admit](session)
+
+    def _target(self, session: PlacedSession, rooms: dict[int, float]) -> int:
+        """Return the only replica at which the session may be resumed now."""
+        own = session.origin
+        best = max(rooms, key=rooms.__getitem__)
+        if own is None or own not in rooms:
+            return best
+        moves = self.params.resume in ("urgent", "wait-cap")
+        may_move = moves and self._waited_s(session) >= self.params.wait_s
+        stays = rooms[own] >= session.required
+        return best if not stays and (may_move or self.params.resume == "most-room") else own
+
+    def _take_room(self, worker: int, required: float, idle_s: float) -> float:
+        """Pause idle sessions of a replica until ``required`` tokens are free; return its room."""
+        room = self.rooms(whole)[worker]
+        idle = [session for session in self.sessions_at(worker) if not session.is_busy]
+        for session in sorted(idle, key=lambda one: one.idle_since_s):
+            if room >= required or session.idle_s(self._now_s) < idle_s:
+                break
+            self.enter_pool(session)
+            room += session.required
+        return room

@@ -1,0 +1,51 @@
+"""Depth-first by weight: ``--schedule-policy dfs-weight`` of SGLang (@00550cd1)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from fairbench.core import Request
+from fairbench.schedulers.base import SortableQueue
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.prefix_tree import Node
+
+
+class DFSWeight(FCFS):
+    """Requests in the order of a walk over the prefix tree, so that common prefixes stay cached.
+
+    The rule is ``_dfs_weight_order`` in base_prefix_cache.py. The walk first visits the child with
+    most waiting requests below it; equal children are visited in the order of their entry into the
+    tree. The requests that end at a node come after the requests below the node. The order applies
+    to queues of any length.
+    """
+
+    name = "dfs-weight"
+    sglang_since = "0.5.3"
+
+    def sort_queue(self, queue: SortableQueue) -> Sequence[Request]:
+        ends: defaultdict[Node, list[Request]] = defaultdict(list)
+        for one in queue.matches():
+            ends[one.node].append(one.request)
+        weights: Counter[Node] = Counter()
+        for end, requests in ends.items():
+            node: Node | None = end
+            while node is not None:
+                weights[node] += len(requests)
+                node = node.parent
+        order = (request for node in _walk(weights) for request in ends.get(node, ()))
+        return list(order)
+
+
+def _walk(weights: Mapping[Node, int]) -> Iterator[Node]:
+    """Yield the nodes with a weight, each after its children, the heaviest child first."""
+    stack = [(node, False) for node in weights if node.parent is None]
+    while stack:
+        node, visited = stack.pop()
+        if visited:
+            yield node
+            continue
+        stack.append((node, True))
+        heavy = [child for child in node.children.values() if child in weights]
+        heavy.sort(key=weights.__getitem__, reverse=True)
+        stack += [(child, False) for child in reversed(heavy)]

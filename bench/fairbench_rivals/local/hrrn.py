@@ -1,0 +1,53 @@
+"""Highest response ratio next: ``--schedule-policy hrrn`` of SGLang (PR 32911, @00550cd1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairbench.core import Request
+from fairbench.schedulers.base import SortableQueue, Waiting
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.params import NoParams, NotNegativeInt
+
+
+class HRRN(FCFS):
+    """The request with the largest ratio of wait to work goes first; both are in tokens.
+
+    The rule is ``_sort_by_hrrn`` in schedule_policy.py. A request's wait is the number of prompt
+    tokens that the engine has computed since the request's entry, so no clock is read. A request's
+    work is the number of uncached tokens of its prompt. A prompt without uncached tokens goes
+    first, and duplicates go last. Equal ratios are ordered by the text of the request's id, as in
+    SGLang.
+    """
+
+    name = "hrrn"
+    sglang_since = "0.5.20"
+
+    @dataclass(frozen=True)
+    class Params(NoParams):
+        """Parameters: with more than ``queue_limit`` waiting requests, HRRN does not match or sort.
+
+        128 is SGLang's own limit; 0 means no limit.
+        """
+
+        queue_limit: NotNegativeInt = 128
+
+    params: Params
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+
+    def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:
+        limit = self.params.queue_limit
+        if limit and len(queue) > limit:
+            return None
+        return [one.request for one in sorted(queue.matches(), key=_ratio_key)]
+
+
+def _ratio_key(one: Waiting) -> tuple[float, str]:
+    rid = str(one.request.request_id)
+    if one.duplicate:
+        return float("inf"), rid
+    uncached = one.request.input_tokens - one.cached
+    return (-one.waited_tokens / uncached if uncached > 0 else -float("inf")), rid

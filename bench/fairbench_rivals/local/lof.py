@@ -1,0 +1,23 @@
+"""Longest output first: ``--schedule-policy lof`` of SGLang (sgl-project/sglang @00550cd1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairbench.core import Request
+from fairbench.schedulers.base import SortableQueue
+from fairbench.schedulers.local.fcfs import FCFS
+
+
+class LOF(FCFS):
+    """The request with the largest ``max_new_tokens`` goes first, equal requests in queue order.
+
+    The rule is ``_sort_by_longest_output`` in schedule_policy.py. Clients that ask for short
+    answers may starve.
+    """
+
+    name = "lof"
+    sglang_since = "0.5.3"
+
+    def sort_queue(self, queue: SortableQueue) -> Sequence[Request]:
+        return sorted(queue.queue_order(), key=lambda request: -request.max_new_tokens)

@@ -1,0 +1,433 @@
+"""KV events: conversion of a worker's blocks to prompts, and a subscriber of a worker's events.
+
+The subscriber requests missed events again, or clears the index of blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from array import array
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import accumulate, count
+from math import inf
+
+import zmq
+import zmq.asyncio
+
+from fairbench.core import Prompt
+from fairbench.live.kv_event_wire import (
+    AllBlocksCleared,
+    BlockHash,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    NumberedBatch,
+    decode,
+    replay_request,
+)
+from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.schedulers.token_pages import segments_of
+
+# Media of the blocks that count as cached. Blocks in host memory or on disk do not count.
+MEDIA = (None, "GPU")
+Key = tuple[int | None, BlockHash]  # the group of layers of a block, and the hash of the block
+
+
+# Number of tokens from which a run does not grow further. A run stays in memory while any of its
+# blocks is cached. The limit therefore also bounds the memory of evicted blocks.
+RUN_TOKENS = 256
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A run of consecutive blocks that begins after ``start`` tokens, at the end of ``parent``.
+
+    ``ids`` are the token ids of these blocks only; each hash in ``hashes`` has ``block_size``
+    tokens.
+    """
+
+    parent: _Run | None
+    start: int
+    block_size: int
+    ids: array[int] = field(default_factory=lambda: array("I"))
+    hashes: list[BlockHash] = field(default_factory=list)
+
+    def end_of(self, index: int) -> int:
+        """Return the number of prompt tokens up to the end of block ``index`` (-1: ``start``)."""
+        return self.start + min((index + 1) * self.block_size, len(self.ids))
+
+    def may_grow(self, parent: BlockHash | None, block_size: int) -> bool:
+        """Return whether a block that follows ``parent`` may be added at the end of this run."""
+        fits = len(self.ids) == block_size * len(self.hashes) < RUN_TOKENS
+        return fits and self.block_size == block_size and self.hashes[-1] == parent
+
+    def prefix(self, end: int) -> array[int]:
+        """Return all token ids of the prompt up to token ``end``."""
+        parts: list[array[int]] = []
+        run: _Run | None = self
+        while run is not None:
+            parts.append(run.ids[: end - run.start])
+            end, run = run.start, run.parent
+        ids = array("I")
+        for part in reversed(parts):
+            ids.extend(part)
+        return ids
+
+
+class BlockIndex:
+    """The GPU cache of a worker according to its KV events, as a map from block hashes to runs.
+
+    ``on_evict(prefix, tokens)`` is called when the worker evicts the last ``tokens`` tokens of a
+    prefix. ``on_clear()`` is called when the cache becomes empty or unknown.
+    """
+
+    def __init__(
+        self, on_evict: Callable[[Prompt, int], None], on_clear: Callable[[], None]
+    ) -> None:
+        self._on_evict = on_evict
+        self._on_clear = on_clear
+        self._runs: dict[Key, _Run] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def apply(self, events: Sequence[Event]) -> None:
+        # removed blocks of consecutive events are collected, because SGLang sends one event per
+        # block
+        removed: list[Key] = []
+        for event in events:
+            if isinstance(event, AllBlocksCleared):
+                self._remove(removed)
+                self.clear()
+            elif event.medium not in MEDIA:
+                continue
+            elif isinstance(event, BlockRemoved):
+                removed += [(event.group_idx, name) for name in event.block_hashes]
+            else:
+                self._remove(removed)
+                self._store_blocks(event)
+        self._remove(removed)
+
+    def clear(self) -> None:
+        """Delete all blocks and report that the cache is empty or unknown."""
+        self._runs.clear()
+        self._on_clear()
+
+    def _store_blocks(self, event: BlockStored) -> None:
+        parent, group, size = event.parent_block_hash, event.group_idx, event.block_size
+        run, start = None, 0
+        if size <= 0:
+            return
+        if parent is not None:
+            run = self._runs.get((group, parent))
+            if run is None:
+                return  # the parent was stored before the subscription, so the prompt is unknown
+            start = run.end_of(run.hashes.index(parent))
+        for index, name in enumerate(event.block_hashes):
+            ids = event.token_ids[index * size : (index + 1) * size]
+            if run is None or not run.may_grow(parent, size):
+                run = _Run(run, start, size)
+            run.ids.extend(ids)
+            run.hashes.append(name)
+            self._runs[group, name] = run
+            parent, start = name, start + len(ids)
+
+    def _remove(self, keys: list[Key]) -> None:
+        """Remove blocks and clear the list ``keys``. A chain of removed runs is reported once."""
+        removed: dict[_Run, set[BlockHash]] = {}
+        for key in keys:
+            if (run := self._runs.pop(key, None)) is not None:
+                removed.setdefault(run, set()).add(key[1])
+        keys.clear()
+        ends: dict[_Run | None, tuple[int, int]] = {}
+        for run, hashes in removed.items():
+            gone = [index for index, name in enumerate(run.hashes) if name in hashes]
+            ends[run] = run.end_of(gone[0] - 1), run.end_of(gone[-1])
+        for run in sorted(removed, key=lambda run: run.start, reverse=True):
+            if run not in ends:
+                continue
+            start, end = ends.pop(run)
+            above = run
+            while start == above.start and ends.get(above.parent, (0, -1))[1] == start:
+                assert above.parent is not None
+                above = above.parent
+                start, _ = ends.pop(above)
+            self._evict(run.prefix(end), start)
+
+    def _evict(self, ids: array[int], start: int) -> None:
+        """Report all pages whose end is after token ``start`` as evicted."""
+        pages = segments_of(ids)
+        ends = [0, *accumulate(page.length for page in pages)]
+        first = bisect_right(ends, start)
+        if first < len(ends):
+            self._on_evict(pages, len(ids) - ends[first - 1])
+
+
+SILENCE_S = 5.0  # seconds without a replayed message after which the replay has failed
+# number of messages processed before other tasks run; processing takes a few milliseconds
+AT_A_TIME = 16
+
+
+async def replayed(
+    context: zmq.asyncio.Context, endpoint: str, first: int
+) -> AsyncGenerator[NumberedBatch, None]:
+    """Yield the messages that the worker has stored, in order from sequence number ``first``.
+
+    The messages are yielded one by one, because all 10,000 stored messages take 100 MB when
+    decoded. Raises TimeoutError after ``SILENCE_S`` seconds without a message, and ValueError for
+    an invalid message. A caller that stops early must close the generator.
+    """
+    with context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.set_hwm(0)  # no limit, because the worker's ROUTER discards messages above a limit
+        socket.connect(endpoint)
+        await socket.send_multipart(replay_request(first))
+        for number in count(1):
+            async with asyncio.timeout(SILENCE_S):
+                frames = await socket.recv_multipart()
+            if (message := decode(frames[1:])) is None:
+                return
+            yield message
+            if number % AT_A_TIME == 0:
+                await asyncio.sleep(0)
+
+
+HIGH_WATER = 100_000  # limit on unread messages, as many as SGLang keeps for a slow subscriber
+QUIET_S = 0.5  # seconds without a message after which missed messages are requested
+MAX_UNREADABLE = 3  # consecutive invalid messages after which a worker's events are ignored
+
+log = logging.getLogger(__name__)
+
+
+class Unreadable(Exception):
+    """The error for consecutive messages that cannot be decoded: the worker's format differs."""
+
+
+class Subscriber:
+    """A subscriber that applies a worker's events to its ``BlockIndex`` in order, without gaps.
+
+    Messages have sequence numbers. The subscriber requests missing messages from the worker's
+    replay socket. If the worker no longer has the missing messages, the index is cleared. If the
+    sequence numbers restart, the worker has restarted, and the index is also cleared. ``gaps``
+    counts gaps in the sequence, and ``losses`` counts how often the index was cleared because of a
+    gap or an error.
+
+    A message that cannot be decoded also clears the index and increases ``unreadable``. After
+    ``MAX_UNREADABLE`` consecutive messages of this kind, the worker's events are ignored until the
+    worker restarts. ``on_follow`` is called when the subscriber starts or stops ignoring events.
+
+    A lost last message leaves no gap, and messages before the subscription are lost unnoticed. The
+    subscriber therefore asks the replay socket at the start and after ``quiet_s`` seconds of
+    silence.
+    """
+
+    def __init__(
+        self,
+        address: WorkerAddress,
+        index: BlockIndex,
+        *,
+        quiet_s: float = QUIET_S,
+        on_follow: Callable[[bool], None] = lambda follows: None,
+    ) -> None:
+        assert address.kv_events is not None
+        self._events = address.kv_events
+        self._replay = address.kv_replay
+        self._index = index
+        self._quiet_s = quiet_s
+        self._on_follow = on_follow
+        self._next = 0  # next expected sequence number
+        self._last_s = -inf  # timestamp (worker's clock, seconds) of the last applied message
+        # timestamp of the last replayed message, whose original may still arrive later
+        self._overtaken_s = -inf
+        self._received = 0
+        self._starts = 0  # number of known restarts of the worker
+        self._asking = asyncio.Lock()
+        self._replay_fails = False
+        self._restarted = asyncio.Event()
+        self._unreadable = 0  # number of consecutive invalid messages
+        self.gaps = 0
+        self.losses = 0
+        self.unreadable = 0
+        self.follows = True
+
+    async def run(self) -> None:
+        """Read events until this task is cancelled. The worker may stop and restart meanwhile."""
+        while True:
+            try:
+                await self._follow()
+            except* Unreadable:
+                self._give_up()
+            await self._restarted.wait()
+
+    async def _follow(self) -> None:
+        with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as socket:
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.set_hwm(HIGH_WATER)
+            socket.subscribe(b"")
+            socket.connect(self._events)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._listen(context, socket))
+                if self._replay is not None:
+                    group.create_task(self._ask_when_quiet(context, self._replay))
+
+    def restart(self) -> None:
+        """Start again at sequence number 0 after a restart of the worker, with an empty index."""
+        self._next = 0
+        self._last_s = self._overtaken_s = -inf
+        self._starts += 1
+        self._index.clear()
+        if not self.follows:
+            self.follows, self._unreadable = True, 0
+            self._on_follow(True)
+            self._restarted.set()
+
+    def _give_up(self) -> None:
+        log.warning(
+            "KV events of %s: %d messages in succession could not be read; its events "
+            "are ignored from now on, and its cache is estimated from the requests sent "
+            "to it",
+            self._events,
+            self._unreadable,
+        )
+        self.follows = False
+        self._restarted.clear()
+        self._on_follow(False)
+
+    async def _listen(self, context: zmq.asyncio.Context, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            try:
+                message = decode(await socket.recv_multipart())
+            except ValueError as error:
+                log.warning("KV events of %s: %s", self._events, error)
+                self._lose()
+                self._count_unreadable()
+                continue
+            if message is not None:
+                self._received += 1
+                self._unreadable = 0
+                await self._receive(context, message)
+
+    async def _receive(self, context: zmq.asyncio.Context, message: NumberedBatch) -> None:
+        if message.seq < self._next and message.batch.ts > self._overtaken_s:
+            self.restart()
+        if message.seq > self._next:
+            async with self._asking:
+                await self._repair(context, message.seq)
+        if message.seq == self._next:
+            self._apply(message)
+            self._overtaken_s = -inf
+
+    async def _repair(self, context: zmq.asyncio.Context, end: int) -> None:
+        if end <= self._next:  # another task has already requested and applied the missing messages
+            return
+        self.gaps += 1
+        starts = self._starts
+
+        def take(message: NumberedBatch) -> bool:
+            if message.seq < end:
+                self._take_replayed(message)
+            return message.seq < end - 1
+
+        if self._replay is not None:
+            await self._ask_replay(context, self._replay, self._next, take)
+        if starts == self._starts and self._next < end:
+            self._lose_until(end)
+
+    async def _ask_when_quiet(self, context: zmq.asyncio.Context, replay: str) -> None:
+        while True:
+            async with self._asking:
+                await self._catch_up(context, replay)
+            received = -1
+            while received != self._received:
+                received = self._received
+                await asyncio.sleep(self._quiet_s)
+
+    async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
+        """Request the messages that have not arrived.
+
+        The last applied message is also requested. A worker that no longer has the last applied
+        message must have restarted.
+        """
+        known, known_s, is_first = self._next - 1, self._last_s, True
+
+        def take(message: NumberedBatch) -> bool:
+            nonlocal is_first
+            if message.seq == known and message.batch.ts != known_s:
+                self.restart()  # the next call requests the messages after the restart
+            elif message.seq >= self._next:
+                self.gaps += is_first
+                is_first = False
+                self._take_replayed(message)
+                self._overtaken_s = message.batch.ts
+            return True
+
+        came = await self._ask_replay(context, replay, max(known, 0), take)
+        if came == 0 and known >= 0 and (known, known_s) == (self._next - 1, self._last_s):
+            self.restart()
+
+    def _take_replayed(self, message: NumberedBatch) -> None:
+        if message.seq > self._next:
+            self._lose_until(message.seq)
+        if message.seq == self._next:
+            self._apply(message)
+
+    async def _ask_replay(
+        self,
+        context: zmq.asyncio.Context,
+        endpoint: str,
+        first: int,
+        take: Callable[[NumberedBatch], bool],
+    ) -> int | None:
+        """Request messages from number ``first`` on, and pass each message to ``take``.
+
+        ``take`` returns whether to continue. Returns the number of received messages, or None if
+        the replay failed or the worker has restarted during the call.
+        """
+        starts, came = self._starts, 0
+        try:
+            async with aclosing(replayed(context, endpoint, first)) as messages:
+                async for message in messages:
+                    came += 1
+                    if starts != self._starts or not take(message):
+                        break
+        except (TimeoutError, ValueError) as error:
+            if isinstance(error, ValueError) and not self._received:
+                # without any received event, errors of the replay also count
+                self._count_unreadable()
+            if not self._replay_fails:  # repeated failures are logged only once
+                reason = str(error) or "timed out"
+                log.warning("replay of KV events from %s: %s", endpoint, reason)
+            self._replay_fails = True
+            return None
+        self._replay_fails = False
+        return came if starts == self._starts else None
+
+    def _apply(self, message: NumberedBatch) -> None:
+        self._index.apply(message.batch.events)
+        self._next = message.seq + 1
+        self._last_s = message.batch.ts
+
+    def _lose_until(self, first: int) -> None:
+        log.warning(
+            "KV events of %s: messages %d to %d are missing; its cache is treated as empty",
+            self._events,
+            self._next,
+            first - 1,
+        )
+        self._lose()
+        self._next = first
+
+    def _lose(self) -> None:
+        self.losses += 1
+        self._index.clear()
+
+    def _count_unreadable(self) -> None:
+        """Count an invalid message. Raises Unreadable after ``MAX_UNREADABLE`` in a row."""
+        self.unreadable += 1
+        self._unreadable += 1
+        if self._unreadable >= MAX_UNREADABLE:
+            raise Unreadable

@@ -1,0 +1,158 @@
+"""A plugin for other routers, in which a router of this project chooses the worker.
+
+``make_policy`` is a target for the flag ``--external-policy-factory`` of a fork of vllm-router.
+The directory ``integration/vllm_router`` in llm-d-incubation/py-inference-scheduler describes this
+interface. ``examples/llmd_scorer.py`` is a scorer for llm-d's Python scheduler. These routers
+report each worker's number of requests in flight, but not the end of a request or its tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench.live import headers
+from fairbench.live.plugin_config import SETTINGS, WEIGHTS, read_variable
+from fairbench.schedulers.base import Router
+from fairbench.schedulers.registry import build_router, router_class
+from fairbench.schedulers.setup import Setup, checked_weights
+from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.identity import is_name
+from fairbench_serve.ingress import RequestInFlight
+
+ROUTER = "FAIRBENCH_ROUTER"
+DEFAULT_ROUTER = "d2lpm"
+ANSWER_TOKENS = 256  # assumed output tokens of a request; the host router reports no tokens
+POOL_TOKENS = 1 << 20  # assumed number of tokens in a worker's KV pool
+BYTES_PER_TOKEN = 4  # assumed bytes of prompt text per token
+
+log = logging.getLogger(__name__)
+
+
+class RouterPolicy:
+    """A policy that chooses among named workers by their numbers of requests in flight.
+
+    If a worker has fewer requests in flight than were sent to the worker, its oldest requests count
+    as finished, with ``answer_tokens`` output tokens each. Raises UsageError for an unknown router
+    and for a router that queues requests, because the host router sends each request at once.
+    """
+
+    def __init__(
+        self,
+        router: str = DEFAULT_ROUTER,
+        settings: Mapping[str, Any] | None = None,
+        weights: Mapping[str, float] | None = None,
+        *,
+        answer_tokens: int = ANSWER_TOKENS,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        cls = router_class(router)
+        served = {f"{router}.{name}": value for name, value in cls.served_params.items()}
+        given = served | dict(settings or {})
+        self._make: Callable[[int], Router] = lambda workers: build_router(router, given, workers)
+        # Building a router now reports an invalid setting at the start, not at the first request.
+        if self._make(1).holds:
+            raise UsageError(
+                f"router {router} queues requests, but the router around it sends each at once; "
+                f"choose {DEFAULT_ROUTER} or another router that does not queue"
+            )
+        self._weights = checked_weights(weights or {})
+        self._answer_tokens, self._now_s = answer_tokens, now_s
+        self._numbers: dict[str, int] = {}  # number of each worker, by name
+        self._dispatcher: Dispatcher | None = None
+        self._lock = Lock()
+
+    def send(self, loads: Mapping[str, int], client: str, text: str) -> tuple[str, RequestInFlight]:
+        """Choose a worker; return its name and a flight, which records the request as sent.
+
+        Args:
+            loads: The number of requests in flight of each available worker; at least one worker.
+            client: The name of the client.
+            text: The prompt.
+        """
+        with self._lock:
+            dispatcher = self._with_workers(loads)
+            padded = text.encode("utf-8", "surrogatepass")
+            padded += bytes(-len(padded) % BYTES_PER_TOKEN)
+            request = dispatcher.make_request(
+                client, array("I", padded or bytes(BYTES_PER_TOKEN)), self._answer_tokens, 0, 0
+            )
+            flight = dispatcher.dispatch(request)
+            assert flight is not None, "the router does not queue"
+            names = {number: name for name, number in self._numbers.items()}
+            return names[flight.worker], flight
+
+    def take_back(self, flight: RequestInFlight) -> None:
+        """Record that the host router did not send the request to the chosen worker."""
+        with self._lock:
+            if self._dispatcher is not None and self._dispatcher.is_under_way(flight):
+                self._dispatcher.finish(flight, 0, failed=True)
+
+    def _with_workers(self, loads: Mapping[str, int]) -> Dispatcher:
+        """Return the dispatcher after an update of its available workers and their loads."""
+        if self._dispatcher is None:
+            self._numbers = {name: number for number, name in enumerate(loads)}
+            router = self._make(len(loads))
+            dispatcher = Dispatcher(router, len(loads), POOL_TOKENS, self._now_s)
+            router.prepare(Setup(weights=self._weights, fleet=dispatcher))
+            self._dispatcher = dispatcher
+        dispatcher = self._dispatcher
+        for name in loads:
+            if name not in self._numbers:
+                self._numbers[name] = dispatcher.add(followed=False)
+            dispatcher.join(self._numbers[name])
+        for name, number in self._numbers.items():
+            if name not in loads:
+                dispatcher.eject(number)
+                continue
+            for flight in list(dispatcher.flights[number])[: -loads[name] or None]:
+                dispatcher.finish(flight, self._answer_tokens)
+        return dispatcher
+
+
+def client_of(sent: Mapping[str, str]) -> str:
+    """Return the client that the headers name, or the default client without a valid name."""
+    lower = {name.lower(): value for name, value in sent.items()}
+    named = (lower[name] for name in headers.CLIENT_ALIASES if name in lower)
+    return next(filter(is_name, named), headers.DEFAULT_CLIENT)
+
+
+def policy_from(environment: Mapping[str, str]) -> RouterPolicy:
+    """Return the policy that environment variables define. Raises UsageError for a wrong value."""
+    router = environment.get(ROUTER) or DEFAULT_ROUTER
+    settings = read_variable(environment, SETTINGS, f'{{"{router}.PARAM": VALUE}}')
+    for name in settings:
+        if not name.startswith(f"{router}."):
+            raise UsageError(f"{SETTINGS}: {name!r} is not a parameter of {router}")
+    return RouterPolicy(router, settings, read_variable(environment, WEIGHTS, '{"CLIENT": WEIGHT}'))
+
+
+def make_policy(router_args: object = None) -> Callable[..., int | None]:
+    """Return a callable for vllm-router that returns a worker's index, or None for its fallback.
+
+    The environment variables ``FAIRBENCH_ROUTER``, ``FAIRBENCH_SETTINGS`` and ``FAIRBENCH_WEIGHTS``
+    configure the policy. Raises UsageError for an invalid variable, so that vllm-router does not
+    start.
+    """
+    policy = policy_from(os.environ)
+
+    def select(
+        workers: Sequence[Mapping[str, Any]], request_text: str | None, sent: Mapping[str, str]
+    ) -> int | None:
+        if not workers:
+            return None
+        try:
+            loads = {str(one["url"]): int(one.get("load") or 0) for one in workers}
+            chosen, _ = policy.send(loads, client_of(sent or {}), request_text or "")
+        except Exception:
+            log.exception("the router failed; vllm-router uses its fallback policy")
+            return None
+        return [str(one["url"]) for one in workers].index(chosen)
+
+    return select

@@ -1,0 +1,108 @@
+"""Verdicts of earlier runs, for figures whose per-seed values are not stored.
+
+``claims.csv`` has the earlier parts of each claim. ``seeds/fig7-configurations.csv`` has the
+outcome and the value of each pair of schedulers in each configuration of figure 7, so that claims
+about pairs are judged again. A value there is the ratio or difference of two means over the seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairbench_studies.dlpm.claims.places import KnownPairs, Place
+from fairbench_studies.kit.outcomes import Outcome, Seen
+from fairbench_studies.kit.parts import Claim, Part
+from fairbench_studies.kit.rows import Row, read_rows
+from fairbench_studies.kit.tally import Tally
+
+PAIRS = "fig7-configurations.csv"
+OF_PAIRS = frozenset({1, 2, 4, 5, 6, 40})
+"""The claims that compare pairs of schedulers in figure 7's configurations."""
+OVERALL = "all"  # the workload of a row with the joint outcome of all configurations
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The earlier verdicts of a figure: parts by number of the claim, pairs by reading, runs."""
+
+    parts: Mapping[int, Sequence[Part]]
+    pairs: Mapping[str, KnownPairs]
+    basis: str
+
+    def judge(self, claim: Claim) -> Sequence[Part]:
+        """Return the parts of a claim; pairs are judged again, other parts are the earlier ones.
+
+        Numbers with a band and means keep their earlier outcome, because they were averaged seed by
+        seed, and a ratio of two means differs a little.
+        """
+        earlier = self.parts.get(claim.number, ())
+        if not self.pairs or claim.number not in OF_PAIRS:
+            return earlier
+        kept = {part.text: part for part in earlier if _is_number(part.text)}
+        return [kept.get(part.text, part) for part in claim.judge(self.pairs[""])]
+
+
+def _is_number(text: str) -> bool:
+    """Return whether a part is about a number with a band, or about a mean of numbers."""
+    return text.endswith(")") or text.endswith("on average")
+
+
+def read_kept(folder: Path, setting: str, figure: str) -> Kept | None:
+    """Return the earlier verdicts of a figure at a setting, or None without such verdicts."""
+    parts: dict[int, list[Part]] = {}
+    basis = ""
+    for row in read_rows(folder / "claims.csv"):
+        if (row["setting"], row["figure"]) == (setting, figure):
+            parts.setdefault(int(row["number"]), []).append(_part(row))
+            basis = row["basis"]
+    if not parts:
+        return None
+    path = folder / "seeds" / PAIRS
+    known = _pairs(read_rows(path), setting) if figure == "fig7" and path.exists() else {}
+    return Kept(parts, known, basis)
+
+
+def _part(row: Row) -> Part:
+    return Part(
+        row["part"],
+        Outcome(row["outcome"]),
+        row["ours"],
+        outcomes_in(row["beside"]),
+        row["elsewhere"],
+        outcomes_in(row["under"]),
+        row["interval"],
+    )
+
+
+def outcomes_in(text: str) -> dict[str, Outcome]:
+    """Return the outcomes of ``output tok/s: holds; makespan: reversed``, by name."""
+    named = (one.rpartition(": ") for one in text.split("; ") if one)
+    return {name: Outcome(made) for name, _, made in named}
+
+
+def _pairs(rows: Iterable[Row], setting: str) -> dict[str, KnownPairs]:
+    """Return the pairs of a setting, by reading; a reading replaces or adds configurations."""
+    seen: dict[str, dict[tuple[str, str, str, float], dict[Place, Seen]]] = {}
+    overall: dict[tuple[str, str, str, float], Outcome] = {}
+    for row in rows:
+        if row["setting"] != setting:
+            continue
+        key = (row["metric"], row["above"], row["below"], float(row["flip"]))
+        found = seen.setdefault(row["reading"], {}).setdefault(key, {})
+        outcome = Outcome(row["outcome"])
+        if row["workload"] == OVERALL:
+            overall[key] = outcome
+        else:
+            place = Place(row["workload"], row["scenario"], int(row["dp"]))
+            found[place] = Seen(outcome, float(row["value"]) if row["value"] else None)
+    return {
+        reading: KnownPairs(
+            {
+                key: Tally("", first | of.get(key, {}), overall.get(key))
+                for key, first in seen[""].items()
+            }
+        )
+        for reading, of in seen.items()
+    }

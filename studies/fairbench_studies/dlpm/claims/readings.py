@@ -1,0 +1,124 @@
+"""Outcomes under other readings of what the paper leaves open, for the column "holds under".
+
+``seeds/readings.csv`` has runs of figure 7 on four replicas with one thing changed at a time, and
+the runs that they are compared with. A part has an outcome under a reading only if the part's
+outcome in the compared runs is the outcome over all configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.claims.kept import OF_PAIRS, Kept
+from fairbench_studies.dlpm.claims.pairs import Pair, tally
+from fairbench_studies.dlpm.claims.places import KnownPairs, Place, by_place
+from fairbench_studies.kit.outcomes import Outcome
+from fairbench_studies.kit.parts import Claim, Part
+from fairbench_studies.kit.seeds import read_seeds, value_at
+
+
+class Reading(NamedTuple):
+    """A reading: what it changes, and the value of an experiment's key that shows the change."""
+
+    name: str
+    key: str
+    value: Any
+
+
+AS_JUDGED = "as judged"
+AT_RERUN = (
+    Reading("without the mark", "settings.engine.batch_is_full", False),
+    Reading("Poisson arrivals", "burstiness", 1.0),
+    Reading("prefix as a mean", "workload.params.question_tokens", 51.0),
+)
+"""Readings of the rerun's settings: the mark of a full batch, arrivals, and ToT's prefix."""
+LONG_QA_QUANTUM = Reading("Q^w 400,000 in long-qa", "settings.d2lpm.worker_quantum", 400_000)
+"""The reading of long-qa's Q^w by the rule of gap B3: about twenty mean requests."""
+RERUN_FILE, LONG_QA_FILE = "readings.csv", "readings-long-qa.csv"
+
+Outcomes = Mapping[tuple[int, str], Outcome]
+"""Outcomes by claim and text of the part."""
+
+
+def outcomes_of(claims: Sequence[Claim], source: Any) -> Outcomes:
+    """Return the outcome of each part of the claims about pairs."""
+    return {
+        (claim.number, part.text): part.outcome
+        for claim in claims
+        if claim.number in OF_PAIRS
+        for part in claim.judge(source)
+    }
+
+
+def at_rerun(claims: Sequence[Claim], folder: Path) -> Mapping[str, Outcomes]:
+    """Return outcomes on four replicas by reading, with those of ``AS_JUDGED``."""
+    path = folder / RERUN_FILE
+    if not path.exists():
+        return {}
+    cells = read_seeds(path)
+    mine = {one.name: [cell for cell in cells if _shows(cell, one)] for one in AT_RERUN}
+    mine[AS_JUDGED] = [cell for cell in cells if not any(_shows(cell, one) for one in AT_RERUN)]
+    return {name: outcomes_of(claims, of) for name, of in mine.items() if of}
+
+
+def _shows(cell: SchedulerResults, reading: Reading) -> bool:
+    return bool(value_at(cell.runs[0].experiment, reading.key) == reading.value)
+
+
+def in_long_qa(claims: Sequence[Claim], source: Any, folder: Path) -> Mapping[str, Outcomes]:
+    """Return outcomes with another Q^w in long-qa; the other configurations are as judged."""
+    path = folder / LONG_QA_FILE
+    if not path.exists():
+        return {}
+    other = [
+        cell
+        for cell in read_seeds(path)
+        if cell.combined["scheduler"] != "d2lpm" or _shows(cell, LONG_QA_QUANTUM)
+    ]
+    if isinstance(source, Kept):
+        return {LONG_QA_QUANTUM.name: outcomes_of(claims, _replaced(source.pairs[""], other))}
+    places = set(by_place(other))
+    kept = [cell for cell in source if _place(cell) not in places]
+    return {LONG_QA_QUANTUM.name: outcomes_of(claims, [*kept, *other])}
+
+
+def _place(cell: SchedulerResults) -> Place:
+    return Place(cell.combined["workload"], cell.combined["scenario"], cell.combined["dp"])
+
+
+def _replaced(known: KnownPairs, cells: Sequence[SchedulerResults]) -> KnownPairs:
+    """Return the pairs with the configurations of ``cells`` judged from their runs."""
+    at = by_place(cells)
+    tallies = {}
+    for key, one in known.tallies.items():
+        metric, above, below, flip = key
+        difference = metric.startswith("jain_index")
+        fresh = tally(Pair("", metric, above, below, flip, is_ratio=not difference), at)
+        seen = {place: s for place, s in one.seen.items() if place.workload != "long-qa"}
+        tallies[key] = replace(one, seen=seen | dict(fresh.seen))
+    return KnownPairs(tallies)
+
+
+def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Outcomes]) -> list[Part]:
+    """Return the parts with their outcomes under each reading."""
+    compared = found.get(AS_JUDGED)
+    done = []
+    for part in parts:
+        key = (number, part.text)
+        known = {
+            name: outcomes[key]
+            for name, outcomes in found.items()
+            if key in outcomes and name != AS_JUDGED
+        }
+        if compared is not None and compared.get(key) is not part.outcome:
+            known = {name: made for name, made in known.items() if name not in RERUN_NAMES}
+        judged = {AS_JUDGED: part.outcome} if known and not part.under else {}
+        done.append(replace(part, under={**judged, **part.under, **known}))
+    return done
+
+
+RERUN_NAMES = frozenset(one.name for one in AT_RERUN)

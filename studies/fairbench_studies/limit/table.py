@@ -1,0 +1,146 @@
+"""The limit of the DLPM paper's workloads under seven schedulers on four replicas.
+
+    python studies limit [SEED ...]
+
+Simulates the runs that results/tables/limit.csv lacks (seeds 0 and 1 unless seeds are given),
+prints the tables, and writes them into docs/studies/limit.md. The CSV grows by a line per run, so
+that an interrupted study continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from fairbench.config.resolve import resolve
+from fairbench.metrics.limit import WORK
+from fairbench.sim.run import simulate
+from fairbench_studies.kit.rows import ROOT, TABLES, Row, read_rows
+from fairbench_studies.kit.table_text import as_markdown, write_tables
+
+TABLE = TABLES / "limit.csv"
+PAGE = ROOT / "docs/studies/limit.md"
+SCHEDULERS = ("d2lpm", "preble", "fair-finish", "vtc", "dlpm", "lpm", "fcfs")
+TWO = ("tot", "judge", "long-qa")  # workloads with two scenarios of heavy clients
+PLACES = (*((name, each) for name in TWO for each in ("s1", "s2")), ("chat", "s1"))
+DP = 4
+SEEDS = (0, 1)
+PURPOSES = {
+    "prefill": "prompts",
+    "decode": "answers",
+    "recomputed": "computed again",
+    "small_prefill": "small prefill",
+    "small_decode": "small decode",
+    "idle_waiting": "idle, others wait",
+    "idle": "idle",
+}
+"""The purposes of GPU time and their headings."""
+IDENTITY = ("workload", "scenario", "scheduler", "seed")
+NUMBERS = (
+    *("least_makespan_s", "limit_ratio", "limit_cause", "service_rate_tok_s"),
+    *("limit_service_tok_s", "limit_fair_service_tok_s", "victim_p95_s", "victim_least_p95_s"),
+    *("limit_memory_ratio", "limit_hit_rate", "cache_hit_rate", "min_share_60s"),
+    *(f"time_{key}_ratio" for key in (*PURPOSES, "retracted", "unfinished")),
+)
+
+
+def measured(place: tuple[str, str], scheduler: str, seed: int) -> dict[str, Any]:
+    """Return the row of one simulated run."""
+    workload, scenario = place
+    flags = {"workload": workload, "scenario": scenario, "dp": DP, "seed": seed}
+    summary = simulate(resolve({**flags, "scheduler": scheduler})).summary
+    row = {name: summary.get(name) for name in (*IDENTITY, *NUMBERS)}
+    return {key: f"{one:.6g}" if isinstance(one, float) else one for key, one in row.items()}
+
+
+def extend(seeds: Sequence[int]) -> None:
+    """Append the runs that the table lacks, each as soon as it is simulated."""
+    known = {_identity(row) for row in rows()}
+    for seed in seeds:
+        for place in PLACES:
+            for scheduler in SCHEDULERS:
+                if (*place, scheduler, str(seed)) not in known:
+                    _append(measured(place, scheduler, seed))
+
+
+def rows() -> list[dict[str, str]]:
+    """Return the stored rows."""
+    return read_rows(TABLE) if TABLE.exists() else []
+
+
+def _identity(row: Row) -> tuple[str, ...]:
+    return tuple(row[name] for name in IDENTITY)
+
+
+def _append(row: Row) -> None:
+    is_new = not TABLE.exists()
+    with TABLE.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def tables() -> dict[str, str]:
+    """Return the Markdown tables of the page, as means over the stored seeds."""
+    return {"limit/share": share_table(), "limit/losses": loss_table()}
+
+
+def share_table() -> str:
+    """Return the share of the limit: a row per configuration, a column per scheduler."""
+    body = []
+    for place, by_scheduler in _by_place().items():
+        first = [one for found in by_scheduler.values() for one in found]
+        shares = [_mean(by_scheduler.get(name, []), "limit_ratio") for name in SCHEDULERS]
+        best = max(one for one in shares if one is not None)
+        cells = ["-" if one is None else _marked(one, best) for one in shares]
+        cause = "" if first[0]["limit_cause"] == WORK else "*"
+        body.append([f"{place}{cause}", f"{_mean(first, 'least_makespan_s'):,.0f}", *cells])
+    return as_markdown(["configuration", "least, s", *SCHEDULERS], body)
+
+
+def loss_table() -> str:
+    """Return the GPU time by purpose of each scheduler, where the work sets the limit."""
+    body = []
+    bound = {place: found for place, found in _by_place().items() if _is_bound(found)}
+    for name in SCHEDULERS:
+        runs = [one for found in bound.values() for one in found.get(name, [])]
+        shares = [_mean(runs, f"time_{key}_ratio") for key in PURPOSES]
+        body.append([name, *(f"{share or 0.0:.1%}" for share in shares)])
+    return as_markdown(["GPU time of", *PURPOSES.values()], body)
+
+
+def _is_bound(found: dict[str, list[dict[str, str]]]) -> bool:
+    """Return whether the work sets the limit of a configuration."""
+    return all(run["limit_cause"] == WORK for runs in found.values() for run in runs)
+
+
+def _by_place() -> dict[str, dict[str, list[dict[str, str]]]]:
+    """Return the rows by configuration, then by scheduler."""
+    found: dict[str, dict[str, list[dict[str, str]]]] = {}
+    for row in rows():
+        place = f"{row['workload']} {row['scenario']}"
+        found.setdefault(place, {}).setdefault(row["scheduler"], []).append(row)
+    return found
+
+
+def _mean(found: Sequence[Row], name: str) -> float | None:
+    return fmean(float(row[name]) for row in found) if found else None
+
+
+def _marked(share: float, best: float) -> str:
+    return f"**{share:.0%}**" if share == best else f"{share:.0%}"
+
+
+def main(*seeds: str) -> None:
+    """Simulate the missing runs, print the tables, and write them into the page."""
+    try:
+        extend([int(seed) for seed in seeds] or SEEDS)
+    except ValueError:
+        raise SystemExit(f"seeds = {' '.join(seeds)}: must be whole numbers") from None
+    for table in tables().values():
+        sys.stdout.write(f"{table}\n")
+    write_tables(PAGE, tables())

@@ -1,0 +1,1 @@
+"""The study of memory as a fair share."""

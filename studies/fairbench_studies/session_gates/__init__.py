@@ -1,0 +1,1 @@
+"""The study of gates for agent sessions: throughput against who waits."""

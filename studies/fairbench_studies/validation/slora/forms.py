@@ -1,0 +1,93 @@
+"""Charging as in [VTC-artifact], the code behind the figures of the VTC paper."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import ClassVar, TypeVar
+
+from fairbench.core import Request
+from fairbench.schedulers.accounts.account import Account
+from fairbench.schedulers.charging.engine import Prices, TokenCharging
+from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.sharing import Sharing
+
+
+class ArtifactCharging(TokenCharging):
+    """Charging with a free first token, and a further token for each step that ends a request.
+
+    Each step charges one more token to every running request, including requests that end in the
+    step. Theorem 4.4 does not hold for this form, which is only for replaying the artifact's
+    records.
+    """
+
+    refunds = False
+    charges_at_finish: ClassVar[bool] = True
+
+    def __init__(self, account: Account, prices: Prices, sharing: Sharing | None = None) -> None:
+        super().__init__(account, prices, sharing)
+        self.no_bound = "bounds no service difference in this form"
+        self.step_charged = False
+        # number of admitted requests without a first token, by client
+        self._first: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()
+
+    def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self._first[request.client] += 1
+        self._running[request.client] += 1
+        super().admitted(request, extend_tokens, recompute)
+
+    def tokens(self, client: str, tokens: int) -> None:
+        free = min(self._first[client], tokens)
+        self._first[client] -= free
+        self.step_charged = False
+        super().tokens(client, tokens - free)
+
+    def steps(self, steps: int, running: Mapping[str, int]) -> None:
+        for client, requests in running.items():
+            self.tokens(client, steps * requests)
+
+    def finished(self, request: Request) -> None:
+        super().finished(request)
+        if self.charges_at_finish and not self.step_charged:
+            self.step_charged = True
+            for client, running in self._running.items():
+                self.account.charge(client, self.prices.output_weight * running)
+        self._running[request.client] -= 1
+
+    def retracted(self, request: Request) -> None:
+        super().retracted(request)
+        self._running[request.client] -= 1
+
+
+class EarlyArtifactCharging(ArtifactCharging):
+    """The charging of VTC-artifact before June 2024, without the additional token."""
+
+    charges_at_finish = False
+
+
+class ArtifactForm:
+    """The schedulers of VTC's family in VTC-artifact, which lift no client while no client waits.
+
+    Each step that ends a request charges one further token for requests that exceed their
+    prediction ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).
+    """
+
+    tokens: ClassVar[type[TokenCharging]] = ArtifactCharging
+    lifts_alone: ClassVar[bool] = False
+    charges_at_finish: ClassVar[bool] = True
+
+
+class EarlyArtifactForm(ArtifactForm):
+    """The schedulers of VTC's family in VTC-artifact before June 2024."""
+
+    tokens: ClassVar[type[TokenCharging]] = EarlyArtifactCharging
+    charges_at_finish: ClassVar[bool] = False
+
+
+S = TypeVar("S", bound=VTC)
+
+
+def in_form(form: type[ArtifactForm], scheduler: type[S]) -> type[S]:
+    """Return a scheduler of VTC's family in a form of VTC-artifact."""
+    return type(scheduler.__name__, (form, scheduler), {})

@@ -1,0 +1,97 @@
+"""Test experiments whose replicas are an installed engine's own code."""
+
+import pytest
+
+from fairbench.config import to_toml
+from fairbench.config.resolve import experiment, resolve
+from fairbench.config.spec import file_tables
+from fairbench.errors import UsageError
+from fairbench.execute.comparison import plan_comparison
+from fairbench.results.experiments import grid_labels
+from fairbench.results.summary import basis
+
+CODE = {"engine_code": "fork/bin/python"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "router", "local"),
+    [
+        ({}, "d2lpm", "fcfs"),
+        ({"schedule_policy": "my-policy"}, "d2lpm", "my-policy"),
+        ({"local": "my-policy"}, "d2lpm", "my-policy"),
+        ({"schedule_policy": "lpm", "router": "preble-e2"}, "preble-e2", "lpm"),
+        ({"scheduler": "lpm"}, "round-robin", "lpm"),
+        ({"scheduler": "d2lpm+my-policy"}, "d2lpm", "my-policy"),
+        ({"scheduler": "d2lpm", "schedule_policy": "hrrn"}, "d2lpm", "hrrn"),
+    ],
+)
+def test_the_engines_policy_is_the_local_scheduler(flags, router, local):
+    spec = experiment({**CODE, **flags}, {})
+    assert (spec.router, spec.local) == (router, local)
+    assert spec.backend is None
+    again = resolve({}, {}, file_tables(spec))
+    assert again == spec
+    assert to_toml(again) == to_toml(spec)
+
+
+def test_only_lpm_has_a_parameter_of_fairbench():
+    settings = {name.partition(".")[0] for name in experiment(CODE, {}).settings}
+    assert not settings & {"fcfs", "lpm", "dlpm"}
+    assert experiment({**CODE, "scheduler": "lpm"}, {"lpm.queue_limit": 7}).settings[
+        "lpm.queue_limit"
+    ] == 7  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings", "message"),
+    [
+        ({"scheduler": "d2lpm"}, {}, "its local scheduler dlpm is no policy of an engine"),
+        ({"schedule_policy": "a", "local": "b"}, {}, "local = 'b': cannot be combined with"),
+        ({"engine": "lightllm"}, {}, "engine lightllm has none; engine must be sglang or vllm"),
+        ({"backend": "emulator"}, {}, "only in simulations, and backend emulator has its own"),
+        ({"eviction": "lru"}, {}, "eviction = 'lru': not with engine_code"),
+        ({"gateway": "drr"}, {}, "gateway = 'drr': not with engine_code"),
+        ({"prefill": 1, "decode": 1}, {}, "prefill = 1: not with engine_code"),
+        ({}, {"engine.load_cap": "auto"}, "engine.load_cap = 'auto': not with engine_code"),
+        ({}, {"engine.release": "0.5.17"}, "engine.release = '0.5.17': not with engine_code"),
+        ({}, {"admission.policy": "demote"}, "admission control: not with engine_code"),
+        ({"router": "my-router"}, {}, "unknown router 'my-router'"),
+    ],
+)
+def test_what_the_code_has_not_is_refused_in_one_line(flags, settings, message):
+    with pytest.raises(UsageError) as refused:
+        experiment({**CODE, **flags}, settings)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_without_the_code_an_unknown_policy_is_refused():
+    with pytest.raises(UsageError, match="unknown local scheduler 'my-policy'"):
+        experiment({"local": "my-policy"}, {})
+    with pytest.raises(UsageError, match="schedule_policy"):
+        experiment({"schedule_policy": "lpm"}, {})
+
+
+def test_a_comparison_has_one_experiment_for_each_code():
+    plan = plan_comparison([], {"engine_code": ["A", "B"], "dp": 2}, {}, 2)
+    assert [one.spec.engine_code for one in plan.to_run] == ["A", "B"]
+    names = [
+        label.scheduler for label in grid_labels([file_tables(one.spec) for one in plan.to_run])
+    ]
+    assert [name.partition('engine_code="')[2][0] for name in names] == ["A", "B"]
+    several = plan_comparison(["lpm", "d2lpm+mine"], {"engine_code": ["A", "B"]}, {}, 2)
+    assert [(one.spec.local, one.spec.engine_code) for one in several.to_run] == [
+        ("lpm", "A"), ("lpm", "B"), ("mine", "A"), ("mine", "B"),
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="given twice"):
+        plan_comparison([], {"engine_code": ["A", "A"]}, {}, 2)
+
+
+def test_a_result_names_the_code():
+    code = {"engine": "sglang", "version": "0.5.23", "digest": "0123456789", "commit": None}
+    summary = {"simulated": True, "timing_profile": "a100", "engine_code": {**code, "changed": []}}
+    assert basis(summary) == "simulated on a100, decided by sglang 0.5.23 (code 01234567)"
+    summary["engine_code"] |= {"commit": "fedcba9876", "changed": ["srt/managers/scheduler.py"]}
+    assert basis(summary) == (
+        "simulated on a100, decided by sglang 0.5.23 at fedcba98 (code 01234567, 1 changed file)"
+    )

@@ -1,0 +1,237 @@
+"""Test the account that the data-parallel ranks of a server share, with a delayed exchange."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairbench.errors import UsageError
+from fairbench.live.plugin_config import plugin_config
+from fairbench.schedulers.ranks import ranks_of
+from tests.schedulers.rank_engines import server_of
+
+QUANTUM = 200
+LOCALS = {"vtc": {}, "dlpm": {"dlpm.quantum": QUANTUM}}
+
+
+def flood(server, steps, lights=(0,), *, light=6, heavy=20, prompt=10, output=10):
+    """Keep requests waiting: of ``heavy`` at every rank, and of ``light`` at the ranks given."""
+    for _ in range(steps):
+        for number, rank in enumerate(server.ranks):
+            for _ in range(heavy - rank.waiting("heavy")):
+                server.send(number, "heavy", prompt, output)
+            for _ in range(light - rank.waiting("light") if number in lights else 0):
+                server.send(number, "light", prompt, output)
+        server.step()
+    return server.charged("light") / (server.charged("light") + server.charged("heavy"))
+
+
+@pytest.mark.parametrize("local", LOCALS)
+def test_a_client_at_one_rank_gets_its_share_of_the_server(local):
+    """Without the ledger the client shares its only rank: a quarter of the server."""
+    apart = flood(server_of(local, LOCALS[local], linked=False), 600)
+    shared = flood(server_of(local, LOCALS[local], delay=3), 600)
+    assert apart == pytest.approx(0.25, abs=0.03)
+    assert shared == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("local", LOCALS)
+def test_no_rank_idles_for_a_client_that_waits_elsewhere(local):
+    work = []
+    for linked in (False, True):
+        server = server_of(local, LOCALS[local], linked=linked)
+        flood(server, 300)
+        work.append([rank.charged.total() for rank in server.ranks])
+    assert work[0] == work[1]
+    assert len(set(work[1])) == 1
+
+
+@pytest.mark.parametrize("local", LOCALS)
+@pytest.mark.parametrize(("ranks", "lights"), [(3, (0,)), (3, (1, 2)), (4, (0, 3))])
+def test_more_ranks_share_too(local, ranks, lights):
+    shared = flood(server_of(local, LOCALS[local], ranks=ranks, delay=2), 600, lights)
+    assert shared == pytest.approx(min(0.5, len(lights) / ranks), abs=0.05)
+
+
+@pytest.mark.parametrize("local", LOCALS)
+def test_weights_hold_over_all_ranks(local):
+    server = server_of(local, LOCALS[local], weights={"light": 1, "heavy": 3})
+    assert flood(server, 800) == pytest.approx(0.25, abs=0.03)
+
+
+def at_one_rank(local):
+    """Let ``heavy`` be served at rank 1 for long, and then come to rank 0 with ``light``."""
+    server = server_of(local, LOCALS[local])
+    for _ in range(400):
+        for _ in range(5 - server.ranks[1].waiting("heavy")):
+            server.send(1, "heavy", 10, 10)
+        server.step()
+    assert server.charged("heavy") > 4_000
+    return server
+
+
+@pytest.mark.parametrize("local", LOCALS)
+def test_a_client_that_joins_has_no_claim_on_the_past(local):
+    """``light`` was idle; both get the same from now on, at a rank that was idle before."""
+    server = at_one_rank(local)
+    before = server.charged("heavy")
+    for _ in range(200):
+        for client in ("light", "heavy"):
+            for _ in range(5 - server.ranks[0].waiting(client)):
+                server.send(0, client, 10, 10)
+        server.step()
+    light, heavy = server.charged("light"), server.charged("heavy") - before
+    assert light == pytest.approx(heavy, rel=0.15)
+
+
+@pytest.mark.parametrize("local", LOCALS)
+def test_a_rank_that_is_started_again_learns_the_charges_of_all(local):
+    server = server_of(local, LOCALS[local])
+    flood(server, 300)
+    old = server.ranks[1]
+    again = server_of(local, LOCALS[local]).ranks[1]
+    told = {"0": server.ranks[0].link.export_totals(), "old 1": old.link.export_totals()}
+    again.link.merge_ranks(told, server.ranks[0].states(), 0.0)
+    assert dict(again.scheduler.balances()) == dict(server.ranks[0].scheduler.balances())
+
+
+def test_late_repeated_and_lost_messages_count_once():
+    server = server_of("vtc")
+    one, other = (rank.link for rank in server.ranks)
+    server.send(0, "a", 10, 5)
+    server.ranks[0].admit(0.0)
+    first = one.export_totals()
+    server.ranks[0].decode()
+    second = one.export_totals()  # complete, so the first may be lost
+    for totals in (second, first, second):
+        other.merge_ranks({"0": totals}, {"a": False}, 0.0)
+    assert server.ranks[1].scheduler.balances() == {"a": 12}
+
+
+def test_the_shared_credit_by_hand():
+    """Two ranks, a quantum of 100: both serve ``a`` for 60 before they hear of each other."""
+    server = server_of("dlpm", {"dlpm.quantum": 100}, slots=1)
+    for rank in (0, 1):
+        server.send(rank, "a", 60, 9)
+        server.ranks[rank].admit(0.0)
+    credits = [rank.scheduler.balances() for rank in server.ranks]
+    assert [dict(one) for one in credits] == [{"a": 40}, {"a": 40}]
+    server.step()  # each decodes one token, for 2, and then hears the other
+    # one quantum, because both granted the same round, less 2 x 62
+    assert [dict(one) for one in credits] == [{"a": -24}, {"a": -24}]
+    server.send(0, "a", 30, 1)
+    server.send(0, "b", 30, 1)
+    server.ranks[0].admit(0.0)
+    # a refill lifts both; there is no slot
+    assert dict(server.ranks[0].scheduler.balances()) == {"a": 76, "b": 100}
+
+
+def test_the_shared_counters_by_hand():
+    """``b`` waits at rank 0; a return to rank 1 does not take what ``b`` is owed."""
+    server = server_of("vtc", slots=1)
+    server.send(0, "a", 50, 3)
+    server.send(1, "a", 70, 3)
+    for rank in server.ranks:
+        rank.admit(0.0)
+    server.send(0, "b", 10, 1)  # lifted to ``a``, who left last: the 50 that rank 0 knows
+    server.step()
+    a, b = 50 + 70 + 2 * 2, 50
+    assert dict(server.ranks[0].scheduler.balances()) == {"a": a, "b": b}
+    server.send(1, "a", 5, 1)
+    server.send(1, "b", 5, 1)  # waits at rank 0, so it is not lifted to ``a``
+    assert server.ranks[1].scheduler.balances()["b"] == b
+    server.send(1, "c", 5, 1)  # lifted to the least that waits anywhere
+    assert server.ranks[1].scheduler.balances()["c"] == b
+
+
+@pytest.mark.parametrize("local", LOCALS)
+def test_an_idle_client_is_forgiven_nothing_and_owed_nothing(local):
+    """``light`` sends one request now and then, to another rank each time."""
+    server = server_of(local, LOCALS[local], ranks=3)
+    for step in range(600):
+        if step % 30 == 0:
+            server.send(step // 30 % 3, "light", 10, 5)
+        flood(server, 1, lights=())
+    waiting = sum(rank.waiting("light") for rank in server.ranks)
+    assert waiting <= 1
+    balances = [rank.scheduler.balances() for rank in server.ranks]
+    if local == "dlpm":
+        assert all(-3 * QUANTUM < one.get("light", 0) <= QUANTUM for one in balances)
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    ranks=st.integers(2, 3),
+    every=st.integers(1, 5),
+    delay=st.integers(0, 8),
+    sends=st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.integers(1, 40), st.integers(1, 9)),
+        min_size=50,
+        max_size=150,
+    ),
+)
+def test_the_credits_of_ranks_do_not_drift_apart(ranks, every, delay, sends):
+    """Clients come and go at all ranks; each rank forgets credit at another time."""
+    server = server_of("dlpm", LOCALS["dlpm"], ranks=ranks, every=every, delay=delay)
+    for rank, client, prompt, output in sends:
+        server.send(rank % ranks, client, prompt, output)
+        server.step()
+    for _ in range(every + delay):
+        server.step()
+    known = [rank.scheduler.credits for rank in server.ranks]
+    for client in "abc":
+        credits = [one.of.get(client, 0) - one.loans.get(client, 0) for one in known]
+        assert max(credits) - min(credits) <= 3 * QUANTUM + server.unheard
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    local=st.sampled_from(sorted(LOCALS)),
+    ranks=st.integers(2, 3),
+    every=st.integers(1, 8),
+    delay=st.integers(0, 20),
+    slots=st.integers(1, 4),
+    lengths=st.tuples(*[st.tuples(st.integers(1, 60), st.integers(1, 30))] * 3),
+    heavy_weight=st.sampled_from([1, 2]),
+)
+def test_clients_that_wait_at_all_ranks_differ_by_at_most_the_bound(
+    local, ranks, every, delay, slots, lengths, heavy_weight
+):
+    """[DLPM] Theorem 5.1, plus twice what was charged at other ranks and not heard."""
+    clients = dict(zip(("a", "b", "c"), lengths, strict=True))
+    weights = {"a": heavy_weight}
+    server = server_of(
+        local, LOCALS[local], ranks=ranks, slots=slots, weights=weights, every=every, delay=delay
+    )
+    most = max(prompt + 2 * output for prompt, output in lengths)
+    unit = slots * most  # more than a rank can charge to a client's running requests
+    quantum = QUANTUM if local == "dlpm" else 0
+    service = []
+    for _ in range(150):
+        for number, rank in enumerate(server.ranks):
+            for client, (prompt, output) in clients.items():
+                for _ in range(slots + 2 - rank.waiting(client)):
+                    server.send(number, client, prompt, output)
+        server.step()
+        service.append({one: server.charged(one) / weights.get(one, 1) for one in clients})
+    bound = 2 * ranks * (unit + quantum) + 2 * server.unheard
+    for one in clients:
+        for other in clients:
+            leads = [now[one] - now[other] for now in service]
+            assert max(leads) - min(leads) <= bound
+
+
+@pytest.mark.parametrize(
+    ("local", "changed"),
+    [
+        *(("rpm", {}), ("equinox", {}), ("autellix", {}), ("mdrr", {})),
+        *(("vtc", {"vtc.tenants": "tree"}), ("dlpm", {"dlpm.tenants": "tree"})),
+    ],
+)
+def test_sums_that_ranks_cannot_share_are_refused(local, changed):
+    with pytest.raises(UsageError, match=f"{local} .* cannot share; use vtc or dlpm"):
+        ranks_of(plugin_config(local, changed).build())
+
+
+@pytest.mark.parametrize("local", ["fcfs", "lpm", "edf", "priority"])
+def test_schedulers_without_accounts_exchange_nothing(local):
+    assert ranks_of(plugin_config(local, {}).build()) is None

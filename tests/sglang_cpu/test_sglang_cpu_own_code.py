@@ -1,0 +1,218 @@
+"""Test runs whose every decision an installed SGLang's own code takes, stock and changed."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fairbench
+from fairbench.errors import RunFailed, UsageError
+from fairbench.sim.run import simulate
+from tests.sglang_cpu.fork import fork_of
+from tests.sglang_cpu.sglang_cpu_server import PYTHON, why_absent
+from tests.sim.test_sim_sglang_cells import CELLS, short_cell
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
+]
+POLICY = "srt/managers/schedule_policy.py"
+PATCH = Path(__file__).resolve().parents[2] / "examples" / "own-code" / "least-running.patch"
+CHAT = CELLS[-1]  # the shortest
+# with evictions, and with retractions
+STOCK = [CHAT, ("tot", "fcfs", 0.44, 2, 8, 5, 20_000)]
+RUN = (
+    *("fairbench", "run", "--workload", "chat", "--scenario", "s1", "--duration", "4"),
+    *("--num-programs", "3", "--no-reference", "--disable-tqdm", "--engine-code"),
+)
+
+
+def records(spec):
+    """Return the columns of all tables of a run, and its summary."""
+    result = simulate(spec)
+    tables = result.requests, result.programs, result.service
+    return [dict(table) for table in tables], result.summary
+
+
+def content(column):
+    return column.tobytes() if hasattr(column, "tobytes") else column.to_pylist()
+
+
+def assert_same(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert content(one[name]) == content(other[name]), name
+
+
+@pytest.mark.parametrize("which", STOCK, ids=lambda which: f"{which[0]}-{which[1]}")
+def test_stock_policies_give_the_records_of_the_simulator(which):
+    spec = short_cell(*which)
+    ours, summary = records(spec)
+    theirs, about = records(spec.model_copy(update={"engine_code": PYTHON}))
+    assert_same(ours, theirs)
+    assert len(ours[0]["request_id"]) > 100
+    assert which is CHAT or ours[0]["retractions"].sum() > 0
+    code = about.pop("engine_code")
+    assert (code["engine"], code["policy"]) == ("sglang", which[1])
+    assert len(code["digest"]) == 64
+    assert code["changed"] == []
+    assert about.keys() == summary.keys()
+
+
+@pytest.fixture(scope="module")
+def fork(tmp_path_factory):
+    """Return a function that makes the Python of a fork with a changed schedule_policy.py."""
+
+    def made(*changes):
+        folder = tmp_path_factory.mktemp("fork") / "venv"
+        return str(fork_of(PYTHON, "sglang", folder, {POLICY: changes}))
+
+    return made
+
+
+NEVER = [
+    (
+        "    def add_one_req(\n        self,",
+        "    def add_one_req(self, *arguments, **named):\n        return AddReqResult.NO_TOKEN\n\n"
+        "    def replaced_add_one_req(\n        self,",
+    )
+]
+
+ORDER = "        policy = self._determine_active_policy(waiting_queue)\n\n"
+
+
+def short(python):
+    return short_cell(*CHAT, engine_code=python)
+
+
+def test_a_policy_that_raises_ends_the_run_with_its_file_and_line(fork):
+    raises = f'{ORDER}        raise ValueError("no order today")\n'
+    spec = short(fork((ORDER, raises)))
+    with pytest.raises(RunFailed) as failed:
+        simulate(spec)
+    assert "ValueError: no order today" in str(failed.value)
+    assert "schedule_policy.py, line " in str(failed.value)
+    assert "\n" not in str(failed.value)
+
+
+def test_a_changed_signature_is_named(fork):
+    old = "        schedule_low_priority_values_first: bool,\n    ):\n        self.policy ="
+    new = old.replace("    ):", "        quota: int,\n    ):")
+    with pytest.raises(RunFailed) as failed:
+        simulate(short(fork((old, new))))
+    text = str(failed.value)
+    assert "__init__() missing 1 required positional argument: 'quota'" in text
+    assert text.startswith("sglang ")
+    assert "SchedulePolicy" in text
+    assert "\n" not in text
+
+
+def test_a_policy_that_never_admits_ends_the_run(fork):
+    spec = short(fork(*NEVER)).model_copy(update={"local": "fcfs"})
+    with pytest.raises(RunFailed, match="fcfs of sglang: stopped offering requests"):
+        simulate(spec)
+
+
+def test_an_unknown_policy_is_refused_by_the_engine():
+    spec = short(PYTHON).model_copy(update={"local": "no-such-policy"})
+    with pytest.raises(RunFailed, match="no-such-policy"):
+        simulate(spec)
+
+
+def test_a_python_without_the_engine_is_refused():
+    bare = subprocess.run(
+        [sys.executable, "-c", "import sys; print(sys._base_executable)"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    with pytest.raises(UsageError, match="cannot import sglang: No module named"):
+        simulate(short(bare))
+
+
+@pytest.fixture(scope="module")
+def patched(fork):
+    """Return the Python of a fork with the example's patch, which adds a policy."""
+    python = fork()
+    (site,) = Path(python).parents[1].glob("lib/python*/site-packages")
+    subprocess.run(["git", "apply", "-p1", str(PATCH)], cwd=site, check=True)
+    return python
+
+
+def test_a_forks_own_policy_decides(patched):
+    full = short_cell(*CHAT, engine_code=patched, engine__max_running_requests=4)
+    spec = full.model_copy(update={"local": "least-running"})
+    tables, summary = records(spec)
+    again, _ = records(spec)
+    assert_same(tables, again)
+    code = summary["engine_code"]
+    assert code["policy"] == "least-running"
+    assert code["changed"] == [POLICY]
+    stock, _ = records(full.model_copy(update={"engine_code": PYTHON, "local": "fcfs"}))
+    assert content(tables[0]["admitted_s"]) != content(stock[0]["admitted_s"])
+
+
+def test_codes_are_compared_on_the_same_seeds(patched):
+    flags = {"workload": "chat", "scenario": "s1", "dp": 1, "duration": 4.0}
+    found = fairbench.compare(engine_code=[PYTHON, patched], num_runs=2, **flags)
+    (contrast,) = found.shown
+    assert contrast.seeds == (0, 1)
+    (service,) = [one for one in contrast.metrics if one.metric == "service_rate_tok_s"]
+    assert service.difference.mean == 0
+
+
+def test_ctrl_c_leaves_no_process_even_in_an_endless_loop(fork, tmp_path):
+    mark = tmp_path / "mark"
+    endless = (
+        f"{ORDER}        open({str(mark)!r}, 'w').close()\n        while True:\n            pass\n"
+    )
+    python = fork((ORDER, endless))
+    command = [*RUN, python, "--schedule-policy", "fcfs", "--result-dir", str(tmp_path)]
+    run = subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.DEVNULL)
+    try:
+        _wait(mark.exists)
+        engines = children(run.pid)
+        while run.poll() is None:  # more than one signal, because the engine does not return
+            run.send_signal(signal.SIGINT)
+            time.sleep(1.5)
+    finally:
+        run.kill()
+        run.wait()
+    assert engines
+    assert run.returncode == -signal.SIGINT
+    _wait(lambda: not any(map(lives, engines)))
+
+
+def test_a_killed_simulator_leaves_no_process(tmp_path):
+    command = [*RUN, PYTHON, "--schedule-policy", "fcfs", "--result-dir", str(tmp_path)]
+    run = subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.DEVNULL)
+    engines = _wait(lambda: children(run.pid))
+    run.kill()
+    run.wait()
+    _wait(lambda: not any(map(lives, engines)))
+
+
+def children(pid):
+    """Return the child processes of a process, and theirs."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    own = [int(one) for one in text.split()]
+    return [*own, *(below for one in own for below in children(one))]
+
+
+def lives(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def _wait(found, most_s=300):
+    end = time.monotonic() + most_s
+    while time.monotonic() < end:
+        if one := found():
+            return one
+        time.sleep(0.2)
+    raise AssertionError("never happened")

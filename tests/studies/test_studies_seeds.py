@@ -1,0 +1,240 @@
+"""Test per-seed values in files, and claims that are judged again from stored values."""
+
+import shutil
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.errors import DataError
+from fairbench_studies.dlpm.claims import quanta, throughput
+from fairbench_studies.dlpm.claims.kept import Kept, read_kept
+from fairbench_studies.dlpm.claims.places import KnownPairs, Place
+from fairbench_studies.dlpm.claims.readings import with_readings
+from fairbench_studies.dlpm.claims.table import AT_DEFAULTS, AT_RERUN, CLAIMS, stored_settings
+from fairbench_studies.kit.claims_page import readings, steady
+from fairbench_studies.kit.outcomes import Outcome, Seen
+from fairbench_studies.kit.parts import Part
+from fairbench_studies.kit.rows import ROOT
+from fairbench_studies.kit.seeds import FACTS, derived, keeping, read_seeds, write_seeds
+from fairbench_studies.kit.tally import Tally, decided
+from tests.figure_helpers import cell, stored_run
+
+HOLDS, REVERSED, UNCLEAR, UNCONTENDED, OFF, _ = Outcome
+RESULTS = ROOT / "results"
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+
+
+def of_quanta(**more):
+    """Return cells of D2LPM over three quanta, and of two other schedulers."""
+    cells = [
+        cell(
+            "d2lpm", scenario="s2", settings={"d2lpm": {"worker_quantum": quantum}},
+            seeds=(0, 1, 2), service_rate_tok_s=(rate, rate + 1.0, rate + 3.0), jain_index=jain,
+            jain_index_paper_window=jain, **more,
+        )
+        for quantum, rate, jain in ((2000, 90.0, 0.9), (40000, 110.0, 0.8), (400000, 120.0, 0.7))
+    ]  # fmt: skip
+    rates = (("lpm", 100.0, 0.5), ("preble", 115.0, 0.75))
+    return cells + [
+        cell(
+            name, scenario="s2", seeds=(0, 1, 2), service_rate_tok_s=rate, jain_index=jain,
+            jain_index_paper_window=jain, **more,
+        )
+        for name, rate, jain in rates
+    ]  # fmt: skip
+
+
+def stored_again(cells, folder):
+    """Return cells that were written to a file and read again."""
+    path = folder / "seeds.csv"
+    write_seeds(path, [replace(one, runs=tuple(map(_whole, one.runs))) for one in cells])
+    return read_seeds(path)
+
+
+def _whole(one):
+    clients = [{"client": f"client-{n}"} for n in range(3)]
+    return replace(
+        one, summary={"simulated": True, "complete": True, "clients": clients} | one.summary
+    )
+
+
+@pytest.mark.parametrize("more", [{}, {"contended": False}, {"time_to_100pct_s": None}])
+def test_claims_are_the_same_from_runs_and_from_their_values(tmp_path, more):
+    cells = of_quanta(**more)
+    again = stored_again(cells, tmp_path)
+    for judge in (
+        quanta.judge_worker_quantum,
+        lambda of: throughput.judge_gain(of, below="lpm", paper=2.0, low=1.0, high=3.0),
+    ):
+        assert judge(again) == judge(cells)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("service_rate_tok_s", 34099.005847953216), ("jain_index", None), ("victim_p99_s", inf),
+        ("max_service_gap", 142607.0), ("victim_p50_s", 1e-300),
+    ],
+)  # fmt: skip
+def test_a_value_survives_to_the_last_digit(tmp_path, key, value):
+    (again,) = stored_again([cell("vtc", **{key: value})], tmp_path)
+    assert again.runs[0].summary[key] == value
+    assert set(FACTS) <= set(again.runs[0].summary)
+
+
+def test_bounds_settings_and_the_number_of_clients_survive(tmp_path):
+    one = cell(
+        "dlpm", clients=3, settings={"dlpm": {"quantum": 7, "refill": "strict"}}, window="whole",
+        at_least=("victim_p99_s",), victim_p99_s=9.0,
+    )  # fmt: skip
+    (again,) = stored_again([one], tmp_path)
+    run = again.runs[0]
+    assert run.summary["censored"] == ["victim_p99_s"]
+    assert run.experiment == {"window": "whole", "settings": {"dlpm": {"quantum": 7}}}
+    assert len(run.summary["clients"]) == 3
+
+
+def test_a_derived_value_is_stored_and_never_derived_again(tmp_path):
+    run = stored_run(tmp_path / "run", [], [{"client": "client-0"}])
+    (kept,) = keeping([cell("vtc", run=run)])
+    found = [np.array([[1.0, np.nan], [1 / 3, 2.0]]), (0.25, 30.0), 5.0]
+    for name, value in zip("abc", found, strict=True):
+        derived(kept.runs[0].run, name, lambda value=value: value)
+    (again,) = stored_again([kept], tmp_path)
+    for name, value in zip("abc", found, strict=True):
+        known = derived(again.runs[0].run, name, lambda: pytest.fail("derived again"))
+        np.testing.assert_allclose(known, value, rtol=1e-6)
+
+
+@pytest.mark.parametrize("text", ["workload\ntot\n", "a,b\n1,2\n", ""])
+def test_a_file_of_something_else_is_an_error_in_one_line(tmp_path, text):
+    path = tmp_path / "fig8.csv"
+    path.write_text(text)
+    if not text:
+        assert read_seeds(path) == []
+        return
+    with pytest.raises(DataError, match=r"fig8\.csv: holds no per-seed values"):
+        read_seeds(path)
+
+
+def test_the_page_of_claims_is_what_the_stored_values_give(tmp_path):
+    """Judge all claims again from results/, and compare every line of the page."""
+    result = invoke("claims", "--from", RESULTS, "--claims-dir", tmp_path)
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "claims.md").read_text()
+    stored = (RESULTS / "claims.md").read_text()
+    assert (
+        page.splitlines()
+        == [line for line in stored.splitlines() if "claims-map" not in line][
+            : len(page.splitlines())
+        ]
+    )
+    assert (tmp_path / "claims.csv").read_text() == (RESULTS / "claims.csv").read_text()
+
+
+def test_a_changed_value_changes_the_verdict(tmp_path):
+    """Turn one direction of figure 7 around in its file of configurations."""
+    shutil.copytree(RESULTS / "seeds", tmp_path / "seeds")
+    shutil.copy(RESULTS / "claims.csv", tmp_path / "claims.csv")
+    path = tmp_path / "seeds" / "fig7-configurations.csv"
+    head = f"{AT_RERUN},,service_rate_tok_s,d2lpm,vtc,1,"
+    lines = path.read_text().splitlines()
+    path.write_text(
+        "\n".join(
+            line.replace(",holds,", ",reversed,") if line.startswith(head) else line
+            for line in lines
+        )
+        + "\n"
+    )
+    (rerun, _) = stored_settings(tmp_path)
+    parts = {part.text: part.outcome for part in rerun.sources["fig7"].judge(CLAIMS[0])}
+    assert parts["D2LPM above VTC, on several replicas"] is REVERSED
+    assert parts["up to 2.87x (1.8 to 4.0)"] is HOLDS
+
+
+def test_the_artifact_is_a_page_for_people_and_one_for_browsers(tmp_path):
+    result = invoke("artifact", "--quick", "--from", RESULTS, "--claims-dir", tmp_path)
+    assert result.exit_code == 0, result.output
+    html, markdown = ((tmp_path / f"artifact.{kind}").read_text() for kind in ("html", "md"))
+    for text in ("at the rerun's settings", "Theorem 4.1", "holds under", "preble-fig3"):
+        assert text in markdown
+    assert html.count("<table") == markdown.count("| part |") + html.count("figure</th>")
+    counts = [line for line in result.stdout.splitlines() if "parts hold" in line]
+    assert len(counts) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("fig7", "--from", "results"), "--from can be given only with claims and artifact"),
+        (("claims", "--map", "--from", "results"), "not with --map"),
+        (("claims", "--from", "nowhere"), "nowhere: has no claims.csv"),
+        (("artifact", "--preset", "dlpm-paper"), "not with artifact"),
+    ],
+)
+def test_wrong_requests_are_one_line(arguments, said):
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert said in result.stderr
+
+
+def test_earlier_numbers_stay_and_directions_are_judged_again():
+    seen = {Place("tot", "s1", dp): Seen(HOLDS, 1.2) for dp in (2, 4)}
+    names = ("service_rate_tok_s", "output_rate_tok_s", "service_rate_paper_window_tok_s")
+    tallies = {(name, "d2lpm", "vtc", 1.0): Tally("", seen) for name in names}
+    tallies["time_to_100pct_s", "vtc", "d2lpm", 1.0] = Tally("", {}, REVERSED)
+    earlier = [Part("up to 2.87x (1.8 to 4.0)", OFF, "earlier"), Part("D2LPM above VTC", OFF, "")]
+    above, size = Kept({1: earlier}, {"": KnownPairs(tallies)}, "").judge(CLAIMS[0])
+    assert (above.outcome, above.beside["makespan"], size) == (HOLDS, REVERSED, earlier[0])
+
+
+def test_figures_without_stored_values_keep_their_verdicts():
+    kept = read_kept(RESULTS, AT_DEFAULTS, "fig4")
+    assert [part.outcome for part in kept.judge(next(c for c in CLAIMS if c.number == 17))]
+    assert read_kept(RESULTS, AT_RERUN, "fig8") is None
+
+
+def test_readings_are_listed_by_what_holds():
+    assert readings({}) == ""
+    assert readings({"a": HOLDS, "b": HOLDS}) == "all (a, b)"
+    assert readings({"a": HOLDS, "b": OFF}) == "a; not b"
+    assert readings({"a": OFF, "b": REVERSED}) == "none (a, b)"
+    parts = [
+        Part("1", HOLDS, "", under={"a": HOLDS}), Part("2", HOLDS, "", under={"a": OFF}),
+        Part("3", OFF, "", under={"a": HOLDS}), Part("4", HOLDS, ""),
+    ]  # fmt: skip
+    assert steady(parts) == (1, 2)
+
+
+def test_a_reading_counts_only_where_the_compared_runs_have_the_same_outcome():
+    parts = [Part("same", HOLDS, ""), Part("other", HOLDS, "")]
+    found = {
+        "as judged": {(1, "same"): HOLDS, (1, "other"): REVERSED},
+        "without the mark": {(1, "same"): OFF, (1, "other"): OFF},
+        "Q^w 400,000 in long-qa": {(1, "other"): HOLDS},
+    }
+    same, other = with_readings(1, parts, found)
+    assert same.under == {"as judged": HOLDS, "without the mark": OFF}
+    assert other.under == {"as judged": HOLDS, "Q^w 400,000 in long-qa": HOLDS}
+
+
+@pytest.mark.parametrize(
+    ("there", "of", "expected"),
+    [(4, 5, HOLDS), (3, 5, UNCLEAR), (1, 5, REVERSED), (0, 0, UNCONTENDED), (2, 9, UNCLEAR)],
+)
+def test_four_fifths_of_the_configurations_decide(there, of, expected):
+    assert decided(there, of) is expected
+
+
+def test_stored_files_are_small_and_name_every_setting():
+    for path in (RESULTS / "seeds").glob("*.csv"):
+        assert path.stat().st_size < 300_000, path.name
+        header = path.read_text().partition("\n")[0]
+        assert header.startswith(("setting,", "workload,")), path.name

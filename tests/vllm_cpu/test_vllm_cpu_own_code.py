@@ -1,0 +1,40 @@
+"""Test runs whose every decision an installed vLLM's own code takes (replica.inside.vllm_seam)."""
+
+import os
+import sys
+
+import pytest
+
+from tests.sglang_cpu.test_sglang_cpu_own_code import assert_same, records
+from tests.sim import vllm_seam
+from tests.sim.test_sim_vllm_cells import CELLS, short_cell
+
+PYTHON = os.environ.get("FAIRBENCH_VLLM_PYTHON", sys.executable)
+WHY_ABSENT = "" if "FAIRBENCH_VLLM_PYTHON" in os.environ else vllm_seam.why_absent()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(WHY_ABSENT), reason=WHY_ABSENT or "present"),
+]
+CHAT = next(one for one in CELLS if one[1] == "least-loaded+fcfs")
+FULL = ("tot", "fcfs", 0.44, 2, 8, 5, 1_200)  # with preemptions
+EVICTING = next(one for one in CELLS if one[1] == "d2lpm+fcfs")
+
+
+@pytest.mark.parametrize("which", [FULL, EVICTING], ids=lambda which: f"{which[0]}-{which[1]}")
+def test_fcfs_gives_the_records_of_the_simulator(which):
+    spec = short_cell(*which)
+    ours, summary = records(spec)
+    theirs, about = records(spec.model_copy(update={"engine_code": PYTHON}))
+    assert_same(ours, theirs)
+    assert len(ours[0]["request_id"]) > 100
+    code = about.pop("engine_code")
+    assert (code["engine"], code["policy"], code["changed"]) == ("vllm", "fcfs", [])
+    assert about.keys() == summary.keys()
+    assert which is EVICTING or ours[0]["retractions"].sum() > 0
+
+
+def test_vllms_priority_policy_decides():
+    spec = short_cell(*CHAT, engine_code=PYTHON).model_copy(update={"local": "priority"})
+    tables, summary = records(spec)
+    assert summary["engine_code"]["policy"] == "priority"
+    assert (tables[0]["output_tokens"] > 0).any()
