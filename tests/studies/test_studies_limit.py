@@ -2,6 +2,7 @@
 
 import pytest
 
+from fairbench_studies.kit.rows import stored_rows
 from fairbench_studies.kit.table_text import filled
 from fairbench_studies.limit import table
 
@@ -9,7 +10,9 @@ from fairbench_studies.limit import table
 def test_the_page_has_the_tables_of_the_stored_runs():
     page = table.PAGE.read_text(encoding="utf-8")
     assert filled(page, table.tables().get) == page
-    assert len(table.rows()) == len(table.PLACES) * len(table.SCHEDULERS) * len(table.SEEDS)
+    assert len(stored_rows(table.TABLE)) == len(table.PLACES) * len(table.SCHEDULERS) * len(
+        table.SEEDS
+    )
 
 
 def test_an_interrupted_study_continues_where_it_stopped(tmp_path, monkeypatch):
@@ -28,12 +31,12 @@ def test_an_interrupted_study_continues_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "measured", measured)
     with pytest.raises(KeyboardInterrupt):
         table.extend([0])
-    assert len(table.rows()) == 9
+    assert len(stored_rows(table.TABLE)) == 9
     table.extend([0])
     assert asked[10] == asked[9]
     assert len(asked) == len(set(asked)) + 1 == 1 + len(table.PLACES) * len(table.SCHEDULERS)
     table.extend([0])
-    assert len(table.rows()) == len(set(asked))
+    assert len(stored_rows(table.TABLE)) == len(set(asked))
 
 
 @pytest.mark.parametrize("seeds", [("x",), ("0", "1.5"), ("",)])

@@ -34,5 +34,20 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             writer.writerow([_cell(row[name]) for name in rows[0]])
 
 
+def stored_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file that a study extends; none before the first run."""
+    return read_rows(path) if path.exists() else []
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Append a row to a CSV file, which gets a header with its first row."""
+    is_new = not path.exists()
+    with path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if is_new:
+            writer.writerow(row)
+        writer.writerow(_cell(value) for value in row.values())
+
+
 def _cell(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, float) else value

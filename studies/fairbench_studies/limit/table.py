@@ -9,7 +9,6 @@ that an interrupted study continues where it stopped.
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Sequence
 from statistics import fmean
@@ -18,7 +17,7 @@ from typing import Any
 from fairbench.config.resolve import resolve
 from fairbench.metrics.limit import WORK
 from fairbench.sim.run import simulate
-from fairbench_studies.kit.rows import ROOT, TABLES, Row, read_rows
+from fairbench_studies.kit.rows import ROOT, TABLES, Row, append_row, stored_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = TABLES / "limit.csv"
@@ -52,36 +51,21 @@ def measured(place: tuple[str, str], scheduler: str, seed: int) -> dict[str, Any
     workload, scenario = place
     flags = {"workload": workload, "scenario": scenario, "dp": DP, "seed": seed}
     summary = simulate(resolve({**flags, "scheduler": scheduler})).summary
-    row = {name: summary.get(name) for name in (*IDENTITY, *NUMBERS)}
-    return {key: f"{one:.6g}" if isinstance(one, float) else one for key, one in row.items()}
+    return {name: summary.get(name) for name in (*IDENTITY, *NUMBERS)}
 
 
 def extend(seeds: Sequence[int]) -> None:
     """Append the runs that the table lacks, each as soon as it is simulated."""
-    known = {_identity(row) for row in rows()}
+    known = {_identity(row) for row in stored_rows(TABLE)}
     for seed in seeds:
         for place in PLACES:
             for scheduler in SCHEDULERS:
                 if (*place, scheduler, str(seed)) not in known:
-                    _append(measured(place, scheduler, seed))
-
-
-def rows() -> list[dict[str, str]]:
-    """Return the stored rows."""
-    return read_rows(TABLE) if TABLE.exists() else []
+                    append_row(TABLE, measured(place, scheduler, seed))
 
 
 def _identity(row: Row) -> tuple[str, ...]:
     return tuple(row[name] for name in IDENTITY)
-
-
-def _append(row: Row) -> None:
-    is_new = not TABLE.exists()
-    with TABLE.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(row), lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 def tables() -> dict[str, str]:
@@ -121,7 +105,7 @@ def _is_bound(found: dict[str, list[dict[str, str]]]) -> bool:
 def _by_place() -> dict[str, dict[str, list[dict[str, str]]]]:
     """Return the rows by configuration, then by scheduler."""
     found: dict[str, dict[str, list[dict[str, str]]]] = {}
-    for row in rows():
+    for row in stored_rows(TABLE):
         place = f"{row['workload']} {row['scenario']}"
         found.setdefault(place, {}).setdefault(row["scheduler"], []).append(row)
     return found

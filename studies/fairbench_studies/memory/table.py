@@ -18,7 +18,7 @@ from typing import Any
 from fairbench.config.resolve import resolve
 from fairbench.results.intervals import t_interval
 from fairbench.sim.run import simulate
-from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
+from fairbench_studies.kit.rows import ROOT, Row, append_row, read_rows, stored_rows
 from fairbench_studies.kit.table_store import write
 
 RUNS = ROOT / "results/memory-share.csv"
@@ -62,13 +62,11 @@ def run(workload: str, scenario: str, policy: str, seed: int) -> dict[str, Any]:
 
 def complete(seeds: Sequence[int]) -> None:
     """Simulate what the file of runs lacks, and store each run at once."""
-    rows: list[Mapping[str, Any]] = [*read_rows(RUNS)] if RUNS.exists() else []
-    known = {tuple(str(row[name]) for name in KEY) for row in rows}
+    known = {tuple(row[name] for name in KEY) for row in stored_rows(RUNS)}
     for seed, *cell in product(seeds, WORKLOADS, SCENARIOS, POLICIES):
         workload, scenario, policy = map(str, cell)
         if (workload, scenario, policy, str(seed)) not in known:
-            rows.append(run(workload, scenario, policy, int(seed)))
-            write_rows(RUNS, rows)
+            append_row(RUNS, run(workload, scenario, policy, int(seed)))
 
 
 def kept(rows: Sequence[Row]) -> list[float]:

@@ -9,7 +9,6 @@ The CSV grows by a line per run, so that an interrupted study continues where it
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from math import nan
 from statistics import fmean
@@ -18,7 +17,7 @@ from typing import Any
 from fairbench.config.resolve import resolve
 from fairbench.figures.style import panels, paper_style, save
 from fairbench.sim.run import simulate
-from fairbench_studies.kit.rows import ROOT, TABLES, Row, read_rows
+from fairbench_studies.kit.rows import ROOT, TABLES, Row, append_row, stored_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = TABLES / "session-gates.csv"
@@ -56,10 +55,9 @@ def measured(scenario: str, load: float, gate: str, seed: int) -> dict[str, Any]
         "scheduler": scheduler, "gateway": gateway, "request_rate": load * RATES[scenario],
     }  # fmt: skip
     summary = simulate(resolve(flags, settings)).summary
-    numbers = {name: summary.get(name) for name in NUMBERS}
     return {
         **dict(zip(IDENTITY, (scenario, f"{load:g}", gate, seed), strict=True)),
-        **{key: f"{one:.6g}" if isinstance(one, float) else one for key, one in numbers.items()},
+        **{name: summary.get(name) for name in NUMBERS},
     }
 
 
@@ -74,24 +72,10 @@ def points(seeds: tuple[int, ...]) -> Iterator[tuple[str, float, str, int]]:
 
 def extend(seeds: tuple[int, ...]) -> None:
     """Append the runs that the table lacks, each as soon as it is simulated."""
-    known = {tuple(row[name] for name in IDENTITY) for row in rows()}
+    known = {tuple(row[name] for name in IDENTITY) for row in stored_rows(TABLE)}
     for scenario, load, gate, seed in points(seeds):
         if (scenario, f"{load:g}", gate, str(seed)) not in known:
-            _append(measured(scenario, load, gate, seed))
-
-
-def rows() -> list[dict[str, str]]:
-    """Return the stored rows."""
-    return read_rows(TABLE) if TABLE.exists() else []
-
-
-def _append(row: Row) -> None:
-    is_new = not TABLE.exists()
-    with TABLE.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(row), lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        writer.writerow(row)
+            append_row(TABLE, measured(scenario, load, gate, seed))
 
 
 Means = Mapping[tuple[str, str, str], Mapping[str, float]]
@@ -101,7 +85,7 @@ Means = Mapping[tuple[str, str, str], Mapping[str, float]]
 def means() -> Means:
     """Return the means of the stored runs."""
     found: dict[tuple[str, str, str], list[dict[str, str]]] = {}
-    for row in rows():
+    for row in stored_rows(TABLE):
         found.setdefault((row["scenario"], row["load"], row["gate"]), []).append(row)
     return {key: {name: _mean(mine, name) for name in NUMBERS} for key, mine in found.items()}
 

@@ -16,12 +16,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-Operations = Mapping[str, Callable[..., Any]]
+from fairbench_engines.replica.inside.replicas import OPERATIONS, EngineReplicas
 
 INSIDE = Path(__file__).resolve().parent
 LOOK_S = 1.0  # time between two looks for the parent process
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
             if operation == ["source"]:
                 now = engine.source()
                 _write(answers, {**now, "is_loaded": now == loaded})
-            elif not _served_by_copy(answers, engine.operations):
+            elif not _served_by_copy(answers, engine.BRIDGE):
                 return 1
     except Exception as error:
         _write(answers, {"failed": failure(error)})
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _served_by_copy(answers: BinaryIO, operations: Callable[[], Operations]) -> bool:
+def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas]) -> bool:
     """Serve a run in a copy of this process; return whether the run came to its end."""
     copy = os.fork()
     if copy:
@@ -56,7 +56,8 @@ def _served_by_copy(answers: BinaryIO, operations: Callable[[], Operations]) -> 
         return status == 0
     _end_with_parent(time.sleep)
     try:
-        known = operations()
+        replicas = bridge()
+        known = {name: getattr(replicas, name) for name in OPERATIONS}
         _write(answers, True)
         while (message := _read()) != ["end"]:
             if not message:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from fairbench_engines.replica.inside.replicas import EngineReplicas
 from fairbench_engines.replica.inside.sglang_seam import (
     SGLangScheduling,
     configured,
@@ -16,7 +16,6 @@ from fairbench_engines.replica.inside.sglang_seam import (
 )
 from fairbench_engines.replica.inside.source import source_of
 from fairbench_engines.replica.inside.token_ids import TokenIds
-from fairbench_engines.replica.inside.virtual_time import VirtualTime
 
 # folders of the package with the code that decides
 DECIDING = ("srt/managers", "srt/mem_cache")
@@ -30,18 +29,6 @@ def source() -> dict[str, Any]:
 def load() -> None:
     """Import SGLang."""
     sglang()
-
-
-def operations() -> dict[str, Callable[..., Any]]:
-    """Return the operations of a new run by name."""
-    bridge = SGLangBridge()
-    return {
-        "open": bridge.open,
-        "add": bridge.add,
-        "turn": bridge.turn,
-        "complete": bridge.complete,
-        "produced": bridge.produced,
-    }
 
 
 def prefix_len(req: Any) -> int:
@@ -132,16 +119,13 @@ class SGLangWorker:
         return [(int(rid), len(req.output_ids)) for rid, req in self._running.items()]
 
 
-class SGLangBridge:
+class SGLangBridge(EngineReplicas):
     """The replicas of one simulation."""
 
     def __init__(self) -> None:
-        self._clock = VirtualTime()
-        self._clock.install("sglang")
+        super().__init__("sglang")
         self._configured = ExitStack()
         self._limits: dict[str, Any] = {}
-        self._tokens = TokenIds()
-        self._workers: list[SGLangWorker] = []
 
     def open(self, told: dict[str, Any]) -> None:
         """Configure SGLang for a run."""
@@ -156,19 +140,5 @@ class SGLangBridge:
         """Make a replica, which reports evictions if a router wants reports."""
         self._workers.append(SGLangWorker(self._tokens, self._limits, tells_evicted=tells_evicted))
 
-    def turn(self, worker: int, now_ps: int, requests: list[Any], whole: bool) -> dict[str, Any]:
-        """Let requests arrive at a replica, and plan its next batch."""
-        self._clock.set(now_ps)
-        one = self._workers[worker]
-        for request in requests:
-            one.submit(*request)
-        return one.turn(whole=whole)
 
-    def complete(self, worker: int, now_ps: int) -> dict[str, Any]:
-        """Let the batch of a replica end."""
-        self._clock.set(now_ps)
-        return self._workers[worker].complete()
-
-    def produced(self, worker: int) -> list[tuple[int, int]]:
-        """Return the output tokens of a replica's unfinished requests."""
-        return self._workers[worker].produced()
+BRIDGE = SGLangBridge

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import types
-from collections.abc import Callable
 from typing import Any
 
+from fairbench_engines.replica.inside.replicas import EngineReplicas
 from fairbench_engines.replica.inside.source import source_of
 from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
@@ -26,23 +26,13 @@ def load() -> None:
     vllm()
 
 
-def operations() -> dict[str, Callable[..., Any]]:
-    """Return the operations of a new run by name."""
-    bridge = VLLMBridge()
-    return {
-        "open": bridge.open,
-        "add": bridge.add,
-        "turn": bridge.turn,
-        "complete": bridge.complete,
-        "produced": bridge.produced,
-    }
-
-
 class VLLMWorker:
     """A replica: a vLLM scheduler, and its requests by number."""
 
-    def __init__(self, tokens: TokenIds, limits: Any, policy: str, *, tells_evicted: bool) -> None:
-        self._tokens, self._block_size = tokens, limits.block_size
+    def __init__(
+        self, clock: VirtualTime, tokens: TokenIds, limits: Any, policy: str, *, tells_evicted: bool
+    ) -> None:
+        self._clock, self._tokens, self._block_size = clock, tokens, limits.block_size
         self.engine = VLLMScheduling(limits, policy)
         self._plan: Any = None
         self._prefilling: set[str] = set()  # requests with incomplete prompts
@@ -87,7 +77,6 @@ class VLLMWorker:
 
     def submit(
         self,
-        now_s: float,
         number: int,
         prompt: list[Any],
         output: list[Any],
@@ -103,7 +92,7 @@ class VLLMWorker:
             priority,
             client,
             max_new - output[1],
-            arrival_s=now_s,
+            arrival_s=self._clock.seconds(),
         )
         self.engine.scheduler.add_request(request)
 
@@ -161,16 +150,13 @@ class VLLMWorker:
         return [(int(name), one.num_output_tokens) for name, one in requests.items()]
 
 
-class VLLMBridge:
+class VLLMBridge(EngineReplicas):
     """The replicas of one simulation."""
 
     def __init__(self) -> None:
-        self._clock = VirtualTime()
-        self._clock.install("vllm")
+        super().__init__("vllm")
         self._limits: Any = None
         self._policy = ""
-        self._tokens = TokenIds()
-        self._workers: list[VLLMWorker] = []
 
     def open(self, told: dict[str, Any]) -> None:
         """Configure vLLM for a run."""
@@ -180,22 +166,8 @@ class VLLMBridge:
 
     def add(self, tells_evicted: bool) -> None:
         """Make a replica, which reports evictions if a router wants reports."""
-        made = VLLMWorker(self._tokens, self._limits, self._policy, tells_evicted=tells_evicted)
-        self._workers.append(made)
+        shared = (self._clock, self._tokens, self._limits, self._policy)
+        self._workers.append(VLLMWorker(*shared, tells_evicted=tells_evicted))
 
-    def turn(self, worker: int, now_ps: int, requests: list[Any], whole: bool) -> dict[str, Any]:
-        """Let requests arrive at a replica, and plan its next step."""
-        self._clock.set(now_ps)
-        one = self._workers[worker]
-        for request in requests:
-            one.submit(self._clock.seconds(), *request)
-        return one.turn(whole=whole)
 
-    def complete(self, worker: int, now_ps: int) -> dict[str, Any]:
-        """Let the step of a replica end."""
-        self._clock.set(now_ps)
-        return self._workers[worker].complete()
-
-    def produced(self, worker: int) -> list[tuple[int, int]]:
-        """Return the output tokens of a replica's unfinished requests."""
-        return self._workers[worker].produced()
+BRIDGE = VLLMBridge
