@@ -15,20 +15,14 @@ from fairbench.schedulers.params import as_settings, make_params, param_names
 from fairbench.schedulers.registry import locals_by_name, routers_by_name
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_SETTINGS = (
-    303  # 290 before seven session gates, the priorities of llm-d and smg, and shares of memory
-)
+MOST_SETTINGS = 290
 RUNS = ("tests", "studies", "workloads", "results/tables", "bench/fairbench/config")
 
 # Settings that no study, sweep, preset, workload or test of behaviour varies. The list must not
 # grow: a setting that is added has such a run.
 NEVER_VARIED = {
-    "d2lpm.extend_weight",
     "engine.swap_space",
     "preble-e2.exploit",
-    "sglang-priority.threshold",
-    "utilization.kv_usage",
-    "utilization.stale_s",
     "vllm.swap_space",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 from math import inf
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Preempt, Selection, WaitingView
@@ -42,6 +42,8 @@ class Autellix(LocalScheduler):
 
         With ``beta`` = 0 no call moves up, so long programs may starve.
         """
+
+        constants: ClassVar[tuple[str, ...]] = ("first_s", "preempt_every_s")
 
         policy: Literal["atlas", "plas"] = "atlas"
         queues: PositiveInt = 8

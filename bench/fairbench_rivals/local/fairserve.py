@@ -59,7 +59,9 @@ class FairServe(LeastCounter):
         ``user_rpm`` and ``application_rpm`` limit the requests in 60 s; 0 means no limit.
         """
 
-        constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight", "overload_usage")
+        constants: ClassVar[tuple[str, ...]] = (
+            *("input_weight", "normalise", "output_weight", "overload_usage"),
+        )
 
         applications: dict[str, str] = field(default_factory=dict)
         user_rpm: NotNegativeInt = 600

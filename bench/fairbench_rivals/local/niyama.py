@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
 from math import sqrt
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Selection, Setup, WaitingView
@@ -49,6 +49,8 @@ class Niyama(LocalScheduler):
     @dataclass(frozen=True)
     class Params:
         """Parameters of the order, the predictions and the chunks; the class describes each."""
+
+        constants: ClassVar[tuple[str, ...]] = ("sigmas",)
 
         alpha_s: NotNegative = 0.008
         step_s: Positive = 0.05

@@ -38,7 +38,7 @@ class AibrixPrefixCache(HistoryRouter):
     class Params:
         """Parameters of the load limit, the index and the match; the class describes each."""
 
-        constants: ClassVar[tuple[str, ...]] = ("imbalance",)
+        constants: ClassVar[tuple[str, ...]] = ("deviations", "imbalance")
 
         imbalance: NotNegativeInt = 8
         deviations: NotNegative = 1.0

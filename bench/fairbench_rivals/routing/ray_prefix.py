@@ -40,7 +40,9 @@ class RayPrefix(HistoryRouter):
         With ``imbalanced_threshold`` inf queues are always balanced.
         """
 
-        constants: ClassVar[tuple[str, ...]] = ("match_rate_threshold",)
+        constants: ClassVar[tuple[str, ...]] = (
+            *("eviction_interval_s", "eviction_target", "match_rate_threshold"),
+        )
 
         imbalanced_threshold: Annotated[float, Ge(0)] = 10
         match_rate_threshold: Fraction = 0.1

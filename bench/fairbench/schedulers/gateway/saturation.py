@@ -165,6 +165,8 @@ class Utilization(Detector):
         ``poll_s`` is the time in seconds between two polls of all workers (llm-d's default: 50 ms).
         """
 
+        constants: ClassVar[tuple[str, ...]] = ("kv_usage", "stale_s")
+
         waiting: Positive = 5.0
         kv_usage: Positive = 0.8
         poll_s: Positive = 0.05

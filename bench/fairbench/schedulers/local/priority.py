@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from fairbench.core import Request
 from fairbench.schedulers.base import (
@@ -79,6 +80,8 @@ class SGLangPriority(LocalScheduler):
         ``low_first`` is ``--schedule-low-priority-values-first``; ``preempt=false`` is
         ``--disable-priority-preemption``.
         """
+
+        constants: ClassVar[tuple[str, ...]] = ("threshold",)
 
         of: dict[str, int] = field(default_factory=dict)
         low_first: bool = False

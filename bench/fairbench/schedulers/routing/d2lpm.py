@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
@@ -49,6 +49,8 @@ class D2LPM(CreditExchange, PrefixRouter):
         override the experiment's weights. ``fill_below``: see ``Filling``; None or 0 is Algorithm 2
         as published.
         """
+
+        constants: ClassVar[tuple[str, ...]] = ("extend_weight",)
 
         worker_quantum: Annotated[int, Gt(0)] = 40_000
         charge: Charge = "input"
