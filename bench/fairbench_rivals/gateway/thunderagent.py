@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fairbench.schedulers.params import NotNegative
 from fairbench_rivals.gateway.session_rooms import (
@@ -39,8 +38,6 @@ class ThunderAgent(TickGate[PlacedSession]):
 
         With 0 (as published), tokens do not decay. ``PlacementParams`` has the other parameters.
         """
-
-        constants: ClassVar[tuple[str, ...]] = ("half_life_s",)
 
         half_life_s: NotNegative = 0.0
 

@@ -41,7 +41,12 @@ class RayPrefix(HistoryRouter):
         """
 
         constants: ClassVar[tuple[str, ...]] = (
-            *("eviction_interval_s", "eviction_target", "match_rate_threshold"),
+            *(
+                "eviction_interval_s",
+                "eviction_target",
+                "eviction_threshold",
+                "match_rate_threshold",
+            ),
         )
 
         imbalanced_threshold: Annotated[float, Ge(0)] = 10
