@@ -43,7 +43,7 @@ class Autellix(LocalScheduler):
         With ``beta`` = 0 no call moves up, so long programs may starve.
         """
 
-        constants: ClassVar[tuple[str, ...]] = ("first_s", "preempt_every_s")
+        constants: ClassVar[tuple[str, ...]] = ("preempt_every_s",)
 
         policy: Literal["atlas", "plas"] = "atlas"
         queues: PositiveInt = 8

@@ -50,7 +50,7 @@ class Equinox(LeastCounter):
         The weight of the resource counter is 1 - ``user_share``.
         """
 
-        constants: ClassVar[tuple[str, ...]] = ("output_weight", "user_share")
+        constants: ClassVar[tuple[str, ...]] = ("latency_weight", "output_weight", "user_share")
 
         user_share: Fraction = 0.7
         output_weight: NotNegative = float(OUTPUT_PRICE)
