@@ -36,6 +36,7 @@ SCRIPTS = {
     "traces": "traces.table",
     "traces-every": "traces.every",
     "traces-seeds": "traces.seeds",
+    "upstream": "dlpm.upstream_table",
     "vtc-trace": "vtc.real_trace",
 }
 

@@ -30,6 +30,7 @@ CPU_FLAGS = (
 )
 ALWAYS = {
     "OMP_NUM_THREADS": "1",
+    "SGLANG_CPU_FORK": "1",  # tests/live starts servers without it, as users do
     # so that asking for /health makes no request that would count among a test's requests
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
 }

@@ -181,7 +181,7 @@ def test_ctrl_c_leaves_no_process_even_in_an_endless_loop(fork, tmp_path):
         run.kill()
         run.wait()
     assert engines
-    assert run.returncode == -signal.SIGINT
+    assert run.returncode in (130, -signal.SIGINT)  # at the first signal, or at a later one
     _wait(lambda: not any(map(lives, engines)))
 
 

@@ -26,14 +26,14 @@ class UpstreamDLPM(ReorderedDLPM):
     class Params(DLPM.Params):
         """The parameters of DLPM, and the rule by which a call is upstream.
 
-        ``calls_left`` prefers the program with the most calls yet to make. ``depth`` prefers the
-        call with the shortest chain of calls before it. If the number of calls left is unknown, as
-        at a real server, only depth is available.
+        ``calls_left`` prefers the program with the most calls yet to make, and ``few_left`` the
+        program with the fewest. ``depth`` prefers the call with the shortest chain of calls before
+        it. If the number of calls left is unknown, as at a real server, only depth is available.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("charge", "tenants", *KEPT_AS_IN_DLPM)
 
-        upstream: Literal["calls_left", "depth"] = "calls_left"
+        upstream: Literal["calls_left", "few_left", "depth"] = "calls_left"
 
     params: Params
 
@@ -41,5 +41,5 @@ class UpstreamDLPM(ReorderedDLPM):
         return iter(sorted(scan, key=self._place))
 
     def _place(self, request: Request) -> tuple[int, int]:
-        left = request.calls_left or 0
-        return (-left if self.params.upstream == "calls_left" else 0), request.depth
+        sign = {"calls_left": -1, "few_left": 1, "depth": 0}[self.params.upstream]
+        return sign * (request.calls_left or 0), request.depth

@@ -34,6 +34,10 @@ def test_the_call_on_which_most_others_wait_goes_first():
     assert admitted(upstream(upstream="depth"), CALLS) == [2, 3, 1, 0]
 
 
+def test_the_program_with_the_fewest_calls_left_goes_first_if_asked():
+    assert admitted(upstream(upstream="few_left"), CALLS) == [3, 0, 2, 1]
+
+
 def test_equal_calls_go_by_longest_cached_prefix():
     calls = [call(n, "a", 50, left=0) for n in range(3)]
     assert admitted(upstream(), calls, matched=[(1, 40), (2, 35)]) == [1, 2, 0]

@@ -1,4 +1,4 @@
-"""What the bridges of both engines share: the clock, the token ids and the replicas of a run."""
+"""The clock, the token ids and the replicas of a run, which the bridges of both engines use."""
 
 from __future__ import annotations
 
