@@ -1,14 +1,17 @@
 """Eviction policies by name, and the parameter of memory shares.
 
-To add a policy, write its class, and add its line here.
+To add a policy, write its class, and add its line here. Installed packages add policies by entry
+points of the group ``fairbench.evictions``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from fairbench.doors import registered
 from fairbench.errors import unknown_name
 from fairbench.named import imported
 from fairbench.schedulers.params import make_params
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from fairbench.schedulers.eviction.policy import EvictionPolicy
 
 DEFAULT_EVICTION = "lru"
+EVICTION_GROUP = "fairbench.evictions"
 MEMORY = "memory"  # name of the part with ``MemoryParams``
 
 _HERE = "fairbench.schedulers.eviction"
@@ -41,11 +45,19 @@ class MemoryParams:
     share: bool = False
 
 
+@cache
+def evictions_by_name() -> Mapping[str, str]:
+    """Return ``module:class`` of each eviction policy by name, including installed policies."""
+    added = {name: point.value for name, point in registered(EVICTION_GROUP).items()}
+    return {**EVICTIONS, **added}
+
+
 def eviction_class(name: str) -> type[EvictionPolicy]:
     """Return the class of a policy. Raises UsageError for an unknown name."""
-    if name not in EVICTIONS:
-        raise unknown_name("eviction", name, EVICTIONS)
-    found: type[EvictionPolicy] = imported(EVICTIONS[name])
+    policies = evictions_by_name()
+    if name not in policies:
+        raise unknown_name("eviction", name, policies)
+    found: type[EvictionPolicy] = imported(policies[name])
     return found
 
 
