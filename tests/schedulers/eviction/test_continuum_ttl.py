@@ -140,4 +140,4 @@ def test_samples_and_sessions_are_bounded():
 
 def test_servers_whose_requests_do_not_name_sessions_refuse_the_policy():
     with pytest.raises(UsageError, match="eviction = 'continuum-ttl': must be one of lru"):
-        resolve({"eviction": "continuum-ttl", "backend": {"kind": "sglang", "model": "m"}}, {})
+        resolve({"eviction": "continuum-ttl", "model": "m", "backend": {"kind": "sglang"}}, {})
