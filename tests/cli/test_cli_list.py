@@ -14,10 +14,10 @@ from fairbench.hardware.catalogue import profile_ids
 from fairbench.hardware.engines import DISAGGREGATION, ENGINES, DisaggregationParams
 from fairbench.named import imported
 from fairbench.schedulers.eviction.registry import (
+    ALL_EVICTIONS,
     MEMORY,
     MemoryParams,
     eviction_class,
-    evictions_by_name,
 )
 from fairbench.schedulers.gateway.registry import (
     DETECTORS,
@@ -60,7 +60,7 @@ def entries(text):
         ("profiles", profile_ids()),
         ("engines", [*ENGINES, DISAGGREGATION]),
         ("presets", preset_names()),
-        ("evictions", [*evictions_by_name(), MEMORY]),
+        ("evictions", [*ALL_EVICTIONS, MEMORY]),
     ],
 )
 def test_each_kind_lists_exactly_its_names(kind, names):
@@ -136,7 +136,7 @@ def test_no_meaning_is_left_of_a_parameter_that_is_gone():
     parts |= {name: router_class(name).Params for name in routers_by_name()}
     parts |= {name: policy_class(name).Params for name in policies_by_name()}
     parts |= {name: detector_class(name).Params for name in DETECTORS}
-    parts |= {name: eviction_class(name).Params for name in evictions_by_name()}
+    parts |= {name: eviction_class(name).Params for name in ALL_EVICTIONS}
     parts |= {one.part: imported(one.params) for one in ENGINES.values()}
     parts |= {**MACHINE, GATEWAY: GatewayParams, DISAGGREGATION: DisaggregationParams}
     parts |= {MEMORY: MemoryParams}

@@ -13,7 +13,7 @@ from fairbench.core import Request, Segment
 from fairbench.engine.client_cache import ClientCache
 from fairbench.errors import UsageError
 from fairbench.schedulers.eviction.policy import Claimant
-from fairbench.schedulers.eviction.registry import build_eviction, evictions_by_name
+from fairbench.schedulers.eviction.registry import ALL_EVICTIONS, build_eviction
 from fairbench.schedulers.prefix_tree import path
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.run import simulate
@@ -258,7 +258,7 @@ def test_lfu_drops_the_least_used_tokens():
     assert [tokens[0][0] for tokens, _ in pool.evicted] == ["once"]
 
 
-@pytest.mark.parametrize("name", list(evictions_by_name()))
+@pytest.mark.parametrize("name", list(ALL_EVICTIONS))
 def test_whole_runs_keep_every_invariant(name):
     spec = small_spec("fcfs", "judge", pool=9_000, flags={"eviction": name})
     result = run_checked(spec)

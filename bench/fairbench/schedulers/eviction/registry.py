@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from fairbench.doors import registered
+from fairbench.doors import with_registered
 from fairbench.errors import unknown_name
 from fairbench.named import imported
 from fairbench.schedulers.params import make_params
@@ -32,6 +31,8 @@ EVICTIONS = {
     "max-min": f"{_HERE}.policies:MaxMin",
     "retention": f"{_HERE}.policies:Retention",
 }
+ALL_EVICTIONS = with_registered(EVICTIONS, EVICTION_GROUP)
+"""``module:class`` of each eviction policy by name, including installed policies."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +46,11 @@ class MemoryParams:
     share: bool = False
 
 
-@cache
-def evictions_by_name() -> Mapping[str, str]:
-    """Return ``module:class`` of each eviction policy by name, including installed policies."""
-    added = {name: point.value for name, point in registered(EVICTION_GROUP).items()}
-    return {**EVICTIONS, **added}
-
-
 def eviction_class(name: str) -> type[EvictionPolicy]:
     """Return the class of a policy. Raises UsageError for an unknown name."""
-    policies = evictions_by_name()
-    if name not in policies:
-        raise unknown_name("eviction", name, policies)
-    found: type[EvictionPolicy] = imported(policies[name])
+    if name not in ALL_EVICTIONS:
+        raise unknown_name("eviction", name, ALL_EVICTIONS)
+    found: type[EvictionPolicy] = imported(ALL_EVICTIONS[name])
     return found
 
 
