@@ -252,7 +252,10 @@ def test_show_refuses_a_deeply_nested_summary(refused, tmp_path):
         (["show"], "Missing argument 'DIR'"),
         (["--verbose"], "No such option: --verbose"),
         (["run", "a.toml", "b.toml"], "unexpected extra argument"),
-        (["run", "--eviction", "maxmin"], "unknown eviction 'maxmin': choose from continuum-ttl, lfu, lru"),
+        (
+            ["run", "--eviction", "maxmin"],
+            "unknown eviction 'maxmin': choose from continuum-ttl, lfu, lru",
+        ),
         (
             ["run", "--eviction", "lfu", "--engine", "lightllm"],
             "eviction = 'lfu': only the engines sglang and vllm support",
