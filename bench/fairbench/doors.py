@@ -47,6 +47,11 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
     return found
 
 
+def with_registered(own: Mapping[str, str], group: str) -> Mapping[str, str]:
+    """Return ``module:class`` by name: ``own`` and the entry points of a group."""
+    return {**own, **{name: point.value for name, point in registered(group).items()}}
+
+
 def plugin_of(engine: str) -> str:
     """Return the package of fairbench's plugin for an engine.
 

@@ -13,7 +13,12 @@ from fairbench.config.settings import MACHINE
 from fairbench.hardware.catalogue import profile_ids
 from fairbench.hardware.engines import DISAGGREGATION, ENGINES, DisaggregationParams
 from fairbench.named import imported
-from fairbench.schedulers.eviction.registry import EVICTIONS, MEMORY, MemoryParams, eviction_class
+from fairbench.schedulers.eviction.registry import (
+    ALL_EVICTIONS,
+    MEMORY,
+    MemoryParams,
+    eviction_class,
+)
 from fairbench.schedulers.gateway.registry import (
     DETECTORS,
     GATEWAY,
@@ -55,7 +60,7 @@ def entries(text):
         ("profiles", profile_ids()),
         ("engines", [*ENGINES, DISAGGREGATION]),
         ("presets", preset_names()),
-        ("evictions", [*EVICTIONS, MEMORY]),
+        ("evictions", [*ALL_EVICTIONS, MEMORY]),
     ],
 )
 def test_each_kind_lists_exactly_its_names(kind, names):
@@ -131,7 +136,7 @@ def test_no_meaning_is_left_of_a_parameter_that_is_gone():
     parts |= {name: router_class(name).Params for name in routers_by_name()}
     parts |= {name: policy_class(name).Params for name in policies_by_name()}
     parts |= {name: detector_class(name).Params for name in DETECTORS}
-    parts |= {name: eviction_class(name).Params for name in EVICTIONS}
+    parts |= {name: eviction_class(name).Params for name in ALL_EVICTIONS}
     parts |= {one.part: imported(one.params) for one in ENGINES.values()}
     parts |= {**MACHINE, GATEWAY: GatewayParams, DISAGGREGATION: DisaggregationParams}
     parts |= {MEMORY: MemoryParams}

@@ -22,7 +22,6 @@ RUNS = ("tests", "studies", "workloads", "results/tables", "bench/fairbench/conf
 # grow: a setting that is added has such a run.
 NEVER_VARIED = {
     "engine.swap_space",
-    "preble-e2.exploit",
     "vllm.swap_space",
 }
 

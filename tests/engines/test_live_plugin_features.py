@@ -58,9 +58,9 @@ def test_retention_keeps_the_tokens_of_sessions_and_of_nothing_else():
     policy = build_eviction("retention", {"retention.first_s": 8.0, "retention.factor": 2.0})
     assert policy.on_finish(call(1, None, 0.0), 100.0) == 100
     assert policy.on_finish(call(2, "s", 0.0), 100.0) == 116
-    policy.on_start(call(3, None, 101.0))  # no gap: nothing has ended without a session
+    policy.on_start(call(3, None, 101.0), 101.0)  # no gap: nothing has ended without a session
     assert policy.on_finish(call(4, "t", 0.0), 100.0) == 116
-    policy.on_start(call(5, "s", 103.0))
+    policy.on_start(call(5, "s", 103.0), 103.0)
     assert policy.on_finish(call(5, "s", 103.0), 110.0) == 116  # twice the gap of 3 s
 
 

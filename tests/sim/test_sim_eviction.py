@@ -13,7 +13,7 @@ from fairbench.core import Request, Segment
 from fairbench.engine.client_cache import ClientCache
 from fairbench.errors import UsageError
 from fairbench.schedulers.eviction.policy import Claimant
-from fairbench.schedulers.eviction.registry import EVICTIONS, build_eviction
+from fairbench.schedulers.eviction.registry import ALL_EVICTIONS, build_eviction
 from fairbench.schedulers.prefix_tree import path
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.run import simulate
@@ -258,7 +258,7 @@ def test_lfu_drops_the_least_used_tokens():
     assert [tokens[0][0] for tokens, _ in pool.evicted] == ["once"]
 
 
-@pytest.mark.parametrize("name", list(EVICTIONS))
+@pytest.mark.parametrize("name", list(ALL_EVICTIONS))
 def test_whole_runs_keep_every_invariant(name):
     spec = small_spec("fcfs", "judge", pool=9_000, flags={"eviction": name})
     result = run_checked(spec)
@@ -308,13 +308,14 @@ def test_retention_keeps_a_session_until_its_expected_return():
         return Request(1, "x", program, 0, (), 1, 1, arrival_s, calls_left=left)
 
     assert policy.on_finish(call(1, 0.0), 2.0) == 10.0
-    policy.on_start(call(1, 6.0))  # returns after 4 s, which is expected from now on
+    policy.on_start(call(1, 6.0), 6.0)  # returns after 4 s, which is expected from now on
     assert policy.on_finish(call(2, 6.0), 20.0) == 24.0
     assert policy.on_finish(call(3, 6.0, left=0), 30.0) == 30.0
 
 
-def test_the_end_of_a_session_leaves_the_prefix_of_another_session_kept():
-    pool = Pool("retention", 30, {"x": 1.0})
+@pytest.mark.parametrize("name", ["retention", "continuum-ttl"])
+def test_the_end_of_a_session_leaves_the_prefix_of_another_session_kept(name):
+    pool = Pool(name, 30, {"x": 1.0})
     for name in ("shared", "other"):
         pool.start("x", prompt(name, 10))
         pool.finish(0)  # the session is expected back

@@ -30,6 +30,7 @@ LOCALS = {
     "random": {},
     "routing-key": {},
     "autellix": {"autellix.first_s": 0.05, "autellix.beta": 2.0},
+    "mlfq": {"mlfq.starved_s": 3.0},
 }
 LONG = ["edf-textbook"]
 NAMES = [*(name for name in LOCALS if name not in LONG), *slow(*LONG)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from fairbench.core import Segment, prompt_tokens
-from fairbench.schedulers.eviction.registry import EVICTIONS
+from fairbench.schedulers.eviction.registry import ALL_EVICTIONS
 from fairbench.sim.run import Simulation, simulate
 from tests.invariants import assert_same_records
 from tests.sim.block_pool import BlockPool, check_claims, claims_of, residency_of
@@ -246,7 +246,7 @@ def cell(name, scheduler="fcfs", workload="chat", **more):
     return small_spec(scheduler, workload, flags=flags, **CELL)
 
 
-@pytest.mark.parametrize("name", list(EVICTIONS))
+@pytest.mark.parametrize("name", list(ALL_EVICTIONS))
 def test_whole_runs_keep_every_invariant(name):
     spec = cell(name)
     source = spec.source()

@@ -19,7 +19,7 @@ from fairbench.errors import UsageError
 from fairbench.files.formats import toml_value
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.engines import ENGINES
-from fairbench.schedulers.eviction.registry import EVICTIONS
+from fairbench.schedulers.eviction.registry import ALL_EVICTIONS
 
 
 class ListKind(StrEnum):
@@ -141,7 +141,7 @@ def _engines() -> Iterator[str]:
 def _evictions() -> Iterator[str]:
     usual = schedulers.DEFAULT_EVICTION
     yield f"Eviction policies (--eviction, {usual} unless given), parameters for --set"
-    yield from _part_lines(EVICTIONS, schedulers.eviction_class)
+    yield from _part_lines(ALL_EVICTIONS, schedulers.eviction_class)
     yield from ("", "Memory as a fair share, parameters for --set")
     yield from _part(schedulers.MEMORY, schedulers.MemoryParams, schedulers.MemoryParams)
 

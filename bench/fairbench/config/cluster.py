@@ -19,6 +19,7 @@ from fairbench.hardware.timing import TimingProfile
 from fairbench.named import imported
 from fairbench.schedulers.eviction.policy import ClientEviction
 from fairbench.schedulers.eviction.registry import (
+    ALL_EVICTIONS,
     DEFAULT_EVICTION,
     EVICTIONS,
     MEMORY,
@@ -136,7 +137,7 @@ def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
     ``given`` are the keys of settings from flags. Settings of schedulers are not checked, because
     one command line may serve several schedulers.
     """
-    needs = {policy: f"{EVICTION} = {policy!r}" for policy in EVICTIONS}
+    needs = {policy: f"{EVICTION} = {policy!r}" for policy in ALL_EVICTIONS}
     needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}
     for key in given:
         owner = key.split(".", 1)[0]
@@ -177,7 +178,7 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
         raise UsageError(
             f"{key} = {value!r}: backend {kind} has its own eviction policy; leave {key} out"
         )
-    if value in EVICTIONS and value not in backend.evictions:
+    if value in ALL_EVICTIONS and value not in backend.evictions:
         allowed = ", ".join(name for name in EVICTIONS if name in backend.evictions)
         raise UsageError(
             f"{key} = {value!r}: must be one of {allowed} for backend {kind}, whose requests do "

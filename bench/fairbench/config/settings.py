@@ -17,7 +17,12 @@ from fairbench.hardware.engines import (
 )
 from fairbench.hardware.timing import TimingParams
 from fairbench.named import by_path, imported, named
-from fairbench.schedulers.eviction.registry import EVICTIONS, MEMORY, MemoryParams, eviction_class
+from fairbench.schedulers.eviction.registry import (
+    ALL_EVICTIONS,
+    MEMORY,
+    MemoryParams,
+    eviction_class,
+)
 from fairbench.schedulers.gateway.registry import GATEWAY_PARAMS
 from fairbench.schedulers.params import (
     PartParams,
@@ -100,7 +105,7 @@ def params_by_part() -> PartParams:
     engines = by_path({kind.part: kind.params for kind in ENGINES.values()})
     several = {ROUTERS: RoutersParams, DISAGGREGATION: DisaggregationParams, MEMORY: MemoryParams}
     machine = {**several, **MACHINE}
-    policies = params_classes() | GATEWAY_PARAMS | params_of(EVICTIONS, eviction_class)
+    policies = params_classes() | GATEWAY_PARAMS | params_of(ALL_EVICTIONS, eviction_class)
     return policies | named(machine, machine.__getitem__) | engines
 
 

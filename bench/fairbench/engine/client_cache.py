@@ -251,7 +251,7 @@ class Claims(Generic[N]):
 
     def start(self, node: N, request: Request) -> None:
         """Claim the path to ``node`` for a request that runs."""
-        self.policy.on_start(request)
+        self.policy.on_start(request, self._log.now_ps / PS_PER_S)
         self.claim(node, request.client)
 
     def finish(self, node: N, request: Request) -> None:

@@ -12,6 +12,7 @@ from fairbench.hardware.engine_params import releases_from
 from fairbench.live.plugin_config import check_function, check_release, installed
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
+from fairbench.schedulers.eviction.registry import eviction_class
 from fairbench.schedulers.ranks import ranks_of
 from fairbench.schedulers.registry import local_class
 
@@ -189,7 +190,7 @@ def check_eviction(server_args: Any, policy: str | None) -> None:
     ):
         if (value := getattr(server_args, name, None)) and value != "null":
             _refuse(_given(name, value), f"it {why}", f"eviction {policy}")
-    if policy == "retention":
+    if eviction_class(policy).reads_clock:
         _one_rank(server_args, f"for eviction {policy}, which reads the clock of each rank")
 
 

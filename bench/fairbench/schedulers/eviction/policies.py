@@ -145,6 +145,7 @@ class Retention(EvictionPolicy):
     """
 
     name = "retention"
+    reads_clock = True
 
     @dataclass(frozen=True)
     class Params:
@@ -171,7 +172,7 @@ class Retention(EvictionPolicy):
     def rank(self, leaf: Leaf) -> Rank:
         return inf if leaf.awaited else leaf.keep_s, leaf.access
 
-    def on_start(self, request: Request) -> None:
+    def on_start(self, request: Request, now_s: float) -> None:
         ended_s = self._ended_s.pop(request.program_id, None)
         if ended_s is None or (gap_s := request.arrival_s - ended_s) < 0:
             return

@@ -60,6 +60,8 @@ class EvictionPolicy(ABC):
 
     name: ClassVar[str]
     Params: ClassVar[Any] = NoParams
+    # decisions depend on the time, and each rank has its own clock
+    reads_clock: ClassVar[bool] = False
 
     setup: Setup = Setup()
 
@@ -84,7 +86,7 @@ class EvictionPolicy(ABC):
         """
         return None
 
-    def on_start(self, request: Request) -> None:
+    def on_start(self, request: Request, now_s: float) -> None:
         """Handle a request that was admitted."""
 
     def on_finish(self, request: Request, now_s: float) -> float:

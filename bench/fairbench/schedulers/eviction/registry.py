@@ -1,6 +1,7 @@
 """Eviction policies by name, and the parameter of memory shares.
 
-To add a policy, write its class, and add its line here.
+To add a policy, write its class, and add its line here. Installed packages add policies by entry
+points of the group ``fairbench.evictions``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fairbench.doors import with_registered
 from fairbench.errors import unknown_name
 from fairbench.named import imported
 from fairbench.schedulers.params import make_params
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from fairbench.schedulers.eviction.policy import EvictionPolicy
 
 DEFAULT_EVICTION = "lru"
+EVICTION_GROUP = "fairbench.evictions"
 MEMORY = "memory"  # name of the part with ``MemoryParams``
 
 _HERE = "fairbench.schedulers.eviction"
@@ -28,6 +31,8 @@ EVICTIONS = {
     "max-min": f"{_HERE}.policies:MaxMin",
     "retention": f"{_HERE}.policies:Retention",
 }
+ALL_EVICTIONS = with_registered(EVICTIONS, EVICTION_GROUP)
+"""``module:class`` of each eviction policy by name, including installed policies."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +48,9 @@ class MemoryParams:
 
 def eviction_class(name: str) -> type[EvictionPolicy]:
     """Return the class of a policy. Raises UsageError for an unknown name."""
-    if name not in EVICTIONS:
-        raise unknown_name("eviction", name, EVICTIONS)
-    found: type[EvictionPolicy] = imported(EVICTIONS[name])
+    if name not in ALL_EVICTIONS:
+        raise unknown_name("eviction", name, ALL_EVICTIONS)
+    found: type[EvictionPolicy] = imported(ALL_EVICTIONS[name])
     return found
 
 

@@ -44,8 +44,8 @@ class PrebleE2(PrefixRouter):
     class Params:
         """Parameters of E2.
 
-        ``window_s`` is H. Each mechanism can be turned off: ``exploit`` and ``eviction_cost`` with
-        false, the mechanisms with thresholds with inf.
+        ``window_s`` is H. Each mechanism except ``exploit`` can be turned off: ``eviction_cost``
+        with false, the mechanisms with thresholds with inf.
 
         ``rebalance_threshold`` is Th_bal (1.5 in Preble's code). ``autoscale_factor`` is the growth
         of queueing time within H at which a prefix is copied ("doubles": 2). ``imbalance_ratio`` is
@@ -61,7 +61,7 @@ class PrebleE2(PrefixRouter):
         an A100, with one request at a time.
         """
 
-        constants: ClassVar[tuple[str, ...]] = ("default_output_tokens",)
+        constants: ClassVar[tuple[str, ...]] = ("default_output_tokens", "exploit")
 
         window_s: Positive = 180.0
         exploit: bool = True

@@ -1,0 +1,139 @@
+"""Continuum's TTL: the cache of a session is pinned for a time that samples of gaps decide."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf, sqrt
+from statistics import fmean
+
+from sortedcontainers import SortedList
+
+from fairbench.core import Request
+from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
+from fairbench.schedulers.local.programs import IDLE_PROGRAMS, has_program
+from fairbench.schedulers.params import NoParams
+
+FEW_GAPS, MOST_GAPS = 100, 4_096  # with at most FEW_GAPS gaps, the TTL is FIRST_TTL_S
+FIRST_TTL_S = 2.0
+REBUILD_S = 2.0  # assumed time to compute the context of a session again
+WAITS = 100
+
+
+class ContinuumTTL(EvictionPolicy):
+    """Pins the cache of a session between two turns until now + TTL.
+
+    The rules are those of michiLXY03/vllm-continuum-plugin @3ad3785b and @37a9ab70 (policy.py,
+    scheduler.py). The TTL is the t among 0 and the known gaps between turns that maximises F(t) x B
+    - t, the least such t. F(t) is the fraction of the last 4,096 gaps that are at most t. B is the
+    benefit of a pin, Q x eta + 2 s: Q is the mean wait of the last 100 turns that returned after
+    their pins had expired, and eta is ``Memory.eta``. With at most 100 gaps, the TTL is 2 s. The
+    last turn of a session and requests without a session are not pinned.
+
+    Continuum keeps samples for each tool. Requests of fairbench do not name tools, so all gaps are
+    of one tool. Continuum's own order of the waiting queue is not part of this policy. Under
+    pressure, Continuum unpins the session that arrived last; here pins give way in the order of
+    their ends, and such a loss does not count in Q. The prefix of every waiting request is evicted
+    last, even if its pin has expired.
+    """
+
+    name = "continuum-ttl"
+    Params = NoParams
+    reads_clock = True
+
+    def __init__(self, params: NoParams) -> None:
+        super().__init__(params)
+        self._sessions: dict[int, Session] = {}  # by number of program, the last to end a turn last
+        self._gaps_s: deque[float] = deque()
+        self._sorted_s = SortedList()
+        self._waits_s: deque[float] = deque(maxlen=WAITS)
+        self._memory = Memory()
+
+    def rank(self, leaf: Leaf) -> Rank:
+        return inf if leaf.awaited else leaf.keep_s, leaf.access
+
+    def on_start(self, request: Request, now_s: float) -> None:
+        session = self._sessions.get(request.program_id)
+        if session is None or not has_program(request) or request.arrival_s < session.ended_s:
+            return
+        self._add_gap(request.arrival_s - session.ended_s)
+        if request.arrival_s >= session.pinned_until_s:
+            self._waits_s.append(now_s - request.arrival_s)
+        session.ended_s = inf
+
+    def on_finish(self, request: Request, now_s: float) -> float:
+        if not has_program(request):
+            return now_s
+        session = self._sessions.pop(request.program_id, None) or Session()
+        session.turns += 1
+        if request.calls_left == 0:
+            self._memory.learn(session.turns)
+            return now_s
+        session.ended_s, session.pinned_until_s = now_s, now_s + self.ttl_s()
+        self._sessions[request.program_id] = session
+        if len(self._sessions) > IDLE_PROGRAMS:
+            del self._sessions[next(iter(self._sessions))]
+        return session.pinned_until_s
+
+    def ttl_s(self) -> float:
+        """Return for how many seconds a turn that ends now is pinned."""
+        if len(self._gaps_s) <= FEW_GAPS:
+            return FIRST_TTL_S
+        mean_wait_s = fmean(self._waits_s) if self._waits_s else 0.0
+        return best_ttl_s(self._sorted_s, mean_wait_s * self._memory.eta + REBUILD_S)
+
+    def _add_gap(self, gap_s: float) -> None:
+        self._gaps_s.append(gap_s)
+        self._sorted_s.add(gap_s)
+        if len(self._gaps_s) > MOST_GAPS:
+            self._sorted_s.remove(self._gaps_s.popleft())
+
+
+@dataclass(slots=True)
+class Session:
+    """A session with further turns: its ended turns, the last end, and the end of its pin.
+
+    ``ended_s`` is inf while the next turn runs.
+    """
+
+    turns: int = 0
+    ended_s: float = inf
+    pinned_until_s: float = 0.0
+
+
+class Memory:
+    """How well the number of ended turns predicts how many turns a session has left."""
+
+    def __init__(self) -> None:
+        self._n = self._x = self._y = self._xx = self._yy = self._xy = 0
+
+    def learn(self, turns: int) -> None:
+        """Add a session that ended after so many turns: a sample for each turn."""
+        for ended in range(1, turns + 1):
+            left = turns - ended
+            self._n += 1
+            self._x += ended
+            self._y += left
+            self._xx += ended * ended
+            self._yy += left * left
+            self._xy += ended * left
+
+    @property
+    def eta(self) -> float:
+        """The negative correlation of ended and remaining turns; 1 while it is undefined."""
+        n = self._n
+        spread = (n * self._xx - self._x**2) * (n * self._yy - self._y**2)
+        return (self._x * self._y - n * self._xy) / sqrt(spread) if spread > 0 else 1.0
+
+
+def best_ttl_s(gaps_s: Iterable[float], benefit_s: float) -> float:
+    """Return the first t that maximises F(t) x benefit - t, given the gaps in ascending order."""
+    gaps_s = list(gaps_s)
+    best_s = best = 0.0
+    for count, gap_s in enumerate(gaps_s, start=1):
+        if gap_s > benefit_s:
+            break  # F is at most 1, so no longer TTL is worth its time
+        if (value := count / len(gaps_s) * benefit_s - gap_s) > best:
+            best_s, best = gap_s, value
+    return best_s

@@ -1,0 +1,165 @@
+"""Multi-level feedback queue: the MLFQ scheduler of vllm-ltr, with its rule against starvation."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import ClassVar
+
+from fairbench.core import Request
+from fairbench.schedulers.base import LocalScheduler, Preempt, RunningView, Selection, WaitingView
+from fairbench.schedulers.local.kept_order import KeptOrder
+from fairbench.schedulers.params import NotNegative, Positive, PositiveInt
+
+
+@dataclass(slots=True)
+class Progress:
+    """The level and the place of an unfinished request, and its running time at this level.
+
+    ``counted_s`` is the time until which the running time is counted; while the request waits, the
+    end of its last run, or its arrival. ``steps`` counts its output tokens since then.
+    """
+
+    place: int
+    counted_s: float
+    level: int = 0
+    used_s: float = 0.0
+    steps: int = 0
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The position in the queue; the lowest key goes first."""
+        return self.level, self.place
+
+
+class MLFQ(LocalScheduler):
+    """Requests that have run for the shortest time go first, in levels; others may be preempted.
+
+    The rules are those of hao-ai-lab/vllm-ltr @13bbf6ff (vllm/core/mlfq_scheduler.py), the baseline
+    of "Efficient LLM Scheduling by Learning to Rank". A new request enters the back of level 0. At
+    the end of each iteration, a request that ran returns to the front of its level. If the request
+    has run for more than ``quantum_s`` x 2^level seconds at this level, it moves down one level,
+    and its running time restarts at 0. The requests of the highest levels run, in queue order. If
+    memory or slots are short, requests of lower levels lose their memory, the last of the lowest
+    level first.
+
+    **Starvation.** With ``starved_s`` above 0, each 100th iteration moves the requests that have
+    not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. In the commit that was
+    read, a ``return`` stands before this rule, so vllm-ltr never applies the rule.
+
+    Three things differ in fairbench. A running request runs in every step, so a request that
+    vllm-ltr would keep in memory without running it is preempted. Preemption copies the memory to
+    the host, as in vllm-ltr, or recomputes it if the host has no room. No request is preempted if
+    the memory of all lower levels would not suffice. The running time counts from an admission to
+    the end of a run; steps between two passes count as equally long, and iterations in which no
+    request waits do not count among the 100.
+    """
+
+    name = "mlfq"
+    preempts = True
+    swaps = True
+    reads_clock = True
+
+    @dataclass(frozen=True)
+    class Params:
+        """Parameters: ``starved_s`` is the time in seconds after which a request starves; 0: never.
+
+        ``starved_every`` is the number of iterations between two searches for such requests.
+        """
+
+        constants: ClassVar[tuple[str, ...]] = ("quantum_s", "starved_every")
+
+        quantum_s: Positive = 0.01
+        starved_s: NotNegative = 0.0
+        starved_every: PositiveInt = 100
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._requests: dict[Request, Progress] = {}
+        self._waiting = KeptOrder()
+        self._back, self._front = count(), count(-1, -1)  # places behind and before all others
+        self._iterations = 0
+        self._now_s = 0.0
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._requests[request] = Progress(next(self._back), now_s)
+        self._wait(request)
+
+    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._count_run(self._requests[request], now_s)
+        self._wait(request)
+
+    def _wait(self, request: Request) -> None:
+        self._waiting.put_request(request, self._requests[request].key)
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        self._now_s = now_s
+        self._requeue(view.running, now_s)
+        self._iterations += 1
+        if self.params.starved_s and self._iterations % self.params.starved_every == 0:
+            self._raise_starved(view, now_s)
+        for request in self._waiting.within(view):
+            if not (yield request) and not (yield from self._make_room(request, view)):
+                return
+
+    def _make_room(
+        self, request: Request, view: WaitingView
+    ) -> Generator[Request | Preempt, bool, bool]:
+        """Preempt requests of lower levels until the request runs; return whether it does."""
+        lower = self._last_first(view.running, self._requests[request].level)
+        if not (lower and view.running.would_fit(request, set(lower))):
+            return False
+        for other in lower:
+            swapped = self.setup.swap_token_s is not None and (yield Preempt(other, swap=True))
+            if (swapped or (yield Preempt(other))) and (yield request):
+                return True
+        return False
+
+    def _last_first(self, running: RunningView, above: int = -1) -> list[Request]:
+        """Return the running requests of levels below ``above``, the last in the queue first."""
+        known = ((one.request, self._requests[one.request]) for one in running)
+        keys = {request: state.key for request, state in known if state.level > above}
+        return sorted(keys, key=keys.__getitem__, reverse=True)
+
+    def _requeue(self, running: RunningView, now_s: float) -> None:
+        """Move the requests that ran since the last pass to the front of their levels."""
+        for request in reversed(self._last_first(running)):
+            state = self._requests[request]
+            if state.counted_s < now_s:
+                self._count_run(state, now_s)
+                state.place = next(self._front)
+
+    def _count_run(self, state: Progress, now_s: float) -> None:
+        """Count the running time until now, and lower the level after each used quantum."""
+        steps = max(1, state.steps)
+        step_s = (now_s - state.counted_s) / steps
+        for _ in range(steps):
+            state.used_s += step_s
+            if state.used_s > self.params.quantum_s * 2.0**state.level:
+                state.level, state.used_s = state.level + 1, 0.0
+        state.counted_s, state.steps = now_s, 0
+
+    def _raise_starved(self, view: WaitingView, now_s: float) -> None:
+        """Move the waiting requests that have not run for long to the front of level 0."""
+        for request in list(self._waiting.within(view)):
+            state = self._requests[request]
+            if now_s - state.counted_s >= self.params.starved_s:
+                state.level, state.place = 0, next(self._front)
+                self._wait(request)
+
+    def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
+        self._requeue(running, now_s)
+        return self._last_first(running)
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self._waiting.drop_request(request)
+        state = self._requests[request]
+        state.counted_s, state.steps = self._now_s, 0
+
+    def on_request_tokens(self, request: Request, tokens: int) -> None:
+        self._requests[request].steps += tokens
+
+    def on_finish(self, request: Request) -> None:
+        self._waiting.drop_request(request)
+        del self._requests[request]
