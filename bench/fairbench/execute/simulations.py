@@ -82,8 +82,13 @@ def jobs_left(
 ) -> list[SimulationJob]:
     """Return the jobs for simulations of ``specs`` that ``store`` lacks, longest first.
 
-    ``with_alone`` adds jobs that simulate clients alone.
+    ``with_alone`` adds jobs that simulate clients alone. Raises UsageError if a finished run was
+    decided by an engine's own code that has changed since.
     """
+    if any(spec.engine_code for spec in specs):
+        from fairbench.execute.engine_code import check_same_code  # few sweeps need the module
+
+        check_same_code(store, specs)
     jobs = _jobs(store, specs, with_alone=with_alone)
     return sorted(jobs, key=lambda job: -job.requests)
 
