@@ -60,7 +60,8 @@ def _installed(python: str, engine: str | None) -> dict[str, Any]:
 
 def check_same_code(store: SweepStore, specs: Iterable[ExperimentSpec]) -> None:
     """Raise UsageError if the engine code of a sweep's finished runs has changed since."""
-    if outdated := outdated_runs(store.finished(), specs):
+    coded = [spec for spec in specs if spec.engine_code]
+    if outdated := outdated_runs(store.finished() if coded else {}, coded):
         runs = "1 finished run was" if len(outdated) == 1 else f"{len(outdated)} finished runs were"
         raise UsageError(
             f"{store.path}: {runs} {outdated[0]}; restore the code of these runs, or begin again "
