@@ -39,6 +39,10 @@ The plugins refuse all other releases before the engine is imported. To use a ne
 `FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in the environment of a server that you start yourself.
 Releases older than the tested releases are always refused.
 
+Where a release, or a fork, differs from fairbench's model, [`--engine-code PYTHON`](own-code.md) is
+right by definition: the installed engine's own code then takes every decision in the simulation.
+`fairbench engine-check --engine-code PYTHON` finds the first decision that differs.
+
 The simulator follows the rules of SGLang 0.5.23. To simulate an older release of SGLang, set the
 release: `--set engine.release=0.5.17`. For older releases, the simulator follows these rules:
 

@@ -20,7 +20,8 @@ pytestmark = [
     pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
 ]
 POLICY = "srt/managers/schedule_policy.py"
-PATCH = Path(__file__).resolve().parents[2] / "examples" / "own-code" / "least-running.patch"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "own-code"
+PATCH = EXAMPLES / "least-running.patch"
 CHAT = CELLS[-1]  # the shortest
 # with evictions, and with retractions
 STOCK = [CHAT, ("tot", "fcfs", 0.44, 2, 8, 5, 20_000)]
@@ -133,12 +134,13 @@ def test_a_python_without_the_engine_is_refused():
 
 
 @pytest.fixture(scope="module")
-def patched(fork):
-    """Return the Python of a fork with the example's patch, which adds a policy."""
-    python = fork()
-    (site,) = Path(python).parents[1].glob("lib/python*/site-packages")
-    subprocess.run(["git", "apply", "-p1", str(PATCH)], cwd=site, check=True)
-    return python
+def patched(tmp_path_factory):
+    """Return the Python of a fork with the example's patch, made as in the tutorial."""
+    folder = tmp_path_factory.mktemp("patched") / "fork"
+    command = ["bash", str(EXAMPLES / "fork.sh"), str(PYTHON), str(folder)]
+    made = subprocess.run(command, check=True, capture_output=True, text=True)
+    subprocess.run(["git", "apply", "-p1", str(PATCH)], cwd=made.stdout.strip(), check=True)
+    return str(folder / "bin" / "python")
 
 
 def test_a_forks_own_policy_decides(patched):

@@ -30,6 +30,7 @@ from fairbench.execute.places import LOCAL, check_executor, executor_named
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
+    from fairbench.execute import OutdatedRun
     from fairbench.execute.repeats import SweepOutcome
 
 
@@ -134,11 +135,20 @@ def sweep(
     if resume is None:
         store = results.SweepStore.create(result_dir, swept, specs)
         for other in others:
-            store.take_from(other)
+            outdated = execute.outdated_runs(other.finished(), specs)
+            _print_outdated(other, outdated)
+            store.take_from(other, [one.identity for one in outdated])
     with execute.run_context(None if disable_tqdm else report.shown_progress(), runs_on) as context:
         outcome = execute.run_sweep(store, specs, options, context)
     _print(outcome, as_json=as_json)
     outcome.require_whole()
+
+
+def _print_outdated(other: results.SweepStore, outdated: Sequence[OutdatedRun]) -> None:
+    """Print why runs of another sweep are not reused, if there are any, to stderr."""
+    if outdated:
+        runs = "1 run is" if len(outdated) == 1 else f"{len(outdated)} runs are"
+        typer.echo(f"fairbench: {other.path}: {runs} not reused: {outdated[0]}", err=True)
 
 
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:

@@ -117,6 +117,10 @@ class EngineCode(Protocol):
 
     about: dict[str, Any]  # engine, policy, version, digest, commit and changed files
 
+    @classmethod
+    def installed(cls, python: str) -> dict[str, Any]:
+        """Return which code a Python has now, as ``about`` without the policy."""
+
     def worker(self, parts: WorkerParts) -> Replica:
         """Return a replica with an empty cache."""
 

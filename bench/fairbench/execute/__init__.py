@@ -6,6 +6,8 @@ from fairbench.named import lazy_names
 
 if TYPE_CHECKING:
     from fairbench.execute.comparison import compare_experiments as compare_experiments
+    from fairbench.execute.engine_code import OutdatedRun as OutdatedRun
+    from fairbench.execute.engine_code import outdated_runs as outdated_runs
     from fairbench.execute.expected import check_facts as check_facts
     from fairbench.execute.live_options import LiveFlags as LiveFlags
     from fairbench.execute.live_options import options_of_points as options_of_points
@@ -28,6 +30,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "comparison": "compare_experiments",
+        "engine_code": "OutdatedRun outdated_runs",
         "expected": "check_facts",
         "live_options": "LiveFlags options_of_points try_untested",
         "one_run": "recover_run run_and_save run_unsaved",

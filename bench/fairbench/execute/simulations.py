@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.spec import experiment_tables
+from fairbench.execute.engine_code import check_same_code
 from fairbench.execute.tasks import Failure, Interruption, RunContext, Saving, Task
 from fairbench.results.comparison import alone_key
 from fairbench.results.experiments import point_names
@@ -82,8 +83,10 @@ def jobs_left(
 ) -> list[SimulationJob]:
     """Return the jobs for simulations of ``specs`` that ``store`` lacks, longest first.
 
-    ``with_alone`` adds jobs that simulate clients alone.
+    ``with_alone`` adds jobs that simulate clients alone. Raises UsageError if a finished run was
+    decided by an engine's own code that has changed since.
     """
+    check_same_code(store, specs)
     jobs = _jobs(store, specs, with_alone=with_alone)
     return sorted(jobs, key=lambda job: -job.requests)
 

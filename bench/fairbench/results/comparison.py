@@ -9,6 +9,7 @@ from math import exp, inf, isfinite, nan
 from pathlib import Path
 from typing import Any
 
+from fairbench.config.cluster import ENGINE_CODE
 from fairbench.config.spec import without_given
 from fairbench.errors import DataError, UsageError
 from fairbench.files.formats import read_toml
@@ -37,7 +38,15 @@ from fairbench.results.store import (
     SweepStore,
     read_run,
 )
-from fairbench.results.summary import Value, check_summary, more_is_better, value_of, values_of
+from fairbench.results.summary import (
+    Value,
+    check_summary,
+    code_name,
+    is_same_code,
+    more_is_better,
+    value_of,
+    values_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +102,11 @@ def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[S
     """Return the cells of finished runs by configuration, in order of first appearance.
 
     ``alone`` maps ``alone_key`` to latencies of clients alone; a client without such a latency has
-    no sharing incentive. Raises DataError if a run's experiment cannot be read.
+    no sharing incentive. Raises DataError if a run's experiment cannot be read, or if the engine
+    code of one Python differs between runs.
     """
     read = [(run, experiment_of(run)) for run in runs]
+    _check_one_code([ComparedRun(run, one, run.summary) for run, one in read])
     keys = [alone_key(experiment) for _, experiment in read]
     best: dict[str, float] = {}
     contended: set[str] = set()
@@ -273,7 +284,8 @@ class Contrast:
 def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
     """Return the cells of runs that can be paired by seed.
 
-    Raises DataError for two runs of one experiment and seed.
+    Raises DataError for two runs of one experiment and seed, or of one experiment and different
+    engine code.
     """
     sides = cells_of(list(runs))
     for side in sides:
@@ -283,7 +295,24 @@ def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
                     f"{run.run.path} and {other.run.path} have the same experiment and "
                     "seed; keep one of them, or compare their directories"
                 )
+        _check_one_code(side.runs)
     return sides
+
+
+def _check_one_code(runs: Iterable[ComparedRun]) -> None:
+    """Raise DataError if different code of one Python and engine decided the runs."""
+    first: dict[tuple[Any, Any], ComparedRun] = {}
+    for run in runs:
+        code = run.summary.get(ENGINE_CODE)
+        if code is None:
+            continue
+        other = first.setdefault((run.experiment.get(ENGINE_CODE), code["engine"]), run)
+        if not is_same_code(code, before := other.summary[ENGINE_CODE]):
+            raise DataError(
+                f"{other.run.path} was decided by {code_name(before)}, and {run.run.path} by "
+                f"{code_name(code)} of the same Python; keep the runs of one of them, or compare "
+                "their directories"
+            )
 
 
 def sides_below(path: Path) -> list[SchedulerResults]:

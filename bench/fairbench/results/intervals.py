@@ -9,6 +9,7 @@ from functools import lru_cache
 from math import atan, cos, fsum, inf, log, pi, sin, sqrt, tan
 from typing import Any, NamedTuple
 
+from fairbench.config.cluster import ENGINE_CODE
 from fairbench.metrics.catalogue import metric_of
 from fairbench.metrics.metric import Better
 from fairbench.results.store import Summary
@@ -123,6 +124,8 @@ def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
         _combine_flat(rows, bounds, f"clients.{rows[0]['client']}.")
         for rows in zip(*(summary["clients"] for summary in summaries), strict=True)
     ]
+    if ENGINE_CODE in summaries[0]:
+        combined[ENGINE_CODE] = summaries[0][ENGINE_CODE]
     for key in ("seed", "notes", "censored", "upper_bounds"):
         combined.pop(key, None)
     return combined

@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -382,14 +382,14 @@ class SweepStore:
         index = read_json(self.path / "index.json")
         return [point["identity"] for point in index["points"]]
 
-    def take_from(self, other: SweepStore) -> None:
+    def take_from(self, other: SweepStore, leave: Collection[str] = ()) -> None:
         """Copy finished runs, and latencies of clients alone, from another sweep.
 
-        Raises DataError.
+        Runs of the identities ``leave`` are not copied. Raises DataError.
         """
         lacking = set(self._identities()) - set(self.finished())
         for key, run in other.finished().items():
-            if key in lacking:
+            if key in lacking and key not in leave:
                 hidden = self.runs / f".writing-{secrets.token_hex(8)}"
                 shutil.copytree(run.path, hidden)
                 renamed_to_fresh(hidden, self.runs / run.path.name)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from fairbench import workloads
 from fairbench.config import ExperimentSpec
+from fairbench.config.cluster import ENGINE_CODE
 from fairbench.core import ServiceBound
 from fairbench.errors import DataError, UsageError, of_file, unknown_name
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, chosen_metrics, metric_name, metric_of
@@ -124,13 +125,24 @@ def basis(summary: Mapping[str, Any]) -> str:
 
 def decided_by(summary: Mapping[str, Any]) -> str:
     """Return which installed engine's own code decided, after a comma; "" for our model."""
-    code = summary.get("engine_code")
-    if not code:
-        return ""
+    code = summary.get(ENGINE_CODE)
+    return f", decided by {code_name(code)}" if code else ""
+
+
+def code_name(code: Mapping[str, Any]) -> str:
+    """Return the engine, version, commit and digest of an engine's own code in a few words."""
     changed = len(code["changed"])
     files = f", {changed} changed file{'s' * (changed != 1)}" if changed else ""
     at = f" at {code['commit'][:8]}" if code["commit"] else ""
-    return f", decided by {code['engine']} {code['version']}{at} (code {code['digest'][:8]}{files})"
+    return f"{code['engine']} {code['version']}{at} (code {code['digest'][:8]}{files})"
+
+
+def is_same_code(code: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two engines' own codes are equal: engine, version, and deciding files.
+
+    The commit does not count: a commit of the changes, or of other files, decides nothing.
+    """
+    return all(code[key] == other[key] for key in ("engine", "version", "digest"))
 
 
 def bases(summaries: Iterable[Mapping[str, Any]]) -> str:

@@ -56,8 +56,20 @@ class OwnCode(ABC):
         except BaseException:
             self._process.close()
             raise
-        about = {key: value for key, value in source.items() if key != "is_loaded"}
-        self.about: dict[str, Any] = {"engine": self.engine, "policy": policy, **about}
+        self.about: dict[str, Any] = {**_about(self.engine, source), "policy": policy}
+
+    @classmethod
+    def installed(cls, python: str) -> dict[str, Any]:
+        """Return which code a Python has now, as ``about`` without the policy.
+
+        The engine is not imported. Raises UsageError if the Python lacks the engine.
+        """
+        process = EngineProcess(python, cls.engine, cls.releases, only_source=True)
+        try:
+            source = process.source()
+        finally:
+            process.close()
+        return _about(cls.engine, source)
 
     def _new_process(self) -> EngineProcess:
         return EngineProcess(self._key[0], self.engine, self.releases)
@@ -90,6 +102,10 @@ class OwnCode(ABC):
             IDLE[self._key] = process
             return
         process.close()
+
+
+def _about(engine: str, source: Mapping[str, Any]) -> dict[str, Any]:
+    return {"engine": engine, **{k: v for k, v in source.items() if k != "is_loaded"}}
 
 
 # Processes without a run. An engine takes many seconds to import.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import RunFailed, UsageError
+from fairbench_engines.replica.inside.bridge import SOURCE_ONLY
 
 INSTALLED = "installed"  # stands for the Python that runs fairbench
 DOOR = Path(__file__).resolve().parents[1]
@@ -51,16 +52,20 @@ class EngineProcess:
         named: The Python, as ``--engine-code`` names it.
         engine: Name of the engine.
         supported: The engine's releases that are known to fit, oldest first.
+        only_source: Whether ``source`` is the only operation; the engine is then not imported.
     """
 
-    def __init__(self, named: str, engine: str, supported: Sequence[str]) -> None:
+    def __init__(
+        self, named: str, engine: str, supported: Sequence[str], *, only_source: bool = False
+    ) -> None:
         self._named, self._engine, self._supported = named, engine, supported
         self._version = ""
         self.is_ready = True  # whether the last message was answered
+        command = [python_of(named), "-c", START, str(DOOR), engine]
+        command += [SOURCE_ONLY] if only_source else []
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by ``close``
         # the order of a set of texts must not change from run to run
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-        command = [python_of(named), "-c", START, str(DOOR), engine]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -71,6 +76,7 @@ class EngineProcess:
                 process_group=0,  # with the copies that serve runs
             )
         except OSError as error:
+            self._errors.close()
             raise UsageError(f"engine_code = {named!r}: cannot be run: {error.strerror}") from None
 
     def source(self) -> dict[str, Any]:

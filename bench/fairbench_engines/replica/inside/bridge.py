@@ -25,17 +25,23 @@ from fairbench_engines.replica.inside.replicas import OPERATIONS, EngineReplicas
 
 INSIDE = Path(__file__).resolve().parent
 LOOK_S = 1.0  # time between two looks for the parent process
+SOURCE_ONLY = "source-only"
 
 
 def main(arguments: list[str]) -> int:
-    """Answer the operations of simulations on the engine that the first argument names."""
+    """Answer the operations of simulations on the engine that the first argument names.
+
+    With a second argument, ``SOURCE_ONLY``, the engine is not imported, which takes many seconds,
+    and the only operation is ``source``.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the simulator's, which ends the input
     _end_with_parent(time.sleep)
     answers = _own_output()
     try:
         engine = import_module(f"fairbench_engines.replica.inside.{arguments[0]}_bridge")
         loaded = engine.source()
-        engine.load()
+        if SOURCE_ONLY not in arguments:
+            engine.load()
         while operation := _read():
             if operation == ["source"]:
                 now = engine.source()
