@@ -28,7 +28,7 @@ class ContinuumTTL(EvictionPolicy):
     scheduler.py). The TTL is the t among 0 and the known gaps between turns that maximises F(t) x B
     - t, the least such t. F(t) is the fraction of the last 4,096 gaps that are at most t. B is the
     benefit of a pin, Q x eta + 2 s: Q is the mean wait of the last 100 turns that returned after
-    their pins had expired, and eta is ``Memory.eta``. With at most 100 gaps, the TTL is 2 s. The
+    their pins had expired, and eta is ``TurnCorrelation.eta``. With at most 100 gaps, the TTL is 2 s. The
     last turn of a session and requests without a session are not pinned.
 
     Continuum keeps samples for each tool. Requests of fairbench do not name tools, so all gaps are
@@ -44,11 +44,11 @@ class ContinuumTTL(EvictionPolicy):
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
-        self._sessions: dict[int, Session] = {}  # by number of program, the last to end a turn last
+        self._sessions: dict[int, PinnedSession] = {}  # by program, in order of ended turns
         self._gaps_s: deque[float] = deque()
         self._sorted_s = SortedList()
         self._waits_s: deque[float] = deque(maxlen=WAITS)
-        self._memory = Memory()
+        self._memory = TurnCorrelation()
 
     def rank(self, leaf: Leaf) -> Rank:
         return inf if leaf.awaited else leaf.keep_s, leaf.access
@@ -65,7 +65,7 @@ class ContinuumTTL(EvictionPolicy):
     def on_finish(self, request: Request, now_s: float) -> float:
         if not has_program(request):
             return now_s
-        session = self._sessions.pop(request.program_id, None) or Session()
+        session = self._sessions.pop(request.program_id, None) or PinnedSession()
         session.turns += 1
         if request.calls_left == 0:
             self._memory.learn(session.turns)
@@ -91,7 +91,7 @@ class ContinuumTTL(EvictionPolicy):
 
 
 @dataclass(slots=True)
-class Session:
+class PinnedSession:
     """A session with further turns: its ended turns, the last end, and the end of its pin.
 
     ``ended_s`` is inf while the next turn runs.
@@ -102,7 +102,7 @@ class Session:
     pinned_until_s: float = 0.0
 
 
-class Memory:
+class TurnCorrelation:
     """How well the number of ended turns predicts how many turns a session has left."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from fairbench.errors import UsageError
 from fairbench.schedulers.eviction.policy import Leaf
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.local.programs import IDLE_PROGRAMS
-from fairbench_rivals.eviction.continuum_ttl import Memory, best_ttl_s
+from fairbench_rivals.eviction.continuum_ttl import TurnCorrelation, best_ttl_s
 
 
 def turn(program, arrival_s=0.0, left=None):
@@ -65,7 +65,7 @@ def test_the_ttl_equals_a_search_over_all_candidates(gaps_s, benefit_s):
     ],
 )
 def test_eta_is_the_negative_correlation_of_ended_and_remaining_turns(turns, eta):
-    memory = Memory()
+    memory = TurnCorrelation()
     for one in turns:
         memory.learn(one)
     assert memory.eta == pytest.approx(eta)
