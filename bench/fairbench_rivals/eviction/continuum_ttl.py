@@ -28,8 +28,8 @@ class ContinuumTTL(EvictionPolicy):
     scheduler.py). The TTL is the t among 0 and the known gaps between turns that maximises F(t) x B
     - t, the least such t. F(t) is the fraction of the last 4,096 gaps that are at most t. B is the
     benefit of a pin, Q x eta + 2 s: Q is the mean wait of the last 100 turns that returned after
-    their pins had expired, and eta is ``TurnCorrelation.eta``. With at most 100 gaps, the TTL is 2 s. The
-    last turn of a session and requests without a session are not pinned.
+    their pins had expired, and eta is ``TurnCorrelation.eta``. With at most 100 gaps, the TTL is
+    2 s. The last turn of a session and requests without a session are not pinned.
 
     Continuum keeps samples for each tool. Requests of fairbench do not name tools, so all gaps are
     of one tool. Continuum's own order of the waiting queue is not part of this policy. Under
