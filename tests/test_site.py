@@ -46,7 +46,18 @@ def test_every_link_leads_to_a_staged_file(staged):
 
 def test_unused_parts_of_a_page_are_left_out(staged):
     suffixes = {path.suffix for path in staged.rglob("*") if path.is_file()}
-    assert suffixes <= {".md", ".svg", ".png", ".csv", ".py", ".toml", ".yml", ".json", ".css"}
+    assert suffixes <= {
+        ".md",
+        ".svg",
+        ".png",
+        ".csv",
+        ".py",
+        ".toml",
+        ".yml",
+        ".json",
+        ".css",
+        ".patch",
+    }
     assert not (staged / "pages.py").exists()
 
 
