@@ -20,7 +20,7 @@ def test_a_few_mutated_files_end_well():
 
 @pytest.mark.slow
 def test_many_mutated_files_end_well():
-    assert wrong_ends(500, seed=2) == []
+    assert wrong_ends(1000, seed=2) == []
 
 
 @pytest.mark.slow

@@ -58,12 +58,8 @@ def test_another_experiment_has_no_stored_reference(flags):
     assert found(workload="chat", **flags) is None
 
 
-# Rows of several replicas come from the same script and take most of its time.
-LONE = [row for row in ROWS if row["dp"] == "1"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("row", LONE, ids=lambda row: f"{row['workload']}-{row['scenario']}")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['workload']}-{row['scenario']}")
 def test_stored_shares_are_those_of_a_new_simulation(row):
     check(row)
 

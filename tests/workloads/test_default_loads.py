@@ -54,7 +54,7 @@ def test_the_running_limit_is_the_largest_that_fits(workload):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheduler", ["vtc", "d2lpm"])
+@pytest.mark.parametrize("scheduler", ["vtc", "dlpm", "d2lpm"])
 @pytest.mark.parametrize("cell", ROWS)
 def test_no_default_run_warns_under_a_fair_scheduler(cell, scheduler):
     workload, name = cell.split(".")

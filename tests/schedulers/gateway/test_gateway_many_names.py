@@ -79,7 +79,7 @@ def test_a_client_that_returns_to_vtc_is_owed_nothing(few):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["dlpm"])
+@pytest.mark.parametrize("policy", ["vtc", "dlpm", "drr"])
 def test_a_hundred_thousand_names_take_no_more_memory_than_sixty_thousand(policy):
     """Dictionaries keep their size after names are forgotten, so the first names let them grow."""
     desk = Desk(policy, concurrency__requests=2)
