@@ -5,7 +5,6 @@ import json
 import time
 import urllib.request
 from contextlib import ExitStack
-from statistics import fmean
 
 import pytest
 from aiohttp import ClientSession
@@ -15,7 +14,7 @@ from tests.live.live_cli import WAIT_S
 from tests.live.live_cluster import server
 
 CLIENTS, STREAMS = 8, 6
-BEFORE_S, AFTER_S = 4.0, 8.0
+BEFORE_S, AFTER_S = 4.0, 24.0
 
 
 async def converse(session, url, client, until):
@@ -102,8 +101,7 @@ def shares_after_a_restart(fill_below):
 @pytest.mark.slow
 @pytest.mark.alone
 def test_a_returned_worker_gets_its_share_immediately():
-    # On two idle cores, the worker finished 0.25 to 0.37 times as many as the mean of the others.
     back, *others = shares_after_a_restart(None)
-    assert back > fmean(others) / 8
+    assert back > max(others) / 5
     back, *others = shares_after_a_restart(0)
     assert back < max(others) / 10  # Algorithm 2 as published
