@@ -223,14 +223,22 @@ def test_the_page_gives_reasons_where_a_part_fails(tmp_path):
         assert {row["number"] for row in csv.DictReader(file)} == {"30", "31", "32", "33", "34"}
 
 
-def test_a_picture_has_its_numbers_beside_it(tmp_path, monkeypatch):
+def test_a_picture_has_its_numbers_and_their_intervals_beside_it(tmp_path, monkeypatch):
+    """Two seeds that differ by 1% have a mean of 1.005 and, by Student's t with one degree of
+    freedom, a half interval of 12.706 x 0.005 = 0.0635.
+    """
     pytest.importorskip("matplotlib")
-    # each request takes a second
     monkeypatch.setattr(draw, "FIGURES", {"fig5": draw.FIGURES["fig5"]})
-    files = draw.plot(results(), tmp_path, ["svg"])
+    files = draw.plot(results(noise=(1.0, 1.01)), tmp_path, ["svg"])
     assert [file.name for file in files] == ["preble-fig5.svg", "preble-fig5.csv"]
     with (tmp_path / "preble-fig5.csv").open() as file:
-        assert [row["system"] for row in csv.DictReader(file)] == list(ABLATION)
+        written = list(csv.DictReader(file))
+    assert [row["system"] for row in written] == list(ABLATION)
+    first = {key: float(value) for key, value in written[0].items() if key.startswith("mean_s")}
+    assert first["mean_s"] == pytest.approx(20.0 * 1.005)
+    assert first["mean_s_low"] == pytest.approx(20.0 * (1.005 - 0.06353), rel=1e-4)
+    assert first["mean_s_high"] == pytest.approx(20.0 * (1.005 + 0.06353), rel=1e-4)
+    assert {row["hit_rate_low"] for row in written} == {"0.9"}
 
 
 def test_latency_is_of_requests_after_warm_up_and_infinite_if_one_never_ended():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fairbench.figures.style import caption, client_style, log_y, panels, paper_style
+from fairbench.results.intervals import MeanInterval, t_interval
 from fairbench_studies.kit.pictures import write_figure
 from fairbench_studies.preble.experiments import Key
 from fairbench_studies.preble.store import Latency, Results
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANEL_IN, HEIGHT_IN = 2.6, 4.4
+Runs = Mapping[Key, Sequence[Latency]]
 FLAT = 12  # ratio of the largest to the smallest value above which an axis is logarithmic
 METRICS = {"mean_s": "mean latency, s", "p99_s": "P99 latency, s"}
 
@@ -37,18 +42,39 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 
 
 def _plot_one(name: str, results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
-    shown = {key: one for key, one in results.latencies.items() if key.figure == name}
+    shown = {key: runs for key, runs in results.runs.items() if key.figure == name}
     with paper_style():
-        figure = _figure(name, shown, results.origin())
+        figure = _figure(name, shown, f"{results.origin()}, mean and 95% interval (Student's t)")
         return write_figure(figure, output, f"preble-{name}", formats, rows(shown))
 
 
-def rows(shown: Mapping[Key, Latency]) -> list[dict[str, Any]]:
-    """Return a row per key, with latencies of the key's runs."""
-    return [key._asdict() | one._asdict() for key, one in shown.items()]
+def rows(shown: Runs) -> list[dict[str, Any]]:
+    """Return a row per key: means over the seeds, and the 95% intervals of the latencies."""
+    return [
+        key._asdict()
+        | {
+            f"{metric}{end}": value
+            for metric in Latency._fields
+            for end, value in zip(("", "_low", "_high"), interval(runs, metric), strict=True)
+        }
+        for key, runs in shown.items()
+    ]
 
 
-def _figure(name: str, shown: Mapping[Key, Latency], origin: str) -> Figure:
+def interval(runs: Sequence[Latency], metric: str) -> MeanInterval:
+    """Return the mean of a metric over the seeds with its 95% interval (Student's t).
+
+    An infinite mean (a request of some seed is unfinished) has no interval.
+    """
+    values = [getattr(one, metric) for one in runs]
+    return (
+        t_interval(values, least=0.0)
+        if np.isfinite(values).all()
+        else MeanInterval(inf, None, None)
+    )
+
+
+def _figure(name: str, shown: Runs, origin: str) -> Figure:
     """Draw the mean above the P99 with a column per workload; bars stand side by side."""
     if not FIGURES[name][1]:
         figure, grid = panels(1, 2, 2.6 * PANEL_IN, 2.4, sharey=True)
@@ -64,7 +90,7 @@ def _figure(name: str, shown: Mapping[Key, Latency], origin: str) -> Figure:
         for line, metric in enumerate(METRICS):
             panel = axes[line][column]
             _curves(panel, mine, metric)
-            _scale(panel, [getattr(one, metric) for one in mine.values()])
+            _scale(panel, [interval(runs, metric) for runs in mine.values()])
         axes[0][column].set_title(workload, fontsize=9)
         axes[1][column].set_xlabel(FIGURES[name][1], fontsize=8)
     for line, label in enumerate(METRICS.values()):
@@ -73,30 +99,43 @@ def _figure(name: str, shown: Mapping[Key, Latency], origin: str) -> Figure:
     return figure
 
 
-def _scale(panel: Axes, values: Sequence[float]) -> None:
+def _scale(panel: Axes, values: Sequence[MeanInterval]) -> None:
     """Make the y axis logarithmic if a line would be flat at zero, else let it begin at zero."""
-    if max(values) > FLAT * min(values):
+    means = [value.mean for value in values]
+    if max(means) > FLAT * min(means):
         log_y(panel)
+        panel.set_ylim(bottom=min(means) / 2)  # an interval may reach down to zero
     else:
-        panel.set_ylim(0, 1.06 * max(values))
+        panel.set_ylim(0, 1.06 * max(value.high or value.mean for value in values))
 
 
-def _curves(panel: Axes, shown: Mapping[Key, Latency], metric: str) -> None:
+def _curves(panel: Axes, shown: Runs, metric: str) -> None:
     for number, system in enumerate(dict.fromkeys(key.system for key in shown)):
-        points = [
-            (key.value, getattr(one, metric)) for key, one in shown.items() if key.system == system
-        ]
+        mine = {
+            key.value: interval(of, metric) for key, of in shown.items() if key.system == system
+        }
         style = client_style(number)
-        x, y = zip(*points, strict=True)
+        x, y = list(mine), [value.mean for value in mine.values()]
         panel.plot(
             x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=system
         )
+        low, high = zip(*map(_ends, mine.values()), strict=True)
+        panel.fill_between(x, low, high, color=style.colour, alpha=0.15, linewidth=0)
         ticks = sorted({key.value for key in shown})
         panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
 
 
-def _bars(panel: Axes, shown: Mapping[Key, Latency], metric: str) -> None:
+def _bars(panel: Axes, shown: Runs, metric: str) -> None:
     names = [key.system for key in shown][::-1]
-    values = [getattr(one, metric) for one in shown.values()][::-1]
-    panel.barh(names, values, color=client_style(0).colour)
+    values = [interval(runs, metric) for runs in shown.values()][::-1]
+    means = [value.mean for value in values]
+    low, high = zip(*map(_ends, values), strict=True)
+    arms = [np.subtract(means, low), np.subtract(high, means)]
+    panel.barh(names, means, xerr=arms, color=client_style(0).colour, ecolor="0.2")
     panel.tick_params(labelsize=7)
+
+
+def _ends(value: MeanInterval) -> tuple[float, float]:
+    """Return the ends of an interval; both are the mean if there is one seed."""
+    mean, low, high = value
+    return mean if low is None else low, mean if high is None else high

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -34,14 +33,6 @@ class Results(NamedTuple):
     runs: Mapping[Key, Sequence[Latency]]
     speeds: Mapping[str, Sequence[float]]
     basis: str
-
-    @property
-    def latencies(self) -> Mapping[Key, Latency]:
-        """The means over the seeds."""
-        return {
-            key: Latency(*(fmean(column) for column in zip(*each, strict=True)))
-            for key, each in self.runs.items()
-        }
 
     def each(self, keys: Iterable[Key], metric: str) -> dict[Key, Floats]:
         """Return a metric of each key, for the seeds that all keys have."""
