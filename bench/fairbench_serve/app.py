@@ -47,7 +47,7 @@ from fairbench_serve.peers import PATH as PEERS_PATH
 from fairbench_serve.peers import Peering, peering_of, telling
 from fairbench_serve.prompts import TextTokens, load_text_tokens
 from fairbench_serve.proxy import Proxy
-from fairbench_serve.traces import NO_TRACES, Traces
+from fairbench_serve.spans import NO_TRACES, Traces
 from fairbench_serve.worker_info import (
     ASSUMED_POOL_TOKENS,
     WorkerFacts,

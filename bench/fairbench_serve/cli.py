@@ -67,7 +67,7 @@ def serve(
     from fairbench_serve.app import serve_router
     from fairbench_serve.config import RouterConfig, promises
     from fairbench_serve.keys_file import admin_key_of, read_keys, worker_keys
-    from fairbench_serve.traces import Traces, otel_traces
+    from fairbench_serve.spans import Traces, otel_traces
 
     value = partial(value_or_default, flags, SERVE)
     _check_together(flags)

@@ -26,12 +26,12 @@ from fairbench_serve.calls import Api, Call
 from fairbench_serve.client_limits import ConcurrencyLimit, evicted
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.exchange import CONNECTION_ERRORS
+from fairbench_serve.forward import CONNECTION_ERRORS
 from fairbench_serve.health import Health
 from fairbench_serve.identity import NO_SESSION, authorization_of, client_of, session_of
 from fairbench_serve.keys_file import Access
 from fairbench_serve.prompts import PromptLimits, TextTokens
-from fairbench_serve.traces import NO_TRACES, RequestTrace, Traces
+from fairbench_serve.spans import NO_TRACES, RequestTrace, Traces
 from fairbench_serve.worker_info import WorkerFacts
 
 MOST_PASSED = 1024  # limit on the characters of the header that lists the passed routers

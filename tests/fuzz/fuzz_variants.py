@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 from fairbench.errors import FairbenchError
-from fairbench.records.names import NAMES, SYNONYMS
+from fairbench.records.column_names import NAMES, SYNONYMS
 from fairbench.scoring.records import read_scored
 from fairbench.workloads.traces.read import TraceParams, read_trace
 

@@ -14,7 +14,7 @@ import pytest
 import fairbench
 from fairbench.errors import DataError, UsageError
 from fairbench.files.times import duration_s, with_point
-from fairbench.records.names import cell_of, plain, split_unit
+from fairbench.records.column_names import cell_of, plain, split_unit
 from fairbench.scoring.records import read_scored
 from fairbench.workloads.traces.read import TraceParams, read_trace
 

@@ -11,7 +11,7 @@ from fairbench.diagnosis.access_log import read_log
 from fairbench.errors import DataError
 from fairbench.files.times import duration_s
 from fairbench.metrics.records import FINISHED
-from fairbench.records.names import nearest, parse_map, plain, split_unit
+from fairbench.records.column_names import nearest, parse_map, plain, split_unit
 from fairbench.scoring.records import read_scored
 from fairbench.workloads.traces.read import TraceParams, read_trace
 

@@ -13,7 +13,7 @@ from fairbench.live import headers
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench_serve.app import SERVICE, router_app
 from fairbench_serve.config import RouterConfig
-from fairbench_serve.traces import NO_TRACES
+from fairbench_serve.spans import NO_TRACES
 
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.live import headers
-from fairbench_serve.traces import OtelTraces
+from fairbench_serve.spans import OtelTraces
 from tests.serve.live_router import CHAT, GENERATE, PATHS, Worker, router_before, streamed, until
 
 PARENT = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
@@ -218,7 +218,7 @@ def test_serve_sends_spans_where_its_variables_say():
 
 
 def test_the_error_without_the_extra_names_the_extra(monkeypatch):
-    monkeypatch.setattr("fairbench_serve.traces.find_spec", lambda _: None)
+    monkeypatch.setattr("fairbench_serve.spans.find_spec", lambda _: None)
     result = CliRunner().invoke(app, ["serve", "--worker-url", "http://127.0.0.1:9", "--otel"])
     assert result.exit_code == 2
     assert "--otel needs the package opentelemetry.sdk: pip install '.[otel]'" in result.stderr

@@ -29,7 +29,7 @@ from fairbench.execute.tasks import run_context
 from fairbench.files.reader import read_whole
 from fairbench.metrics.service_rows import service_of
 from fairbench.metrics.shown_percentiles import parse_percentiles
-from fairbench.records.names import parse_map
+from fairbench.records.column_names import parse_map
 from fairbench.report.pages.page import Page
 from fairbench.report.pages.written import write_page
 from fairbench.report.progress import shown_progress

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fairbench.named import lazy_names
 
 if TYPE_CHECKING:
-    from fairbench.records.names import mapped as mapped
-    from fairbench.records.names import parse_map as parse_map
+    from fairbench.records.column_names import mapped as mapped
+    from fairbench.records.column_names import parse_map as parse_map
 
 __getattr__ = lazy_names(__name__, {"names": "mapped parse_map"})

@@ -16,7 +16,7 @@ from fairbench.errors import DataError, UsageError, printable, shortened
 from fairbench.files.formats import FilePlace
 from fairbench.files.reader import ReadMemory
 from fairbench.files.times import is_missing, without_points
-from fairbench.records import names as naming
+from fairbench.records import column_names as naming
 from fairbench.records.layout import Layout, Record, Run
 from fairbench.records.layouts import PLAIN, kinds_of, layout_of
 from fairbench.records.source import records_of, separator_of

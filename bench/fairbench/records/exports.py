@@ -11,6 +11,7 @@ from typing import Any
 
 from fairbench.files import times as cells
 from fairbench.files.formats import inner, objects_in
+from fairbench.records.column_names import OWN, cell_of
 from fairbench.records.layout import (
     Layout,
     Object,
@@ -21,7 +22,6 @@ from fairbench.records.layout import (
     first_given,
     has_all,
 )
-from fairbench.records.names import OWN, cell_of
 
 
 def _own(**fields: Any) -> Object:

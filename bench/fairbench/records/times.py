@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from fairbench.errors import DataError
 from fairbench.files import times as cells
+from fairbench.records.column_names import LENGTHS, MOMENTS
 from fairbench.records.columns import ColumnValues, FileColumns, Floats, shown
-from fairbench.records.names import LENGTHS, MOMENTS
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -26,8 +26,8 @@ from fairbench.metrics.records import (
     Requests,
     TokenGaps,
 )
+from fairbench.records.column_names import FieldColumn, mapped
 from fairbench.records.columns import FileColumns, ReadOptions
-from fairbench.records.names import FieldColumn, mapped
 from fairbench.records.requests import FileRequests as Records
 from fairbench.records.requests import read_requests
 from fairbench.results.run_facts import MAX_WORKER

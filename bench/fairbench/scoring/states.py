@@ -12,8 +12,8 @@ import numpy as np
 from fairbench.errors import unknown_name
 from fairbench.files.times import is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
+from fairbench.records.column_names import plain
 from fairbench.records.columns import ColumnValues, FileColumns
-from fairbench.records.names import plain
 
 UNSAID = -1  # the state of a request whose record has no state
 UNKNOWN = -2  # the state of a request whose record has an unknown word

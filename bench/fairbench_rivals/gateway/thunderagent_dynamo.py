@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairbench.core import Request
-from fairbench_rivals.gateway.session_rooms import (
+from fairbench_rivals.gateway.placement_gates import (
     PlacedSession,
     PlacementParams,
     TickGate,

@@ -7,7 +7,7 @@ from math import inf
 from typing import Literal
 
 from fairbench.schedulers.params import Positive
-from fairbench_rivals.gateway.session_rooms import (
+from fairbench_rivals.gateway.placement_gates import (
     ADMISSIONS,
     PausingGate,
     PlacedSession,

@@ -15,7 +15,7 @@ from fairbench.schedulers.base import Read
 from fairbench.schedulers.list_view import QueueView
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import WorkerLoad
-from fairbench_rivals.gateway.session_rooms import BUFFER
+from fairbench_rivals.gateway.placement_gates import BUFFER
 from fairbench_rivals.gateway.thunderagent import ThunderAgent
 from tests.shared_data import SHARED, needs
 
