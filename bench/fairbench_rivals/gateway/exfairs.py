@@ -48,9 +48,10 @@ class ExFairS(FlowPolicy):
     **Signs.** In ExFairS the signs disagree: a lower number is earlier in vLLM, but
     strategies/priority.py lets positive numbers overtake. Here a lower number is earlier, as in the
     queue that ExFairS runs (RequestQueueManager.py, which does not call strategies/priority.py).
-    That queue overtakes by the rank of a number instead, and delays positive numbers by up to 10 s;
-    both are not modelled. At other commits ExFairS divides by the service of the client with the
-    most service, or lets requests overtake only within 30 s; here both follow @9823370b.
+    The number of overtaken places is that of strategies/priority.py, with the other sign. The queue
+    that ExFairS runs uses the rank of a number, and delays requests with positive numbers by up to
+    10 s; fairbench models neither. At other commits, ExFairS divides by the service of the client
+    with the most service, and requests overtake only within 30 s; fairbench follows @9823370b.
 
     **Rounds.** ExFairS cancels unfinished requests at the end of a round. A gateway keeps these
     requests, so a request counts in the round of its answer.
