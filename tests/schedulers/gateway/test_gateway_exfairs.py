@@ -98,6 +98,15 @@ def test_a_small_difference_is_not_exchanged(late, exchanged):
     assert numbers(desk) == exchanged
 
 
+def test_an_output_token_counts_as_two_input_tokens():
+    """The service is 300 and 102, so the scores differ by 0.3 x 198 / 402 = 0.148.
+
+    With one unit for an output token, the difference would be 0.3 x 99 / 301 = 0.099.
+    """
+    desk = desk_after([("a", 100, 100, 1.0), ("b", 100, 1, 1.0)])
+    assert numbers(desk) == {"a": -1, "b": 1}
+
+
 def test_each_client_exchanges_once_in_a_round():
     """All requests are equal, and 0, 1, 3 and 4 of 4 are late.
 
