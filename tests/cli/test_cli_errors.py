@@ -94,7 +94,7 @@ def summary(whole_summary):
         (["--num-programs", "9" * 20, "--duration", "5"], "must fit 64 bits"),
         (["--max-running-requests", "9" * 20], "engine.max_running_requests = 9999"),
         (["--set", f"dlpm.quantum={'9' * 20}"], "dlpm.quantum = 99999999999999999999: must fit 64"),
-        (["--set", "vct.charge=input"], "and 100 others. Did you mean 'vtc'?"),
+        (["--set", "vct.charge=input"], "and 101 others. Did you mean 'vtc'?"),
         (["--goodput", ","], "--goodput ,: write [NAME.]LATENCY:TIME"),
         (["access.csv"], "access.csv: must be an experiment in TOML; for a trace, write --trace"),
         (["--output-details"], "--output-details needs --output-file"),
@@ -128,6 +128,31 @@ def summary(whole_summary):
 )
 def test_wrong_flags_are_refused(refused, arguments, expected):
     assert expected in refused("run", *arguments)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm", "lightllm"])
+@pytest.mark.parametrize("gate", ["session-cap", "thunderagent"])
+def test_a_gate_is_refused_without_sessions(refused, gate, engine):
+    said = refused("run", "--gateway", gate, "--engine", engine, "--workload", "vtc-overload")
+    assert f"gateway = '{gate}': decides by session, and every program of the workload" in said
+    assert "choose a workload with sessions, such as sessions, agent or tool-use" in said
+
+
+def test_a_gate_is_refused_before_a_trace_without_sessions(refused, tmp_path):
+    log = "time,client,input_tokens,output_tokens\n0,a,100,10\n1,b,200,20\n"
+    (tmp_path / "log.csv").write_text(log)
+    said = refused("run", "--trace", "log.csv", "--gateway", "thunderagent")
+    assert "or a trace that names sessions" in said
+
+
+def test_an_unknown_resume_rule_is_refused(refused):
+    rule = ("--set", "thunderagent-llmd.resume=orign")
+    said = refused("run", "--workload", "sessions", "--gateway", "thunderagent-llmd", *rule)
+    assert "thunderagent-llmd.resume = 'orign': choose from most-room, origin, urgent," in said
+
+
+def test_a_search_for_users_is_refused_without_a_target(refused):
+    assert "--slo: missing; a plan needs at least one target" in refused("plan", "--max", "users")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,168 @@
+"""ExFairS: clients exchange priority numbers every minute, by service and by late answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from fairbench.core import OUTPUT_PRICE, Request
+from fairbench.schedulers.base import Read, WaitingView
+from fairbench.schedulers.gateway.policy import FlowPolicy
+from fairbench.schedulers.params import NotNegative, Positive, PositiveInt
+
+
+class Place(NamedTuple):
+    """A place in the queue, with the client's priority number at the arrival of a request."""
+
+    client: str
+    number: int
+
+
+@dataclass(slots=True)
+class RoundTally:
+    """The answers to a client in the current round: how many, how many late, and their service."""
+
+    requests: int = 0
+    late: int = 0
+    service: int = 0
+
+
+class ExFairS(FlowPolicy):
+    """Each client has a priority number; a request overtakes requests with higher numbers.
+
+    The rules are those of dadiaokua/ExFairS @9823370b (util/MathUtil.py, util/BaseUtil.py,
+    config/Config.py). A round lasts 60 s. At its end, each client with an answer has the score
+    0.3 x (service / service of all clients) + 0.7 x (late answers / answers). The service of an
+    answer is input + 2 x output, and an answer after more than 5 s is late. The client with the
+    lowest score and the client with the highest score exchange int(10 x min(difference, 0.5)): the
+    higher score gets the lower number. The second lowest and the second highest follow, until a
+    difference is at most 0.1, so a client exchanges at most once in a round. All numbers start at 0
+    and are kept between rounds.
+
+    A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
+    places, at most 100. Other requests go to the end. The order of the gateway chooses among the
+    requests of a client.
+
+    **Signs.** In ExFairS the signs disagree: a lower number is earlier in vLLM, but
+    strategies/priority.py lets positive numbers overtake. Here a lower number is earlier, as in the
+    queue that ExFairS runs (RequestQueueManager.py, which does not call strategies/priority.py).
+    The number of overtaken places is that of strategies/priority.py, with the other sign. The queue
+    that ExFairS runs uses the rank of a number, and delays requests with positive numbers by up to
+    10 s; fairbench models neither. At other commits, ExFairS divides by the service of the client
+    with the most service, and requests overtake only within 30 s; fairbench follows @9823370b.
+
+    **Rounds.** ExFairS cancels unfinished requests at the end of a round. A gateway keeps these
+    requests, so a request counts in the round of its answer.
+
+    **Weaknesses.** If all answers are late, scores differ only by service, and the client with the
+    most service gets the lowest number. A client without answers in a round has no score, so a
+    stream of requests with lower numbers can starve the client.
+    """
+
+    name = "exfairs"
+
+    @dataclass(frozen=True)
+    class Params:
+        """The constants of ExFairS: ``late_weight`` is its alpha; times are in seconds."""
+
+        constants: ClassVar[tuple[str, ...]] = (
+            "round_s",
+            "late_s",
+            "service_weight",
+            "late_weight",
+            "ignored_difference",
+            "largest_difference",
+            "most_places",
+        )
+
+        round_s: Positive = 60.0
+        late_s: Positive = 5.0
+        service_weight: NotNegative = 0.3
+        late_weight: NotNegative = 0.7
+        ignored_difference: NotNegative = 0.1
+        largest_difference: NotNegative = 0.5
+        most_places: PositiveInt = 100
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self._numbers: Counter[str] = Counter()  # client -> priority number
+        self._places: list[Place] = []  # the next place first
+        self._queued: set[Request] = set()
+        self._answered: dict[str, RoundTally] = {}  # client -> its answers in the current round
+        self._round_ends_s: float | None = None
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._end_round(now_s)
+        place = Place(request.client, self._numbers[request.client])
+        self._places.insert(len(self._places) - self._overtaken(place.number), place)
+        self._queued.add(request)
+
+    def next_flow(self, view: WaitingView, now_s: float) -> str:
+        return self._places[0].client
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self._queued.remove(request)
+        del self._places[0]
+
+    def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
+        self._end_round(now_s)
+        answered = self._answered.setdefault(request.client, RoundTally())
+        answered.requests += 1
+        answered.late += now_s - request.arrival_s > self.params.late_s
+        answered.service += read.input_tokens + OUTPUT_PRICE * output_tokens
+
+    def on_finish(self, request: Request) -> None:
+        if request in self._queued:  # withdrawn: the last place of the client is free
+            self._queued.remove(request)
+            mine = [at for at, place in enumerate(self._places) if place.client == request.client]
+            del self._places[mine[-1]]
+
+    def forget(self, client: str) -> None:
+        self._numbers.pop(client, None)
+
+    def balances(self) -> Mapping[str, float]:
+        """Return the priority number of each client."""
+        return {client: float(number) for client, number in self._numbers.items()}
+
+    def _overtaken(self, number: int) -> int:
+        """Return the number of places that a new request overtakes."""
+        if number >= 0:
+            return 0
+        higher = sum(place.number > number for place in self._places)
+        lowest = min((place.number for place in self._places), default=number)
+        return min(higher * number // min(lowest, number), self.params.most_places)
+
+    def _end_round(self, now_s: float) -> None:
+        """Exchange numbers if the round has ended; rounds follow the first arrival."""
+        length_s = self.params.round_s
+        if self._round_ends_s is None:
+            self._round_ends_s = now_s + length_s
+        if now_s >= self._round_ends_s:
+            self._exchange()
+            self._answered.clear()
+            self._round_ends_s += length_s * (1 + (now_s - self._round_ends_s) // length_s)
+
+    def _exchange(self) -> None:
+        """Lower the numbers of high scores, and raise the numbers of low scores by as much."""
+        scores = self._scores()
+        ascending = sorted(scores, key=scores.__getitem__)
+        for low, high in zip(ascending[: len(ascending) // 2], reversed(ascending), strict=False):
+            difference = scores[high] - scores[low]
+            if difference <= self.params.ignored_difference:
+                return
+            exchanged = int(10 * min(difference, self.params.largest_difference))
+            self._numbers[high] -= exchanged
+            self._numbers[low] += exchanged
+
+    def _scores(self) -> dict[str, float]:
+        """Return the score of each client with an answer in the round."""
+        total = sum(answered.service for answered in self._answered.values())
+        if not total:
+            return {}
+        return {
+            client: self.params.service_weight * answered.service / total
+            + self.params.late_weight * answered.late / answered.requests
+            for client, answered in self._answered.items()
+        }
