@@ -157,7 +157,8 @@ class PinAudit:
         self.lost_tokens += other.lost_tokens
 
 
-ROUNDING = 1e-6  # tokens; sums of fractions of shared tokens and of weights are not exact
+# tolerance in tokens, because shares are sums of fractions and therefore not exact
+ROUNDING = 1e-6
 
 
 EVERYONE = ""  # name of the only queue under a policy that does not distinguish clients
@@ -343,9 +344,11 @@ class Claims(Generic[N]):
             self._end(leaf, client, client)
 
     def _end(self, leaf: N, queue: str, by: str | None, short: int = 0) -> int:
-        """Evict a further copy of a leaf, or end one claim on the leaf, or evict the leaf.
+        """Drop a leaf's unused second copy, end one client's claim on the leaf, or evict the leaf.
 
-        Return the number of tokens of the copy, the claim or the leaf.
+        A second copy goes first. Without a second copy, one claim ends if the policy works by
+        client; otherwise the leaf is evicted. Return the number of tokens of the copy, the claim or
+        the leaf.
         """
         memory = self._memory
         memory.cut(leaf, short)

@@ -104,7 +104,7 @@ class Sequence:
         self.filled = 0  # tokens of the prompt whose KV values are in memory
         self.private = 0  # tokens of a prefill in progress that are not in the tree yet
         self.gpu_ps = 0.0  # the request's part of the time of ended iterations
-        self.joined_time = NO_TIME  # the batch's ``DecodeTime`` when the request joined the batch
+        self.joined_time = NO_TIME  # the batch's ``DecodeTime`` sums when the request joined
         self.due = NEVER  # number of the batch's decode step after which the request ends
         self.joined_step = 0  # number of the batch's decode steps before the request joined
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0

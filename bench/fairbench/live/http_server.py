@@ -248,8 +248,8 @@ BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
 # limit in seconds on requests in progress after the server has ended its grace period
 SHUTDOWN_S = 0.5
-# Size of a body in bytes from which a thread parses the body. Tokenizing such a text may take a
-# tenth of a second, which would block the event loop.
+# Size of a body in bytes from which a thread parses the body. Parsing and tokenizing a body of this
+# size may take 0.1 s, which would block the event loop.
 LONG_BODY_BYTES = 2**18
 
 

@@ -557,7 +557,8 @@ class _Search:
         self._pairs = Pairs(self._cells, backlog)
         self._inside = Inside(log, view, self._cells, facts)
         self._known = -1.0  # a lower bound on the gap, in tokens
-        self._best = Gap(-1.0, 0, 0, 0.0, 0.0)  # the largest gap in the examined joint backlogs
+        # the largest gap found so far, over intervals in which both clients of a pair wait
+        self._best = Gap(-1.0, 0, 0, 0.0, 0.0)
 
         # The joint backlogs on the list will be examined; each has an upper bound on its gap.
         self._listed: list[tuple[Joint, Floats]] = []

@@ -75,7 +75,7 @@ def _alone_s(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientGoodput:
-    """The goodput of one client, in numbers of requests and in tokens.
+    """The goodput of one client, counted in requests and in tokens.
 
     - ``in_window`` requests finished in the window within their targets, and had
       ``in_window_tokens`` weighted tokens.

@@ -135,7 +135,10 @@ class Exchanges(Protocol):
         """
 
     def charged_totals(self) -> Sums:
-        """Return the charges of this router or gateway."""
+        """Return what this router or gateway itself has charged to each client.
+
+        The charges of its peers are not included.
+        """
 
     def heard_totals(self) -> Mapping[str, Totals]:
         """Return the latest totals of each other router or gateway."""

@@ -63,7 +63,9 @@ class Niyama(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._slack = Slack(params.default_s)  # the slack of running requests, for ``chunks``
+        # how much delay running requests can bear; limits the prompt tokens of a step if
+        # ``chunks`` is set
+        self._slack = Slack(params.default_s)
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0

@@ -155,7 +155,8 @@ def times_in(window: RenewalWindow, rng: random.Random) -> list[float]:
 @lru_cache(maxsize=4096)
 def weibull_shape(cv: float) -> float:
     """Return the shape of the Weibull distribution with a coefficient of variation up to 4,000."""
-    low, high, wanted = 0.1, 2000.0, log1p(cv * cv)  # log of second moment over squared mean
+    # ``wanted`` is the logarithm of the second moment divided by the squared mean
+    low, high, wanted = 0.1, 2000.0, log1p(cv * cv)
     for _ in range(60):
         middle = (low * high) ** 0.5
         if lgamma(1 + 2 / middle) - 2 * lgamma(1 + 1 / middle) > wanted:
