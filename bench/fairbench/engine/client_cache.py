@@ -87,7 +87,7 @@ class Residency:
         self._held[client][1] += tokens
 
     def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
-        """Count private tokens of a client as a further copy, in use, of the holders' tokens."""
+        """Count private tokens of a client as a used further copy of the holders' tokens."""
         self.add_private(client, -tokens)
         everyone = list(holders)
         for holder in everyone:
@@ -344,11 +344,11 @@ class Claims(Generic[N]):
             self._end(leaf, client, client)
 
     def _end(self, leaf: N, queue: str, by: str | None, short: int = 0) -> int:
-        """Drop a leaf's unused second copy, end one client's claim on the leaf, or evict the leaf.
+        """Drop a leaf's spare copy, end one client's claim on the leaf, or evict the leaf.
 
-        A second copy goes first. Without a second copy, one claim ends if the policy works by
-        client; otherwise the leaf is evicted. Return the number of tokens of the copy, the claim or
-        the leaf.
+        A spare copy (a further, unused copy) goes first. Without a spare copy, one claim ends if
+        the policy works by client; otherwise the leaf is evicted. Return the number of tokens of
+        the copy, the claim or the leaf.
         """
         memory = self._memory
         memory.cut(leaf, short)

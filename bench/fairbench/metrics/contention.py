@@ -25,10 +25,12 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.waiting import waits
 
-# The pace of a run's fast answers is that of the answer with this rank by pace, because the two
-# fastest answers may come from a stream that stalled.
+# The third fastest answer gives the pace of a run's fast answers, because the two fastest answers
+# may come from a stream that stalled.
 FASTEST = 3
-MANY_TOKENS = 16  # tokens of an answer whose pace is measured; shorter answers are rounded too much
+# The pace is measured on answers of at least this many tokens, because rounding distorts the pace
+# of shorter answers.
+MANY_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)

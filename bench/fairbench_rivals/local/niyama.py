@@ -40,7 +40,6 @@ class Niyama(LocalScheduler):
     computes as many prompt tokens as the slack of the running requests allows (``chunk_budget``).
     Hints about which request to relegate first are not implemented, as in Niyama's code. The pass
     stops at the first request without room. A retracted request keeps its place.
-
     """
 
     name = "niyama"

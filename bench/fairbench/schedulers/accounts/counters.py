@@ -23,7 +23,6 @@ class Counters(Account):
         the least waiting counter (lines 11-13). lifts_alone: Whether a client that returns while no
         client waits is lifted to the counter of the client that left the queue last (lines 8-10).
         tenants: Whether the account has counters at every level of a tree of tenants.
-
     """
 
     def __init__(

@@ -158,7 +158,6 @@ class Filling:
     Args:
         fleet: The live workers and their requests in flight. below: Number of requests in flight
         from which on a worker is not idle.
-
     """
 
     def __init__(self, fleet: Fleet, below: int) -> None:
