@@ -42,7 +42,7 @@ def model_config(model: str) -> ModelConfig:
 
     Args:
         model: A bundled model in any spelling, the path of a ``config.json`` or of its folder, or a
-        name on the hub, ``owner/name``, which needs a network.
+            name on the hub, ``owner/name``, which needs a network.
     """
     path = Path(model)
     if path.is_dir() and (path / "config.json").is_file():

@@ -196,7 +196,7 @@ def recognised(
         field: Field of ``NAMES``.
         names: Columns of the file.
         values: Some values of each column. Columns whose values do not fit the field are left out,
-        unless no other column remains.
+            unless no other column remains.
     """
     rank = {name: place for place, name in enumerate(NAMES[field])}
     found: list[tuple[int, FieldColumn]] = []

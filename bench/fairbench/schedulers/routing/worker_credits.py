@@ -149,9 +149,10 @@ class WorkerCredits:
     worker.
 
     Args:
-        quantum: The quantum Q^w of a client of weight 1, in weighted tokens. workers: The live
-        workers. tenants: Whether the account has credits at every level of a tree of tenants. A
-        client may only use workers where the client and all its tenants have credit.
+        quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
+        workers: The live workers.
+        tenants: Whether the account has credits at every level of a tree of tenants. A client may
+            only use workers where the client and all its tenants have credit.
     """
 
     setup = Setup()
