@@ -58,7 +58,7 @@ class Residency:
         self._log = log
         self._held: dict[str, Counter[int]] = {client: Counter() for client in clients}
         self._unpinned: dict[str, Counter[int]] = {client: Counter() for client in self._held}
-        self._private = Counter[str]()  # tokens of running requests that are not in the tree
+        self._private = Counter[str]()  # number of running requests' tokens outside the tree
 
     @property
     def clients(self) -> Iterable[str]:
@@ -533,7 +533,7 @@ class ClientCache(KVCache):
         """End claims, or evict leaves, in the policy's order until ``tokens`` are freed."""
         target = self.free + tokens
         wanted = dict(requests or {})
-        blamed = dict(wanted)  # tokens still to be evicted for each client's requests
+        blamed = dict(wanted)  # number of tokens still to be evicted for each client's requests
         if self.free < target:
             self.claims.check_pins(wanted)
         while self.free < target:

@@ -240,11 +240,11 @@ def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
 class TimeSpent(NamedTuple):
     """The GPU time of all replicas by purpose, in seconds; the fields sum to the whole."""
 
-    prefill_s: float  # compulsory tokens, in full passes
-    decode_s: float  # answers, in full batches
-    recomputed_s: float  # prefixes that were computed before
-    retracted_s: float  # tokens computed again after a retraction
-    unfinished_s: float  # requests that did not finish
+    prefill_s: float  # computing compulsory tokens, as if in full passes
+    decode_s: float  # decoding answers, as if in full batches
+    recomputed_s: float  # computing prefixes that were computed before
+    retracted_s: float  # computing tokens again after a retraction
+    unfinished_s: float  # work for requests that did not finish
     small_prefill_s: float  # fixed costs of passes that were not full
     small_decode_s: float  # fixed costs of decode batches that were not full
     idle_waiting_s: float  # idle time while a request waited somewhere

@@ -162,8 +162,8 @@ def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | No
     gaps = Gaps(clients, stall_limit_s(facts))
     total_s, own_s = np.zeros(clients), np.zeros(clients)
     matrix_s = np.zeros((clients, clients)) if clients <= MOST_CLIENTS else None
-    ends_s: dict[int, float] = {}  # end of the last step that decoded, by worker
-    asked: dict[int, Requests] = {}  # requests by the worker that generates the answer
+    ends_s: dict[int, float] = {}  # worker -> end of the last step that decoded
+    asked: dict[int, Requests] = {}  # worker -> requests whose answers the worker generates
     for part in log.parts():
         if part.gpu_s is None:
             return None

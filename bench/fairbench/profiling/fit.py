@@ -124,7 +124,7 @@ def fitted(
     """Return the best non-negative coefficients by soft-L1 least squares of logarithms.
 
     Args:
-        it: The iterations.
+        it: The composition of each measured iteration.
         times_ms: Times of the iterations in ms, shape (n_iterations,).
         experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
         waits: Number of times that each time contains an unknown constant delay, which is returned

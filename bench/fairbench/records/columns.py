@@ -54,7 +54,7 @@ class ReadOptions:
     """How to read a file.
 
     Attributes:
-        fields: Wanted fields.
+        fields: Fields to read.
         names: Columns that the user named, by field; an empty name means that there is no column.
         layout: Name of the layout, None to detect it.
         calls: Names of layouts by the command's own names of formats.

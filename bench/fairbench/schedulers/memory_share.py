@@ -74,7 +74,7 @@ class MemoryShare:
         # pins once its admitted prompts are allocated.
         self._promised = 0
         self._will_pin: dict[str, float] = {}
-        # the memory for the prompts of the requests found admissible in this pass
+        # the memory that each request found admissible in this pass needs for its prompt
         self._demands: dict[Request, PromptTokens] = {}
 
     def begin(self, waiting: WaitingView, pending: Mapping[str, int]) -> ShareView:
