@@ -681,7 +681,7 @@ def _json(fields: Mapping[str, Any]) -> str:
 # line end.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
-_LONGEST_END = 4  # bytes of the longest blank line, CR LF CR LF
+_LONGEST_END = 4  # number of bytes of the longest blank line, CR LF CR LF
 
 
 class EventSplitter:

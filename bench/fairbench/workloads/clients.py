@@ -105,7 +105,7 @@ def plan_clients(
     run = _Run(spec, chosen, load, shared)
     for index, changes in (*run.sized(len(names)), *run.misbehaving_arrivals(), *run.others()):
         plans[index] = replace(plans[index], **changes)
-    for wrong in chosen.misbehaving:  # last, because a disguise may copy any other plan
+    for wrong in chosen.misbehaving:  # disguises come last, because a disguise may copy any plan
         for index in wrong.numbers:
             plans[index] = _with_disguise(plans[index], wrong, plans)
     return tuple(plans)

@@ -171,7 +171,7 @@ def _draw_length(values: tuple[int, ...], sums: tuple[float, ...], rng: random.R
     return values[min(place, len(values) - 1)]
 
 
-WIDTH_S = 600.0  # usual seconds of a window
+WIDTH_S = 600.0  # usual width of a window in seconds
 MAX_COUNT = (
     3 * 10**6
 )  # maximum number of requests of a window; the largest measured window has 1.2 million
