@@ -188,6 +188,7 @@ def attack_file(workload: WorkloadSpec) -> str:
 HEADER = """#:schema ../schema.json
 # An attack and its honest twin: fairbench attack workloads/attacks/{name}.toml --scheduler vtc
 # Written from bench/fairbench_attacks/behaviour.py; see docs/guide/attack.md.
+
 """
 
 
