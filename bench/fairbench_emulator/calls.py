@@ -255,7 +255,10 @@ class Generation:
         return said[: max(0, self.ending.visible - before)]
 
     def steps(self) -> Iterator[tuple[int, int, bool]]:
-        """Yield (start, end, last) of each next event of a stream, in output tokens.
+        """Yield each stream event that is now due as (start, end, last).
+
+        The event covers the output tokens from ``start`` to ``end``, and ``last`` is true for the
+        final event.
 
         With ``stream_interval``, each event covers exactly that many tokens, even if the engine has
         produced more tokens.

@@ -157,8 +157,8 @@ async def running(
 def _new_session(connector: TCPConnector) -> ClientSession:
     return ClientSession(
         connector=connector,
-        # There is no limit on the total time, because a request may be queued for long. Health
-        # checks find workers that hang.
+        # There is no limit on the total time, because a request may wait in a queue for a long
+        # time. Health checks find workers that hang.
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         auto_decompress=False,
         # workers must not compress answers, because the router does not decompress

@@ -186,7 +186,10 @@ class BodyMemory:
         """Reserve memory for a body until the block ends. Raises Problem (429) above the limit."""
         number, fits = self._arriving.would_have(client, 1)
         if not fits:
-            raise too_many(f"{number} bodies of this client are incomplete; send fewer at a time")
+            raise too_many(
+                f"this client would have {number} request bodies in upload at once, more than "
+                "allowed now; send fewer at a time"
+            )
         self._arriving.take_units(client, 1)
         lease = BodyLease(self._bytes, self._arriving, client)
         try:

@@ -76,7 +76,7 @@ def check_message(message: PeerMessage) -> None:
     every = [one for parts in told.values() for one in parts.values()]
     entries = sum(len(one.charged) + len(one.raised) + len(one.waiting) for one in every)
     if entries > MOST_CLIENTS:
-        raise bad_request(f"the message has more than {MOST_CLIENTS} entries of clients")
+        raise bad_request(f"the message has more than {MOST_CLIENTS} entries for clients")
     for totals in every:
         fits = 0 <= totals.since <= totals.version <= MOST_VERSION
         sums = (*totals.charged.items(), *totals.raised.items())

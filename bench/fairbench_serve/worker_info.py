@@ -194,7 +194,7 @@ log = logging.getLogger(__name__)
 class WorkerInfo(NamedTuple):
     """Facts about all workers: ``pool_tokens`` and ``most_pool_tokens`` are extremes of KV pools.
 
-    - ``page_tokens`` is the largest page size in tokens (SGLang's page_size).
+    - ``page_tokens`` is the largest page size of all workers in tokens (SGLang's ``page_size``).
     - ``vocab_size`` is the smallest vocabulary. A size is None if no worker reports the size.
     - ``locals`` holds the local schedulers of each worker, as the plugin or the emulator reports
       them. An engine's own scheduler is not reported.

@@ -29,9 +29,10 @@ def reproduce(
         bool | None,
         Option(
             "--quick/--full",
-            help="Run one seed of each point (--quick) or all seeds of the sweep (--full). With "
-            "artifact: run nothing (--quick), or everything (--full). [default: all seeds; with "
-            "artifact the first seed]",
+            help="Run one seed of each point (--quick) or all seeds of the sweep (--full). If "
+            "FIGURE is artifact: build the page from stored results without simulating (--quick), "
+            "or simulate everything first (--full). [default: all seeds; for artifact, the first "
+            "seed of each figure]",
             show_default=False,
         ),
     ] = None,

@@ -55,7 +55,9 @@ def test_arriving_bodies_are_counted_by_client_and_in_all():
     memory = BodyMemory(16 * ARRIVING_BYTES)
     with ExitStack() as flood:
         leases = [flood.enter_context(memory.lease("flood")) for _ in range(8)]
-        with pytest.raises(Problem, match="9 bodies of this client are incomplete") as raised:
+        with pytest.raises(
+            Problem, match="would have 9 request bodies in upload at once"
+        ) as raised:
             flood.enter_context(memory.lease("flood"))
         assert raised.value.status == 429
         with ExitStack() as others:

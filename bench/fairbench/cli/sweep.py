@@ -68,7 +68,7 @@ def sweep(
     ] = False,
     name: Annotated[
         str | None,
-        Option(help="Name of the sweep, also of its directory. [default: the name in FILE]"),
+        Option(help="Name of the sweep and of its directory. [default: the sweep's name in FILE]"),
     ] = None,
     result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[

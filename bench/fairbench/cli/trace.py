@@ -173,8 +173,9 @@ def anonymize(
         Path | None,
         Option(
             metavar="FILE",
-            help="File with a secret on one line. The same secret gives the same labels in "
-            "several files. [default: a random secret, which is not kept]",
+            help="File whose one line is the secret from which the new labels are made. The same "
+            "secret gives the same labels in several files. [default: a random secret, which is "
+            "not kept]",
         ),
     ] = None,
     seed: Seed = 0,

@@ -79,9 +79,9 @@ def validate(
         bool,
         typer.Option(
             "--overview",
-            help="Print a table of all runs of all FILEs (and of the files in directories) by "
-            "engine, GPU, model and kind of prompts; with --output-dir also a picture with a dot "
-            "for each run.",
+            help="Print one table of the runs in all FILEs, and in all files of given directories, "
+            "grouped by engine, GPU, model and kind of prompt. With --output-dir, also draw a "
+            "picture with one dot per run.",
         ),
     ] = False,
     as_json: Annotated[bool, json_option(panel=None)] = False,

@@ -28,8 +28,9 @@ from fairbench.workloads.plan import ClientPlan
 if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
-GIVEN = "given"  # the key of the chosen values, in specs and stored experiments
-# keys for which an experiment holds more than the user gave
+# in specs and stored experiments, the key of the values that the user chose
+GIVEN = "given"
+# fields that fairbench completes, so that ``given`` stores the user's own values separately
 AS_GIVEN = ("gpu", "weights", "workload")
 DIGEST = "digest"  # key inside ``given`` by which edits by hand are noticed
 

@@ -128,7 +128,7 @@ def _figures(found: Diagnosis) -> Iterator[Figure]:
 
 
 def access_log_page(log: AccessLog) -> Page:
-    """Return the page of a log: the load over time, floods, and recorded waits."""
+    """Return the report page on an access log: load over time, floods, and recorded waits."""
     warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
     warnings += [f"All requests count as one client: {log.nameless}."] if log.nameless else []
     if not log.counted:

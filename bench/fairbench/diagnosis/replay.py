@@ -77,12 +77,12 @@ def prepared(
     """Write the requests to replay into a folder; return the common parts of the replays.
 
     Args:
-        folder: The folder of the trace file.
+        folder: The folder in which the trace file is written.
         part: The requests to replay.
         start_s: The first arrival of these requests, in seconds of the log.
         heavy: The names of the heavy clients in the log.
         flags: Flags of ``run``.
-        clock: The clock of the log.
+        clock: The conversion of times to the timestamps of the log, or None.
         name: The name of the log's file.
     """
     file = folder / f"{Path(name).name.partition('.')[0] or 'access'}.jsonl"

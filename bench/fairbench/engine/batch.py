@@ -155,7 +155,7 @@ class RunningBatch:
         heappush(self.due, (sequence.due, sequence.request.request_id, sequence))
 
     def steps_to_finish(self) -> int:
-        """Return the decode steps until the first sequence ends. Precondition: batch not empty."""
+        """Return the decode steps until the first sequence ends. Precondition: a sequence runs."""
         due = self.due
         while due[0][0] != due[0][2].due:  # the entry of a retracted sequence is outdated
             heappop(due)

@@ -58,7 +58,7 @@ class Residency:
         self._log = log
         self._held: dict[str, Counter[int]] = {client: Counter() for client in clients}
         self._unpinned: dict[str, Counter[int]] = {client: Counter() for client in self._held}
-        self._private = Counter[str]()  # tokens of running requests that are not in the tree
+        self._private = Counter[str]()  # number of running requests' tokens outside the tree
 
     @property
     def clients(self) -> Iterable[str]:
@@ -87,7 +87,7 @@ class Residency:
         self._held[client][1] += tokens
 
     def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
-        """Count private tokens of a client as a further copy, in use, of the holders' tokens."""
+        """Count private tokens of a client as a used further copy of the holders' tokens."""
         self.add_private(client, -tokens)
         everyone = list(holders)
         for holder in everyone:
@@ -157,7 +157,8 @@ class PinAudit:
         self.lost_tokens += other.lost_tokens
 
 
-ROUNDING = 1e-6  # tokens; sums of fractions of shared tokens and of weights are not exact
+# tolerance in tokens, because shares are sums of fractions and therefore not exact
+ROUNDING = 1e-6
 
 
 EVERYONE = ""  # name of the only queue under a policy that does not distinguish clients
@@ -343,9 +344,11 @@ class Claims(Generic[N]):
             self._end(leaf, client, client)
 
     def _end(self, leaf: N, queue: str, by: str | None, short: int = 0) -> int:
-        """Evict a further copy of a leaf, or end one claim on the leaf, or evict the leaf.
+        """Drop a leaf's spare copy, end one client's claim on the leaf, or evict the leaf.
 
-        Return the number of tokens of the copy, the claim or the leaf.
+        A spare copy (a further, unused copy) goes first. Without a spare copy, one claim ends if
+        the policy works by client; otherwise the leaf is evicted. Return the number of tokens of
+        the copy, the claim or the leaf.
         """
         memory = self._memory
         memory.cut(leaf, short)
@@ -530,7 +533,7 @@ class ClientCache(KVCache):
         """End claims, or evict leaves, in the policy's order until ``tokens`` are freed."""
         target = self.free + tokens
         wanted = dict(requests or {})
-        blamed = dict(wanted)  # tokens still to be evicted for each client's requests
+        blamed = dict(wanted)  # number of tokens still to be evicted for each client's requests
         if self.free < target:
             self.claims.check_pins(wanted)
         while self.free < target:

@@ -134,7 +134,7 @@ class EngineContract(Protocol):
     Contracts are created from settings and a timing profile.
     """
 
-    pool_tokens: int  # tokens of a worker's KV memory
+    pool_tokens: int  # size of a worker's KV memory in tokens
     most_running: int  # the largest number of requests that a worker runs at a time
     chunk_tokens: int  # the largest number of prompt tokens in one iteration
     # whether an iteration may compute prompts and decode together

@@ -347,8 +347,8 @@ def disaggregated(
     """Return a cluster's prefill workers, made of ``prefills``, and then its decode workers.
 
     Args:
-        settings: The settings of the experiment.
-        engine: Name of the engine.
+        settings: Values of the experiment by ``NAME.PARAM``.
+        engine: Name of the engine, such as ``sglang``.
         contract: The engine's contract, for the decode workers.
         prefills: Parts of each prefill worker.
         decode_count: Number of decode workers.

@@ -313,7 +313,7 @@ class KVCache(PrefixTree[KVNode]):
 
         Args:
             node: Node at which the known prefix of the prompt ends.
-            prompt: The prompt.
+            prompt: The whole prompt, which begins with the known prefix.
             place: Position in the prompt at which ``node`` ends.
             depth: Number of tokens of the prompt to store.
             lock: Whether to move the caller's lock from ``node`` to the end node.

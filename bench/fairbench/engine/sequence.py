@@ -101,17 +101,17 @@ class Sequence:
         self.status = UNFINISHED
         self.node: KVNode | None = None  # end of the locked prefix of a running request
         self.place: Place = (0, 0)  # position in the prompt at which the locked prefix ends
-        self.filled = 0  # tokens of the prompt whose KV values are in memory
-        self.private = 0  # tokens of a prefill in progress that are not in the tree yet
+        self.filled = 0  # number of the prompt's tokens whose KV values are in memory
+        self.private = 0  # number of a running prefill's tokens that are not in the tree yet
         self.gpu_ps = 0.0  # the request's part of the time of ended iterations
-        self.joined_time = NO_TIME  # the batch's ``DecodeTime`` when the request joined the batch
+        self.joined_time = NO_TIME  # the batch's ``DecodeTime`` sums when the request joined
         self.due = NEVER  # number of the batch's decode step after which the request ends
         self.joined_step = 0  # number of the batch's decode steps before the request joined
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
         self.compulsory_tokens = 0  # set when the request has finished; see ``DistinctPrefixes``
         self.retractions = 0
         self.host_tokens = 0  # length of the prefix that has a copy in the host's memory
-        self.swapped_tokens = 0  # tokens copied to and from the host so far
+        self.swapped_tokens = 0  # number of tokens copied to and from the host so far
 
     def refuse(self) -> None:
         """End the request as refused, without an answer."""
@@ -147,7 +147,7 @@ class HostMemory:
     capacity: int
     token_ps: int
     used: int = 0
-    copied: int = 0  # tokens copied since the last call of ``delay_ps``
+    copied: int = 0  # number of tokens copied since the last call of ``delay_ps``
 
     def fits_copy(self, tokens: int) -> bool:
         """Return whether a copy of ``tokens`` tokens fits."""

@@ -355,7 +355,7 @@ class BlockCache(BlockTree):
         super().__init__(block_size, node_type)
         self.blocks = self.blank = blocks
         self.unused_blocks = 0  # number of cached blocks that no request uses
-        self.shared = 0  # users of blocks, without the first user of each block
+        self.shared = 0  # sum over blocks of the users beyond the first
         self.on_evict = on_evict
         self.prefix_caching = prefix_caching
         self._end = RunCopy(self.root, set())  # links the last unused copy to the first
@@ -364,7 +364,7 @@ class BlockCache(BlockTree):
         # number of its tokens up to the last of the blocks, and the number of the blocks' tokens.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
-        self._above: BlockNode | None = None  # the node whose eviction would continue the row
+        self._above: BlockNode | None = None  # the node whose eviction belongs in the same report
 
     # Amounts in tokens, for callers that do not count in blocks.
 
@@ -475,7 +475,7 @@ class BlockCache(BlockTree):
             self.remove(node)
 
     def _report(self) -> None:
-        """Report the blocks that were evicted in succession, and begin a new row."""
+        """Report the blocks that were evicted in succession, and begin a new report."""
         if self._row_tokens and self.on_evict is not None:
             self.on_evict(prefix_of(*self._row), self._row_tokens)
         self._row_tokens, self._above = 0, None
@@ -518,7 +518,7 @@ class ClaimedRun(BlockNode):
 
     @property
     def last_access(self) -> Access:
-        """The return at which the oldest unused copy became unused; deeper nodes come first."""
+        """The number of the return that left the oldest unused copy; deeper nodes come first."""
         copy = self.oldest()
         return (0 if copy is None else copy.stamp), -self.depth, 0
 

@@ -171,7 +171,7 @@ class MatchScan(ListScan):
             head = self._head
             if merge and (head is None or merge[0][0] < head):
                 order, client, rest = merge[0]
-                has_left = order[2].admitted  # earlier in this pass, so it is nobody's turn
+                has_left = order[2].admitted  # admitted earlier in this pass, so skipped below
                 if not has_left and (
                     client in skipped or (credit is not None and credit[client] <= 0)
                 ):

@@ -25,18 +25,15 @@ class SGLangRules:
 
     Attributes:
         drops_finished: A finished request leaves the batch before the next pass, not with the next
-        decode step.
+            decode step.
         counts_chunk_once: The prompt that a pass continues takes one slot of
-            ``max_running_requests``,
-        not two.
+            ``max_running_requests``, not two.
         tries_within_budget: If the chunk of that prompt uses up a budget, the pass tries no other
-        request.
+            request.
         touches_waiting: Passes that match no prefixes refresh the cached prefixes of the requests
-            at
-        the head of the queue.
+            at the head of the queue.
         splits: When a prompt, and the outputs recomputed with the prompt after a retraction, become
-            two
-        nodes of the tree: when prefilled, when finished, or never.
+            two nodes of the tree: when prefilled, when finished, or never.
     """
 
     drops_finished: bool = True

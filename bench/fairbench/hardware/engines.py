@@ -69,14 +69,12 @@ class DisaggregationParams:
         bandwidth_gb_s: Bandwidth of each GPU in one direction, in 10^9 bytes/s.
         latency_ms: Constant time of a transfer of KV cache.
         reserved_decode_tokens: SGLang's ``num_reserved_decode_tokens``, the memory that a decode
-            worker
-        keeps free for each of its requests.
+            worker keeps free for each of its requests.
         reserve: When an SGLang decode worker reserves memory for a prompt: at its ``arrival``,
-            first
-        come first served, as documented; or at its ``admission``, in the order of the prefill
-        queue. vLLM's decode workers reserve memory once the prompt is computed.
+            first come first served, as documented; or at its ``admission``, in the order of the
+            prefill queue. vLLM's decode workers reserve memory once the prompt is computed.
         charge_outputs: Whether the prefill worker's scheduler learns of all outputs when a request
-        ends; by default, a prefill worker knows only its own first token.
+            ends; by default, a prefill worker knows only its own first token.
     """
 
     bandwidth_gb_s: Annotated[float, Gt(0)] = 18.0

@@ -229,8 +229,8 @@ async def flood(
         model: The model's name in requests, or None.
         at_once: The number of concurrent requests of the flood.
         seconds: The length of the whole trial, in seconds.
-        headers: The headers of each request.
-        flood_headers: More headers of the flood's requests.
+        headers: Headers that every request has.
+        flood_headers: Further headers of the flood's requests.
     """
     clock = RunClock()
 

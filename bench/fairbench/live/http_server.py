@@ -35,12 +35,15 @@ if TYPE_CHECKING:
 
 HEADER_S = 20.0  # limit in seconds on the arrival of a new connection's first request header
 IDLE_S = 75.0  # limit in seconds on the idle time of a connection between two requests
-OTHER_FILES = 64  # file descriptors for logs, KV events, health checks and listening sockets
-FILES_EACH = 2  # file descriptors per client: its connection and a connection to a worker
+# number of file descriptors kept for logs, KV events, health checks and listening sockets
+OTHER_FILES = 64
+# number of file descriptors per client: its connection and a connection to a worker
+FILES_EACH = 2
 LOOK_S = 1.0  # seconds between two checks for idle connections
 RETRY_S = 0.01  # seconds until a closed connection has released its file descriptor
 AT_ONCE = 64  # limit on the connections that are accepted before other tasks run
-CLOSED_AT_ONCE = 16  # the limit on connections, divided by this number, is closed at a time if idle
+# at most one in this many of the allowed connections is closed at a time, if idle
+CLOSED_AT_ONCE = 16
 COMPLAIN_S = 60.0  # seconds between two equal warnings
 MOST_AHEAD = 2  # limit on requests of a connection that are read before an earlier answer ends
 
@@ -248,8 +251,8 @@ BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
 # limit in seconds on requests in progress after the server has ended its grace period
 SHUTDOWN_S = 0.5
-# Size of a body in bytes from which a thread parses the body. Tokenizing such a text may take a
-# tenth of a second, which would block the event loop.
+# Size of a body in bytes from which a thread parses the body. Parsing and tokenizing a body of this
+# size may take 0.1 s, which would block the event loop.
 LONG_BODY_BYTES = 2**18
 
 

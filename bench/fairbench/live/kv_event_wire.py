@@ -6,10 +6,13 @@ answers with the messages that it still has, each after an empty frame, and ends
 number ``END``.
 
 This module writes SGLang's format (disaggregation/kv_events.py in SGLang): a batch is an array, and
-an event is a map. The module also reads the formats of vLLM (distributed/kv_events.py in vLLM):
-arrays of arrays until 2025; for a while on the main branch, maps of maps, whose replays lack the
-topic; and SGLang's format in releases 0.28 to 0.32. New releases add fields; unknown fields are
-ignored.
+an event is a map. The module also reads three formats of vLLM (distributed/kv_events.py in vLLM):
+
+- until 2025, arrays of arrays;
+- for a while on the main branch, maps of maps, with replays that lack the topic;
+- in the releases 0.28 to 0.32, SGLang's format.
+
+New releases add fields; unknown fields are ignored.
 """
 
 from __future__ import annotations

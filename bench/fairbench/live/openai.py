@@ -280,8 +280,8 @@ def texts_in(value: Any, labels: frozenset[str] = LABELS) -> Iterator[str]:
             waiting += reversed(one)
 
 
-# OpenAI's finish reasons, and names of other servers: vLLM's "repetition", names of TGI and
-# Mistral, stop reasons of the Messages API, and statuses and reasons of the Responses API.
+# Finish reasons of a complete answer: OpenAI's, vLLM's "repetition", those of TGI and Mistral, the
+# stop reasons of the Messages API, and the statuses and reasons of the Responses API.
 GOOD_REASONS = frozenset(
     (
         *("stop", "length", "tool_calls", "function_call", "content_filter"),
@@ -681,7 +681,7 @@ def _json(fields: Mapping[str, Any]) -> str:
 # line end.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
-_LONGEST_END = 4  # bytes of the longest blank line, CR LF CR LF
+_LONGEST_END = 4  # number of bytes of the longest blank line, CR LF CR LF
 
 
 class EventSplitter:

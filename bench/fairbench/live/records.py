@@ -77,7 +77,7 @@ class RequestRecord(msgspec.Struct, frozen=True):
 
 
 class ProgramRecord(msgspec.Struct, frozen=True):
-    """A finished program: the columns of ``metrics.records.Programs``."""
+    """The record of a finished program; the fields are columns of ``metrics.records.Programs``."""
 
     program_id: Count
     client: str

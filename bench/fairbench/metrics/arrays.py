@@ -43,9 +43,10 @@ def part_bounds(start_s: Floats) -> list[int]:
 
 
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
-    """Return, for each row, the ``count`` whole numbers from ``first``, and the row of each number.
+    """Return the ``count`` whole numbers from ``first`` on of each row, with their rows.
 
-    ``first`` and ``count`` have the shape (n_rows,). The results are the rows, then the numbers.
+    ``first`` and ``count`` have the shape (n_rows,). The first result is the row of each number,
+    and the second result the numbers.
     """
     row = np.repeat(np.arange(len(first)), count)
     number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]

@@ -52,7 +52,7 @@ def least_computed(uses: PrefixUses, capacity: int) -> int:
 
 
 def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
-    """Return the tokens that no earlier prompt or answer contains, and the stays of all others."""
+    """Return how many tokens no earlier prompt or answer contains, and the other tokens' stays."""
     node, used, prompt = _paths(uses)
     made = np.flatnonzero(uses.maker >= 0)
     width = 1 + int(max(used.max(initial=0), uses.made_tokens.max(initial=0)))
@@ -93,9 +93,9 @@ def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
 
 
 def _together(stays: _Stays) -> _Stays:
-    """Return the stays by start, with the tokens of equal stays summed up and empty ones left out.
+    """Return the stays in order of start; equal stays are merged, and empty stays are left out.
 
-    A stay is empty if both uses come at one time.
+    A stay is empty if both of its uses come at one time.
     """
     real = stays.start_ps < stays.end_ps
     start_ps, end_ps, tokens = stays.start_ps[real], stays.end_ps[real], stays.tokens[real]
@@ -119,11 +119,11 @@ def _evicted(stays: _Stays, capacity: int) -> int:
 
 
 def _evicted_one_by_one(stays: _Stays, ends: Ints, capacity: int) -> int:
-    """Return the evicted tokens of the rule; ``ends`` are the stays by their ends."""
+    """Return how many tokens Belady's rule evicts; ``ends`` are the stays in order of end."""
     kept = stays.tokens.tolist()
     ending = list(zip(stays.end_ps[ends].tolist(), ends.tolist(), strict=True))
     held = ended = evicted = 0
-    latest: list[tuple[int, int]] = []  # a heap of negative ends and their stays
+    latest: list[tuple[int, int]] = []  # heap of (negative end, stay), the latest end first
     rows = zip(stays.start_ps.tolist(), stays.end_ps.tolist(), stays.tokens.tolist(), strict=True)
     for stay, (start_ps, end_ps, tokens) in enumerate(rows):
         while ending[ended][0] <= start_ps:

@@ -92,7 +92,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
     Args:
         shared: The client's row of the summary.
         alone: The client's row of the simulation alone, None without a simulation.
-        percent: The percentile of latency.
+        percent: The percentile of latency that is compared, such as 95.
         censored: Whether the percentile in ``shared`` is a lower bound.
     """
     key = f"p{percent}_s"

@@ -50,7 +50,7 @@ class Instants:
         return within
 
     def landed(self, queue: Ints, at_s: Floats, stretch: Ints, amount: Ints | Floats) -> Floats:
-        """Return, for each instant, the amounts that arrived since the previous instant, summed.
+        """Return, for each instant, the sum of the amounts that arrived since the previous instant.
 
         ``queue``, ``stretch`` and ``amount`` have the shape (n_rows,), ``at_s`` (n_stretches,).
         """

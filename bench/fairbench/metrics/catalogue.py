@@ -92,7 +92,7 @@ def columns_of(
     """Return the columns of a display in order.
 
     Args:
-        display: The display.
+        display: The table or page that shows the columns.
         tail: The high percentile of latency that is shown.
         percentiles: Percentiles that the user chose; if there are any, only these are shown.
         beside: A second high percentile that is shown, or 0.

@@ -119,7 +119,7 @@ def percentile(sample: Sample, percent: float) -> Percentile:
 
 
 def mean_percentile(percentiles: list[Percentile]) -> Percentile:
-    """Return the mean of clients' percentiles; a censored or NaN percentile makes the mean so."""
+    """Return the mean of clients' percentiles, which is censored or NaN if any percentile is."""
     if not percentiles:
         return Percentile(NAN, False)
     mean = sum(p.value_s for p in percentiles) / len(percentiles)

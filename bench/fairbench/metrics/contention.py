@@ -25,10 +25,12 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.waiting import waits
 
-# The pace of a run's fast answers is that of the answer with this rank by pace, because the two
-# fastest answers may come from a stream that stalled.
+# The third fastest answer gives the pace of a run's fast answers, because the two fastest answers
+# may come from a stream that stalled.
 FASTEST = 3
-MANY_TOKENS = 16  # tokens of an answer whose pace is measured; shorter answers are rounded too much
+# The pace is measured on answers of at least this many tokens, because rounding distorts the pace
+# of shorter answers.
+MANY_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,8 +134,9 @@ def pace_alone_s(requests: Requests) -> float:
 
 
 # Multiple of a lone request's time per token above which tokens are slow. 128 running requests of
-# 1,000 tokens, about the number that operators allow, have a multiple of 2.6 (A100, 8B). Trees of
-# thoughts at 1.5 times the capacity, all admitted at once, have multiples from 16 to 25.
+# 1,000 tokens, about the number that operators allow, have a multiple of 2.6 (A100, 8B).
+# Tree-of-thoughts requests at 1.5 times the replica's capacity, all admitted at once, take 16 to 25
+# times a lone request's time per token.
 SLOW = 4.0
 # Queues are mostly empty if no request waits in a larger fraction of the window.
 MOSTLY = 0.5
@@ -186,8 +189,8 @@ def contended(
 
     Args:
         requests: All calls of the run.
-        facts: The facts of the run.
-        window: The window.
+        facts: The run's workers, KV pool, clients and so on, which the tables do not contain.
+        window: The part of the run that is judged.
         short: The weighted tokens that each client lacked at the window's end.
         demand: The weighted tokens due to each client in the window.
     """

@@ -224,7 +224,7 @@ class Unmade:
 
     - ``arrival_s`` is the program's arrival in seconds.
     - ``reached_s`` is the age in seconds up to which the program requested its due service.
-    - ``unsent`` is the weighted tokens of the program's calls never made.
+    - ``unsent`` is the weighted tokens of the calls that the program never made.
     - ``whole`` is the weighted tokens of all calls of the program.
     - ``usual`` is the fraction of demand that programs had usually requested at an age.
     """

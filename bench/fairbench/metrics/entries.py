@@ -411,7 +411,7 @@ COST = (
 
 
 def _goodput(metric: Metric) -> Metric:
-    """Return a metric of goodput, which runs have if a client has latency targets."""
+    """Return a metric of goodput, for runs in which a client has latency targets."""
     page = "[goodput](../guide/goodput.md#how-it-is-judged)"
     return replace(metric, when=lambda run: run.has_targets, page=page)
 
@@ -496,7 +496,7 @@ WINDOWS = tuple(
 
 
 def _tree(metric: Metric) -> Metric:
-    """Return a metric of shares in a tree, which runs with tenants have."""
+    """Return a metric of shares in a tree, for runs with tenants."""
     page = "[tenants](../guide/tenants.md#what-a-run-is-judged-by)"
     return replace(metric, when=lambda run: run.tenants, page=page)
 
@@ -533,7 +533,7 @@ NO_ANSWER = "no answer of the client has two tokens"
 
 
 def _stall(metric: Metric) -> Metric:
-    """Return a metric of stalls, which runs have whose steps are known."""
+    """Return a metric of stalls, for runs whose steps are known."""
     better = MORE if metric.better is MORE else LESS
     return replace(metric, better=better, when=lambda run: run.stalls is not None)
 
@@ -569,7 +569,7 @@ STALLS = tuple(map(_stall, (
 
 
 def _memory(metric: Metric) -> Metric:
-    """Return a metric of KV memory, which runs have that record the holders of KV memory."""
+    """Return a metric of KV memory, for runs that record the holders of KV memory."""
     return replace(metric, of=CLIENT, when=lambda run: run.tables.memory is not None)
 
 
@@ -632,18 +632,18 @@ def _victim_session(name: str, heading: str, percent: int, meaning: str) -> Metr
 
 
 def _has_gateway(run: RunData) -> bool:
-    """Return whether a run has sessions whose calls a gateway may hold."""
+    """Return whether a run has sessions whose calls a gateway may queue."""
     return run.facts.sessions and run.requests.routed_s is not None
 
 
 def _of_sessions(metric: Metric) -> Metric:
-    """Return a metric of sessions, which runs have whose programs are sessions."""
+    """Return a metric of sessions, for runs whose programs are sessions."""
     page = "[sessions](#sessions)"
     return replace(metric, page=page, when=lambda run: run.facts.sessions)
 
 
 def _slowdown(percent: int) -> tuple[Metric, Metric]:
-    """Return the metrics for a percentile of the slowdown, of well-behaved clients and of each."""
+    """Return a slowdown percentile's metrics: of the well-behaved clients, and of each client."""
     key, heading = f"session_slowdown_p{percent}", f"P{percent} of the slowdown of sessions"
     common = Metric(key, heading, better=LESS, undefined=NO_COHORT, of=CLIENT, digits=2,
         meaning="time in which a call of the session was in progress, over this time with each "
@@ -661,7 +661,7 @@ def _slowdown(percent: int) -> tuple[Metric, Metric]:
 
 
 def _session_share(length_s: float, key: str, when: str, *shown: Shown) -> tuple[Metric, Metric]:
-    """Return the metrics of shares of sessions, the lowest of the run and of each client."""
+    """Return the metrics for the lowest share of a session, in the run and of each client."""
     common = Metric(
         key, f"lowest share of a session {when}", better=MORE, of=CLIENT, form=Form.PERCENT,
         most=1.0, undefined=TOO_FEW_CALLS,
@@ -740,7 +740,7 @@ SESSIONS = (
 
 
 def _of_side(number: int, side: str) -> tuple[Metric, Metric]:
-    """Return the metrics of the workers of one side of a disaggregated run."""
+    """Return the metrics of one side's workers in a disaggregated run."""
     return (
         Metric(f"{side}_busy_ratio", f"busy time of {side} workers over the run",
             form=Form.PERCENT, most=1.0, undefined="nothing was simulated",
@@ -811,7 +811,7 @@ LIMIT = tuple(map(_limit, (
 
 
 def _lateness(statistic: str) -> Metric:
-    """Return the metric for a statistic of the lateness of the load of a live run."""
+    """Return the metric for a statistic of how late a live run sent its requests."""
     return Metric(
         f"lateness_{statistic}_ms", f"{statistic} lateness of the load", unit="ms",
         undefined=NOT_SENT,
@@ -823,7 +823,7 @@ def _lateness(statistic: str) -> Metric:
 
 
 def _held(statistic: str) -> Metric:
-    """Return the metric for a statistic of the waits for a slot of a live run."""
+    """Return the metric for a statistic of how long requests of a live run waited for a slot."""
     return Metric(
         f"held_{statistic}_s", f"{statistic} wait for a limit on concurrency", unit="s",
         undefined=NOT_SENT, meaning="live runs: wait of all requests for that slot",

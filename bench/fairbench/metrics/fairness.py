@@ -114,8 +114,8 @@ class Shares:
 
     Amounts are weighted tokens, and arrays have the shape (n_clients,).
 
-    - ``booked`` are the plain tokens of all views; ``service`` is the service to clients,
-      ``actual`` the computed service.
+    - ``booked`` holds the unweighted tokens from which all views of service are computed.
+    - ``service`` is the service to clients, and ``actual`` the computed service.
     - ``demand`` is the due service in the window: the received service, plus the shortfall at the
       window's end (``due.shortfall``).
     - ``entitlement`` is the max-min fair allocation of the total service among the demands.

@@ -156,7 +156,7 @@ def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
 
 
 END, START = 0, 1  # kinds of bookings: at one instant, an iteration ends before the next starts
-BOOKINGS_AT_ONCE = 2**20  # the most bookings in memory, unless a single place has more
+BOOKINGS_AT_ONCE = 2**20  # the most bookings in memory, unless one client and cell have more
 
 
 class Places(NamedTuple):
@@ -557,14 +557,15 @@ class _Search:
         self._pairs = Pairs(self._cells, backlog)
         self._inside = Inside(log, view, self._cells, facts)
         self._known = -1.0  # a lower bound on the gap, in tokens
-        self._best = Gap(-1.0, 0, 0, 0.0, 0.0)  # the largest gap in the examined joint backlogs
+        # the largest gap found so far, over intervals in which both clients of a pair wait
+        self._best = Gap(-1.0, 0, 0, 0.0, 0.0)
 
         # The joint backlogs on the list will be examined; each has an upper bound on its gap.
         self._listed: list[tuple[Joint, Floats]] = []
 
     @property
     def _above(self) -> float:
-        """The number of tokens up to which the range of a joint backlog does not matter."""
+        """The number of tokens up to which a joint backlog's range cannot change the result."""
         return max(self._known, self._best.tokens)
 
     def largest(self) -> Gap:
@@ -586,7 +587,7 @@ class _Search:
         return self._best
 
     def _list_joint_backlogs(self, rows: list[int], rivals: list[Ints]) -> None:
-        """List the joint backlogs of backlogs ``rows`` with their rivals whose gap may matter."""
+        """List the joint backlogs of ``rows`` and their ``rivals`` whose gap may be the largest."""
         if not rows:
             return
         row = np.repeat(rows, [len(some) for some in rivals])

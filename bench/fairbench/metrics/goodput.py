@@ -75,7 +75,7 @@ def _alone_s(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientGoodput:
-    """The goodput of one client, in numbers of requests and in tokens.
+    """The goodput of one client, counted in requests and in tokens.
 
     - ``in_window`` requests finished in the window within their targets, and had
       ``in_window_tokens`` weighted tokens.
@@ -137,9 +137,10 @@ def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Goodput:
-    """The goodput of a run: ``counts`` of each client with targets, whose indices are ``promised``.
+    """The goodput of a run: ``counts`` holds the goodput of each client with latency targets.
 
-    ``length_s`` is the length of the window, ``weights`` are the weights of these clients.
+    ``promised`` holds the indices of these clients, ``weights`` their weights, and ``length_s`` the
+    length of the window in seconds.
     """
 
     counts: list[ClientGoodput]

@@ -119,14 +119,16 @@ def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Float
 
 
 class InMemory(NamedTuple):
-    """The highest cache hit rate that a limited memory allows, and the least time of that work."""
+    """The highest cache hit rate that a limited memory allows, and the least time at this rate."""
 
     hit_rate: float
     least_s: float
 
 
 def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
-    """Return the limit of any eviction policy in the run's order; NaN if all prefixes fit.
+    """Return the highest hit rate of any eviction policy, and the least time at this rate.
+
+    The order of the prompts is that of the run. Both values are NaN if all prefixes fit in memory.
 
     Tokens beyond the compulsory ones cost the least price of a prompt token, without attention.
     Precondition: the facts have prices, and the compulsory tokens are known.
@@ -238,11 +240,11 @@ def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
 class TimeSpent(NamedTuple):
     """The GPU time of all replicas by purpose, in seconds; the fields sum to the whole."""
 
-    prefill_s: float  # compulsory tokens, in full passes
-    decode_s: float  # answers, in full batches
-    recomputed_s: float  # prefixes that were computed before
-    retracted_s: float  # tokens computed again after a retraction
-    unfinished_s: float  # requests that did not finish
+    prefill_s: float  # computing compulsory tokens, as if in full passes
+    decode_s: float  # decoding answers, as if in full batches
+    recomputed_s: float  # computing prefixes that were computed before
+    retracted_s: float  # computing tokens again after a retraction
+    unfinished_s: float  # work for requests that did not finish
     small_prefill_s: float  # fixed costs of passes that were not full
     small_decode_s: float  # fixed costs of decode batches that were not full
     idle_waiting_s: float  # idle time while a request waited somewhere
@@ -286,7 +288,7 @@ class _Steps(NamedTuple):
 
 
 def _steps(tables: Tables, facts: Facts, prices: WorkPrices) -> _Steps:
-    """Return the busy time, its part above full decode batches, and idle time while some wait."""
+    """Return the busy time, its part above full decode batches, and idle time during waits."""
     queued = waits(tables.requests, facts.horizon_s)
     union = merged(queued.start, np.minimum(queued.end, facts.horizon_s))
     times = np.stack([union.start, union.end], axis=1).ravel()
@@ -325,7 +327,7 @@ def _program_arrivals(tables: Tables, facts: Facts) -> Floats:
 
 
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
-    """Return the largest, over times a, of a and the work of programs that arrive from a on."""
+    """Return the maximum of a plus the time of programs that arrive from a on, over times a."""
     requests, programs = tables.requests, tables.programs
     order = np.argsort(arrival_s, kind="stable")[::-1]
     at = _program_rows(requests, programs)

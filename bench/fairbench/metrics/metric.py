@@ -149,7 +149,7 @@ Values: TypeAlias = "Floats | Ints | Sequence[float | Noted | None]"
 
 
 def every_run(run: RunData) -> bool:
-    """Return that a run has a metric, whatever the run."""
+    """Return True: every run has the metric."""
     return True
 
 

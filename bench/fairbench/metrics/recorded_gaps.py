@@ -93,7 +93,7 @@ def prompts_of(requests: Requests) -> Prompts:
     is_known = admitted_s < first_s  # an unknown admission equals the first token
     begin_s = np.where(is_known, admitted_s, requests.arrival_s[rows])
     if len(rows):
-        longer = tokens >= np.median(tokens)  # a fixed time per request matters least for these
+        longer = tokens >= np.median(tokens)  # a fixed time per request matters least here
         each_s = ((first_s - begin_s) / tokens)[longer]
         token_s = float(np.percentile(each_s, FASTEST, method="lower"))
         least_s = np.where(is_known, begin_s, first_s - SLOWER * token_s * tokens)

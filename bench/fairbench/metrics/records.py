@@ -294,7 +294,7 @@ class WorkPrices(NamedTuple):
     lone_context_s: float
 
     def prompt_s(self, input_tokens: Ints, new_tokens: Ints) -> Floats:
-        """Return the least seconds to compute the last ``new_tokens`` tokens of each prompt."""
+        """Return the least time in seconds to compute each prompt's last ``new_tokens`` tokens."""
         cached = input_tokens - new_tokens
         pairs = new_tokens * cached + new_tokens * (new_tokens + 1) / 2
         attention_s = np.maximum(self.attention_s * pairs, self.read_s * cached)
@@ -302,17 +302,20 @@ class WorkPrices(NamedTuple):
         return prompt_s
 
     def answer_s(self, input_tokens: Ints, output_tokens: Ints) -> Floats:
-        """Return the least seconds of each answer, after the first token that the prefill makes."""
+        """Return the least time in seconds of each answer after its first token (by prefill)."""
         steps = np.maximum(output_tokens - 1, 0)
         return self.decoded_s(steps, steps * input_tokens + steps * (steps + 1) // 2)
 
     def decoded_s(self, tokens: Ints, context_tokens: Ints) -> Floats:
-        """Return the least seconds of decoded tokens that read ``context_tokens`` in total."""
+        """Return a lower bound, in seconds, on the time to decode ``tokens`` output tokens.
+
+        The decode steps of these tokens attend to ``context_tokens`` tokens in total.
+        """
         time_s: Floats = self.decode_token_s * tokens + self.context_s * context_tokens
         return time_s
 
     def alone_s(self, input_tokens: Ints, output_tokens: Ints) -> Floats:
-        """Return the least seconds of each request alone, with one uncached prompt token."""
+        """Return the least time in seconds of each lone request with one uncached prompt token."""
         attention_s = np.maximum(self.attention_s * input_tokens, self.read_s * (input_tokens - 1))
         steps = np.maximum(output_tokens - 1, 0)
         context = steps * input_tokens + steps * (steps + 1) // 2

@@ -275,7 +275,7 @@ def booked_tokens(
 def _step_bookings(
     log: Stretches, stepwise: Floats, times: Floats, inclusive: bool
 ) -> tuple[Ints, Floats, Ints]:
-    """Return the bookings of rows' steps, merged if none of the times falls between them.
+    """Return the bookings of rows' steps; steps without one of the times in between are merged.
 
     Each row has one booking, and a further booking for each of the times inside the row. The
     further bookings come last.

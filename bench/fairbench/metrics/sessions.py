@@ -33,7 +33,8 @@ from fairbench.metrics.tables import Tables
 
 MOST_SESSIONS = 1_000  # maximum number of sessions whose shares are computed
 SESSION_WINDOW_S = 60.0  # length of the windows in which sessions are judged
-LEAST_CALLS = 1.0  # number of its calls to which a session is entitled in a window that is judged
+# a session is judged in a window in which it is entitled to at least this number of its calls
+LEAST_CALLS = 1.0
 WORST_SESSIONS = 10  # number of sessions that a summary lists
 
 
@@ -76,7 +77,7 @@ class RecordedSessions:
 
     @cached_property
     def slowdown(self) -> Floats:
-        """The busy time of each session over that of its calls alone, at least 1 or NaN."""
+        """Each session's busy time over the busy time of its calls alone; at least 1, or NaN."""
         calls = self.calls
         ends_s = np.minimum(calls.end_s, calls.requests.arrival_s + calls.alone_s)
         alone_s = _union_s(calls, ends_s, len(self._programs))
@@ -184,7 +185,7 @@ class RecordedSessions:
         return [60 * ratio(count, time_s) for count, time_s in zip(turns, active_s, strict=True)]
 
     def least_by_client(self, shares: Floats) -> list[float]:
-        """Return the lowest share of a session of each client, NaN without a known share."""
+        """Return, by client, the lowest share of a session; NaN without a known share."""
         rows = np.flatnonzero(self._arrived & np.isfinite(shares))
         lowest = np.full(self._clients, np.inf)
         np.minimum.at(lowest, self._client[rows], shares[rows])

@@ -17,7 +17,7 @@ from fairbench.metrics.records import Facts, Flags, Floats, Ints, Requests, Serv
 from fairbench.metrics.tables import ServiceRows
 from fairbench.targets import RequestCosts
 
-MOST_CLIENTS = 30  # maximum number of clients for which who stalls whom is computed
+MOST_CLIENTS = 30  # maximum number of clients for which ``Stalls.matrix_s`` is computed
 STALL_S = 0.5  # minimum gap between two tokens that is a stall
 STALL_STEPS = 4.0  # minimum gap of a stall, as a multiple of a lone request's decode step
 _MARGIN_S = 1e-6  # rounding of two times that are equal
@@ -107,7 +107,7 @@ class Gaps:
         self._time_s += np.bincount(cells, time_s, 2 * clients).reshape(2, clients)
 
     def pace_ratios(self) -> list[float]:
-        """Return each client's tokens per second beside prompts of others, over that at rest."""
+        """Return each client's token rate beside prompts of others, over its rate without them."""
         pairs = zip(self._tokens.T.tolist(), self._time_s.T.tolist(), strict=True)
         return [
             ratio(ratio(tokens[1], time_s[1]), ratio(tokens[0], time_s[0]))
@@ -162,8 +162,8 @@ def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | No
     gaps = Gaps(clients, stall_limit_s(facts))
     total_s, own_s = np.zeros(clients), np.zeros(clients)
     matrix_s = np.zeros((clients, clients)) if clients <= MOST_CLIENTS else None
-    ends_s: dict[int, float] = {}  # end of the last step that decoded, by worker
-    asked: dict[int, Requests] = {}  # requests by the worker that generates the answer
+    ends_s: dict[int, float] = {}  # worker -> end of the last step that decoded
+    asked: dict[int, Requests] = {}  # worker -> requests whose answers the worker generates
     for part in log.parts():
         if part.gpu_s is None:
             return None
@@ -298,7 +298,7 @@ def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 
 
 def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Floats:
-    """Return by how much a sum, linear between ``times_s``, grows from begin to end."""
+    """Return by how much a sum that is linear between ``times_s`` grows from begin to end."""
     grown: Floats = np.interp(end_s, times_s, sums) - np.interp(begin_s, times_s, sums)
     return grown
 
@@ -385,7 +385,7 @@ def _keys(client: Ints, stretch: Ints) -> Ints:
 
 
 def _counts(rows: Rows, client: Ints, stretch: Ints) -> Floats:
-    """Return how many of the pairs of client and stretch are those of each row, shape (rows,)."""
+    """Return how many of the given pairs of client and stretch match each row, shape (rows,)."""
     keys, asked = _keys(rows.client, rows.stretch), _keys(client, stretch)
     found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
     same = keys[found] == asked

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-COLUMN_BYTES = 8  # the bytes of each number in the file of a column
+COLUMN_BYTES = 8  # the number of bytes of a value in a column's file
 
 
 class ServiceRows(Protocol):

@@ -143,7 +143,9 @@ LEAST_SHARE = 0.1  # the least share of a flood in all demand: a smaller flood d
 LEAST_REQUESTS = 20  # the least number of requests of a flood: fewer may come together by chance
 PEAK = 2.5  # the least demand of a flood, as a multiple of the usual peak of other clients
 USUAL = 75  # the percentile of peaks that counts as usual: clients with higher peaks may flood, too
-EDGE = 0.2  # requests at the edges of a flood are ordinary below this fraction of its mean rate
+# requests at the edges of a flood are ordinary if they come at less than this fraction of the
+# flood's mean rate
+EDGE = 0.2
 MOST_FLOODS = 3  # the largest number of floods that are named
 WHOLE = 0.9  # a flood that lasts for at least this fraction of the time lasts throughout
 

@@ -42,7 +42,7 @@ def model_config(model: str) -> ModelConfig:
 
     Args:
         model: A bundled model in any spelling, the path of a ``config.json`` or of its folder, or a
-        name on the hub, ``owner/name``, which needs a network.
+            name on the hub, ``owner/name``, which needs a network.
     """
     path = Path(model)
     if path.is_dir() and (path / "config.json").is_file():
@@ -102,12 +102,13 @@ class Derived(NamedTuple):
     """A derived profile and the data of its fit.
 
     Attributes:
-        profile: The profile.
+        profile: The timing profile that was derived.
         source: The origin of the times, in words.
         note: The reason why no better source was used, or "".
         error_pct: Errors on the iterations that were not fitted, in percent.
         held: The iterations that were not fitted.
-        times_ms: Times of these iterations in ms without the host's time, shape (n_iterations,).
+        times_ms: Times in ms of the iterations in ``held``, without the host's time, shape
+            (n_iterations,).
     """
 
     profile: TimingProfile

@@ -50,11 +50,11 @@ def operators_ms(
 
     Args:
         config: The model's ``config.json``.
-        gpu: The GPU.
+        gpu: The GPU that runs the iterations.
         tp: GPUs that share the model.
         engine: ``sglang`` or ``vllm``.
         dtype: Data type of the weights, or None for the data type in the config.
-        it: The iterations.
+        it: The iterations whose times are estimated.
         kv_dtype: Data type of the KV cache, ``fp16`` or ``fp8``.
 
     Raises NoTable.

@@ -124,15 +124,14 @@ def fitted(
     """Return the best non-negative coefficients by soft-L1 least squares of logarithms.
 
     Args:
-        it: The iterations.
+        it: The composition of each measured iteration.
         times_ms: Times of the iterations in ms, shape (n_iterations,).
         experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
         waits: Number of times that each time contains an unknown constant delay, which is returned
-            as
-        ``delay_ms``; None if no time contains a delay.
+            as ``delay_ms``; None if no time contains a delay.
         start: Coefficients at which the search begins.
         prior: Weight of the deviation of a coefficient's logarithm from the start; the weight of an
-        iteration is 1.
+            iteration is 1.
     """
     names = [name for name in START if experts_left or name != "c_e"]
     names += ["delay_ms"] if waits is not None else []

@@ -89,7 +89,10 @@ def time_difference(later: Any, earlier: Any) -> Any:
 
 
 def scaled(value: Any, factor: float) -> Any:
-    """Return a number times ``factor``; other values stay unchanged and cause errors later."""
+    """Return ``value`` times ``factor`` if ``value`` is a number.
+
+    Any other value is returned unchanged, so that a later check reports it.
+    """
     number = number_of(value)
     return value if number is None else number * factor
 

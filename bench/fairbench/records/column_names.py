@@ -196,7 +196,7 @@ def recognised(
         field: Field of ``NAMES``.
         names: Columns of the file.
         values: Some values of each column. Columns whose values do not fit the field are left out,
-        unless no other column remains.
+            unless no other column remains.
     """
     rank = {name: place for place, name in enumerate(NAMES[field])}
     found: list[tuple[int, FieldColumn]] = []
@@ -237,7 +237,7 @@ def _is_dated(column: FieldColumn, values: Mapping[str, list[Any]]) -> bool:
 
 
 def _mostly_fit(field: str, values: list[Any], *, empty: bool = False) -> bool:
-    """Return whether at least half of some values fit a field; ``empty`` is for no values."""
+    """Return whether at least half of some values fit a field; ``empty`` without values."""
     right = sum(can_hold(field, value) for value in values)
     return 2 * right >= len(values) if values else empty
 

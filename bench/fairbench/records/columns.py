@@ -23,11 +23,11 @@ from fairbench.records.source import records_of, separator_of
 
 Floats = npt.NDArray[np.float64]
 
-BATCH = 16_384  # records that are in memory as objects at a time
+BATCH = 16_384  # number of records that are in memory as objects at a time
 ROW_BYTES, NAME_BYTES = 200, 200  # upper estimates of memory per row, and per different text
-SAMPLE = 50  # values of a column from which its meaning is inferred
+SAMPLE = 50  # number of a column's values from which its meaning is inferred
 MAX_COLUMNS = 2_000  # maximum number of columns of a file whose names are read
-SHOWN_ROWS = 100  # rows whose keys are kept for messages
+SHOWN_ROWS = 100  # number of rows whose keys are kept for messages
 NUMERIC = frozenset({*naming.COUNTS, *naming.MOMENTS, *naming.LENGTHS})
 WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
 """Keys under which the only object of a file, such as an answer of an API, may have its records."""
@@ -54,7 +54,7 @@ class ReadOptions:
     """How to read a file.
 
     Attributes:
-        fields: Wanted fields.
+        fields: Fields to read.
         names: Columns that the user named, by field; an empty name means that there is no column.
         layout: Name of the layout, None to detect it.
         calls: Names of layouts by the command's own names of formats.

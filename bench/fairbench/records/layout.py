@@ -40,14 +40,12 @@ class Layout:
         name: Name that commands show and accept.
         fits: Function that returns whether a file beginning with a record has the format.
         fields: Columns by field, best first; dots lead into nested objects. Other fields are found
-            by
-        usual names, unless ``exact``.
+            by usual names, unless ``exact``.
         units: Units of times by field, for columns whose names contain no unit.
         unit: Unit of all times without a unit in the column's name or in ``units``.
-        spread: Function that makes a function from a record to its requests, for nested records.
-        runs: Function that returns the runs of a file, or functions that make them, if each record
-            is
-        a run or a part of a run.
+        spread: Function that returns a ``Spread`` for a file with nested records.
+        runs: Function that returns the runs of a file, or functions that make the runs, if each
+            record is a run or a part of a run.
         keep: Function that returns whether a record is a request that reached a server.
         exact: Whether fields that ``fields`` does not list are absent.
         events: Whether records without token counts are no requests.
@@ -55,8 +53,8 @@ class Layout:
         own_units: Whether the file states all units, so users cannot state units.
         at_once: Whether all requests start at time 0, because the file has no start times.
         uncached: Whether the server has no prefix cache.
-        keeps_clock: Whether times are on the clock of the run, whose zero is kept.
-        refuses: Whether a request without an end was refused, and did not fail.
+        keeps_clock: Whether times count from the start of the run, and are not shifted.
+        refuses: Whether a request without an end counts as refused; otherwise it failed.
         nothing: Message for a file without requests.
     """
 

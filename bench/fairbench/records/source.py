@@ -23,7 +23,7 @@ from fairbench.files.formats import (
 from fairbench.files.reader import ReadMemory, opened
 from fairbench.files.times import FIRST_DATE_S, is_moment, is_number, number_of
 
-PEEKED = 4096  # bytes at the beginning of a file by which its format is found
+PEEKED = 4096  # number of bytes at a file's beginning from which its format is inferred
 NO_TEXT = {
     b"\x1f\x8b": "is compressed with gzip; rename it so that it ends in .gz",
     b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV",

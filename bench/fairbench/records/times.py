@@ -30,7 +30,8 @@ SLOWEST_TOKEN_S = 2.0  # on no server do fast answers take more seconds per toke
 SLOWEST_ANSWER_S = 20.0  # on no server do fast answers of one token take more seconds
 FASTEST_TOKEN_S = 2e-5  # on no server do slow answers take fewer seconds per token
 FAST_PERCENT, SLOW_PERCENT = 10, 90  # percentiles of fast and slow answers
-# Whole numbers without a unit may be milliseconds if their 10th percentile and median are above.
+# Whole numbers without a unit may be milliseconds if their 10th percentile and
+# their median are above these values.
 LEAST_MS, WHOLE_FROM = 20.0, 50.0
 NEVER = -1  # duration that VTC-artifact writes for an event that did not happen, in any unit
 

@@ -59,7 +59,10 @@ def listed(names: Sequence[str]) -> str:
 
 
 class Shortfall(NamedTuple):
-    """A client's fraction of its fair share in the run's worst minute."""
+    """The minute in which a client received the smallest fraction of its fair share.
+
+    ``share`` is this fraction.
+    """
 
     client: str
     share: float

@@ -101,7 +101,7 @@ def _router(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _own_files(key: str, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """Return ``{key: {path: SHA-256}}`` for the user's files; an empty dictionary without files."""
+    """Return ``{key: {path: SHA-256}}`` for the user's files, or ``{}`` if ``paths`` is empty."""
     digests = {str(path): sha256(path.read_bytes()).hexdigest() for path in paths}
     return {key: digests} if digests else {}
 

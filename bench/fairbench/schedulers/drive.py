@@ -61,9 +61,9 @@ def drive(
     refill credits, or move on to another group, for a candidate that is never tried.
 
     Args:
-        selection: The scheduler's generator of candidates and preemptions. try_admit: Function that
-        tries a candidate and returns the outcome. preempt: Function that carries out a preemption
-        and returns whether it succeeded.
+        selection: The scheduler's generator of candidates and preemptions.
+        try_admit: Function that tries a candidate and returns the outcome.
+        preempt: Function that carries out a preemption and returns whether it succeeded.
 
     Raises RunFailed if the selection is not a generator, or yields anything but waiting requests
     and preemptions.

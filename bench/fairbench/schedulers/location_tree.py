@@ -129,7 +129,7 @@ class LocationTree(PrefixTree[L]):
         self.prune(node)
 
     def purge(self, worker: int) -> None:
-        """Remove the marks of a worker that left together with its cache. Visits every node."""
+        """Remove the marks of a worker that left together with its cache; every node is visited."""
         parents_first = list(self.nodes())
         for node in reversed(parents_first):
             self.unmark(node, worker)

@@ -74,9 +74,8 @@ class MemoryShare:
         # pins once its admitted prompts are allocated.
         self._promised = 0
         self._will_pin: dict[str, float] = {}
-        self._demands: dict[
-            Request, PromptTokens
-        ] = {}  # of the requests found admissible in this pass
+        # the memory that each request found admissible in this pass needs for its prompt
+        self._demands: dict[Request, PromptTokens] = {}
 
     def begin(self, waiting: WaitingView, pending: Mapping[str, int]) -> ShareView:
         """Begin a pass over the ``waiting`` requests, and return the view for the scheduler.
@@ -121,7 +120,7 @@ class MemoryShare:
         return demand.new <= self._spare(request, demand) and not self._is_wanted(request.client)
 
     def _spare(self, request: Request, demand: PromptTokens) -> float:
-        """Return the tokens that may be lent: free ones, and cached ones above clients' shares.
+        """Return the tokens that may be lent: free tokens, and cached tokens above clients' shares.
 
         The cached prefix of the request itself stays.
         """

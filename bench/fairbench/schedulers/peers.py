@@ -108,7 +108,6 @@ class Totals(NamedTuple):
     version ``since``. A client's entry is complete, or empty if the origin has forgotten the
     client. ``waiting`` is always complete. A receiver that knows version ``since`` or a later
     version learns this version from the totals.
-
     """
 
     version: int
@@ -135,7 +134,10 @@ class Exchanges(Protocol):
         """
 
     def charged_totals(self) -> Sums:
-        """Return the charges of this router or gateway."""
+        """Return what this router or gateway itself has charged to each client.
+
+        The charges of its peers are not included.
+        """
 
     def heard_totals(self) -> Mapping[str, Totals]:
         """Return the latest totals of each other router or gateway."""
@@ -241,7 +243,7 @@ class CreditChange(NamedTuple):
 
 
 class SharedCredit:
-    """The credits of all clients, each rounds x quantum - the charges of all routers.
+    """The credits of all clients: rounds x quantum, minus the charges of all routers.
 
     A router knows its own charges immediately. Rounds are a level: a round that two routers grant
     at the same time counts once.
@@ -425,7 +427,7 @@ class SharedCounters:
         self._elsewhere.pop(origin, None)
 
     def elsewhere(self, now_s: float) -> dict[str, float]:
-        """Return the time of the latest message that the client waits elsewhere, by client."""
+        """Return, by client, the time of the latest message that the client waits elsewhere."""
         found: dict[str, float] = {}
         for heard_s, clients in self._elsewhere.values():
             if now_s - heard_s <= self._terms.forget_s:
@@ -434,7 +436,7 @@ class SharedCounters:
         return found
 
     def may_go_s(self, client: str, now_s: float) -> float | None:
-        """Return when the client may go before clients that wait elsewhere, or None for now."""
+        """Return when the client may go before clients that wait elsewhere; None means now."""
         own, rate, forget_s = self._counters[client], self._terms.ahead_tok_s, self._terms.forget_s
         latest, ahead = now_s, 0.0
         for other, heard_s in self.elsewhere(now_s).items():

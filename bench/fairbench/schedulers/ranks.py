@@ -52,9 +52,10 @@ class RankAccount(ABC):
         """Merge new totals of other ranks.
 
         Args:
-            told: Totals by origin, perhaps late, repeated or out of order. elsewhere: Clients with
-            requests at other ranks -> whether the client waits at another rank. now_s: Time on the
-            host's clock, in seconds.
+            told: Totals by origin, perhaps late, repeated or out of order.
+            elsewhere: Clients with requests at other ranks -> whether the client waits at another
+                rank.
+            now_s: Time on the host's clock, in seconds.
         """
         # no client may leave the account before all new charges are applied
         busy = dict(self._elsewhere)

@@ -10,7 +10,7 @@ from fairbench.core import Prompt, Segment
 ID_BYTES = array("I").itemsize
 # tokens of the first pages, because a first chat message is often shorter than 32 tokens
 FIRST_PAGE_TOKENS = 8
-PAGES_BEFORE_DOUBLING = 32  # number of size units in a prompt after which the page size doubles
+PAGES_BEFORE_DOUBLING = 32  # a page size applies to positions below this multiple of the size
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
@@ -24,7 +24,6 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
     hashes, no names can collide. A last, shorter page matches only an equal last page. To name a
     prefix that ends inside a page, ``truncate`` the prompt of the whole text. Raises OverflowError
     for an id that is negative or has more than 32 bits.
-
     """
     text = str(_bytes_of(token_ids), "latin-1")  # the text has one character per byte
     pages: list[str] = []

@@ -73,7 +73,7 @@ class RunningView(Protocol):
 
         The engine's own memory test and load cap decide. The test counts the pass's admissions so
         far and the memory reserved for outputs. The result is False in engines that cannot preempt.
-        Costs a walk over the batch.
+        Each call walks over the batch.
         """
 
 

@@ -52,7 +52,7 @@ def arrays_of(
     Raises DataError naming the request and the field.
 
     Args:
-        requests: The requests of the file.
+        requests: The requests that were read from the file.
         client: The client of all requests if the file names no clients.
         part: The number of the file, which distinguishes the programs of several files.
         mended: Counts of changed requests, by reason; the function adds to the counts.

@@ -65,7 +65,7 @@ def scored_summary(
     Args:
         scored: The records.
         service: The service log of the records.
-        window: The window.
+        window: The part of the time that is judged.
         misbehaving: Names of the heavy clients.
         weights: Weights by name of a client or tenant; the default weight is 1.
         goodput: Latency targets by LATENCY or CLIENT.LATENCY.
@@ -160,7 +160,7 @@ def scored_window(
 
     Args:
         requests: All requests of the records.
-        programs: The programs of these requests.
+        programs: All programs of the records.
         horizon_s: The end of the last answer in seconds.
         start_s: The requested start in seconds; None: 0.
         end_s: The requested end in seconds; None: the default.
@@ -202,7 +202,7 @@ def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) ->
 
     Args:
         scored: The records.
-        summary: The summary of the records.
+        summary: Every metric of the records, by key.
         names: The names of the files, for the title.
     """
     traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)

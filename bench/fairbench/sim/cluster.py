@@ -126,11 +126,11 @@ class Cluster:
 
     Args:
         clock: Clock of the simulation.
-        router: Router of the requests.
+        router: Router that chooses the worker of each request.
         workers: Workers by number.
         clients: Names of the clients.
         ingress: Queue in front of the router, or None if requests are sent immediately.
-        deadlines: Deadlines of the requests, or None.
+        deadlines: Deadlines that requests get, or None for requests without deadlines.
         demotes: Whether the request log has the column ``demoted``.
         disaggregated: Whether the request log has the columns of disaggregated clusters.
     """

@@ -57,7 +57,7 @@ def setup_of(
     """Return the facts about a simulation that schedulers may use.
 
     Args:
-        spec: Specification of the experiment.
+        spec: The experiment to simulate.
         plans: Clients of the run.
         profile: Timing profile of a replica.
         pool_tokens: KV pool of a replica, in tokens.

@@ -183,7 +183,7 @@ def simulate(
     """Run an experiment.
 
     Args:
-        spec: Specification of the experiment.
+        spec: The experiment to simulate.
         folder: Folder in which records are stored during the run, for ``recover``, or None to keep
             the records in memory.
         on_progress: Function that receives the progress of the run, or None.

@@ -105,7 +105,7 @@ def plan_clients(
     run = _Run(spec, chosen, load, shared)
     for index, changes in (*run.sized(len(names)), *run.misbehaving_arrivals(), *run.others()):
         plans[index] = replace(plans[index], **changes)
-    for wrong in chosen.misbehaving:  # last, because a disguise may copy any other plan
+    for wrong in chosen.misbehaving:  # disguises come last, because a disguise may copy any plan
         for index in wrong.numbers:
             plans[index] = _with_disguise(plans[index], wrong, plans)
     return tuple(plans)
@@ -176,7 +176,10 @@ def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, f
 
 
 def _load_of_size(load: TrafficLoad, multiple: float) -> TrafficLoad:
-    """Return the load of a client that is ``multiple`` times as large as the mean client."""
+    """Return the load of a client that is ``multiple`` times as large as an average client.
+
+    ``load`` is the load of the average client; its rate and number of programs are multiplied.
+    """
     if multiple == 1:
         return load
     wanted = load.num_programs

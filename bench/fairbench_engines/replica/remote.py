@@ -19,7 +19,7 @@ class RemoteReplica(RealReplica):
 
     Args:
         parts: The parts of a worker; the scheduler only names the engine's policy.
-        limits: Limits of the engine.
+        limits: The engine's limits on tokens and requests.
         capacity: KV memory in tokens.
         process: Process of the engine's Python.
     """

@@ -20,7 +20,6 @@ class InfergridDRR(FlowPolicy):
     requests at the arrival, and equal scores go in order of arrival. A request of a client with
     many unfinished requests waits behind every later request of a client with fewer, so a stream of
     new clients starves a client with many requests.
-
     """
 
     name = "infergrid-drr"

@@ -47,7 +47,6 @@ class FairServe(LeastCounter):
     is the mean cost of its requests so far. A worker is overloaded with ``overload_waiting``
     waiting requests, or if the fraction ``overload_usage`` of its KV pool is in use. A returning
     client is lifted, as in VTC.
-
     """
 
     name = "fairserve"

@@ -40,7 +40,6 @@ class Niyama(LocalScheduler):
     computes as many prompt tokens as the slack of the running requests allows (``chunk_budget``).
     Hints about which request to relegate first are not implemented, as in Niyama's code. The pass
     stops at the first request without room. A retracted request keeps its place.
-
     """
 
     name = "niyama"
@@ -63,7 +62,9 @@ class Niyama(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._slack = Slack(params.default_s)  # the slack of running requests, for ``chunks``
+        # how much delay running requests can bear; limits the prompt tokens of a step if
+        # ``chunks`` is set
+        self._slack = Slack(params.default_s)
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0

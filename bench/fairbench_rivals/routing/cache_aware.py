@@ -37,7 +37,6 @@ class CacheAware(CountingRouter):
     its state of workers that left, and sends requests that match such a worker to the first worker,
     without remembering this (``purge_on_leave``). The originals choose arbitrarily among several
     holders; here the holder to which the prefix was sent last is chosen.
-
     """
 
     name = "cache-aware"

@@ -75,7 +75,7 @@ class Experiment:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def spec(self, seed: int) -> ExperimentSpec:
-        """Return the full experiment, without heavy clients."""
+        """Return the experiment with all its settings and this seed; no client is heavy."""
         flags = {
             "workload": self.workload,
             "scenario": "none",

@@ -19,7 +19,7 @@ from fairbench_studies.kit.table_store import write
 
 SCHEDULERS = ("lpm", "vtc", "dlpm", "d2lpm")
 RULES = {
-    "uncached": "first toucher",
+    "uncached": "first user",
     "split": "split",
     "owner": "owner",
     "input": "each",

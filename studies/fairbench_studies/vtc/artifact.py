@@ -18,7 +18,8 @@ from fairbench_studies.kit.trace import Trace, throughput_tok_s
 WINDOW_S = 60.0
 # From the revision's tables: windows around 19 points in the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
-SHORTEST_S = 1e-5  # minimum seconds from first to last token of a request that counts
+# a request with fewer seconds between its first and its last token counts as no service
+SHORTEST_S = 1e-5
 
 WEIGHTS = ServiceWeights()
 

@@ -91,11 +91,11 @@ def test_every_client_pays_the_true_cost_under_any_prediction(
         (MINE.format("float('nan')"), "must be a number"),
         (
             MINE.format("100 - output_tokens if output_tokens < 50 else 100"),
-            "a cost must be at least 0, and must not fall as tokens grow",
+            "a cost must be at least 0, and more tokens must never cost less",
         ),
         (
             MINE.format("1 / max(input_tokens, 1)"),
-            "a cost must be at least 0, and must not fall as tokens grow",
+            "a cost must be at least 0, and more tokens must never cost less",
         ),
     ],
 )

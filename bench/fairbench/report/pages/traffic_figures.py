@@ -82,7 +82,8 @@ def _load_figure(found: JudgedTraffic, shown: Sequence[str], edges: Floats) -> F
     traffic, heavy = found.traffic, found.heavy
     series = client_series(shown, heavy)
     shown = visible_clients(traffic, shown, heavy)
-    # Heavy clients are drawn above the other clients, where a flood is visible.
+    # Heavy clients are stacked on top of the other clients, so that a flood (a burst of one client)
+    # can be seen.
     rest = ~np.isin(traffic.client, [traffic.clients.index(name) for name in shown])
     others = len(traffic.clients) - len(shown)
     areas = [Area(f"{others:,} others", _rate(traffic, rest, edges), None)] if others else []

@@ -120,8 +120,9 @@ class Account(ABC):
         """Charge the decode steps of a whole batch, and book the tokens late if possible.
 
         Args:
-            each: The price of one output token. steps: How many steps every running request has
-            made. running: The number of running requests by client.
+            each: The price of one output token.
+            steps: How many steps every running request has made.
+            running: The number of running requests by client.
         """
 
     def charge_each(self, each: int, steps: int, running: Mapping[str, int]) -> None:

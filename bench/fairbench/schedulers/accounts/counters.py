@@ -19,11 +19,11 @@ class Counters(Account):
     lifted among its siblings as VTC lifts a client.
 
     Args:
-        output_weight: The price of an output token. lifts: Whether a returning client is lifted to
-        the least waiting counter (lines 11-13). lifts_alone: Whether a client that returns while no
-        client waits is lifted to the counter of the client that left the queue last (lines 8-10).
+        output_weight: The price of an output token.
+        lifts: Whether a returning client is lifted to the least waiting counter (lines 11-13).
+        lifts_alone: Whether a client that returns while no client waits is lifted to the counter of
+            the client that left the queue last (lines 8-10).
         tenants: Whether the account has counters at every level of a tree of tenants.
-
     """
 
     def __init__(

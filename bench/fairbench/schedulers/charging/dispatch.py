@@ -137,15 +137,16 @@ def dispatch_charging(
     """Return the charging method that a router's parameters select.
 
     Args:
-        extend_weight: Price of a prompt token. output_weight: Price of an output token. charge:
-        ``input`` charges the full prompt ([DLPM] Alg. 2 line 16), ``uncached`` only the
+        extend_weight: Price of a prompt token.
+        output_weight: Price of an output token.
+        charge: ``input`` charges the full prompt ([DLPM] Alg. 2 line 16), ``uncached`` only the
             part that the chosen worker has not cached. ``split`` and ``owner`` charge the uncached
             part to the clients that share the prefix at the worker, as in ``SharedCharges``.
             ``gpu-time`` charges the expected time of the prompt, and at the end the request's true
             time instead.
-        ahead: Whether a client's mean answer is charged at dispatch, and the difference at the
-            end. By default outputs are charged when a request has ended (line 22), so a client's
-            credit falls slowest at the slowest worker.
+        ahead: Whether a client's mean answer is charged at dispatch, and the difference at the end.
+            By default outputs are charged when a request has ended (line 22), so a client's credit
+            falls slowest at the slowest worker.
     """
     if charge == GPU_TIME:
         return TimeDispatchCharging(extend_weight, output_weight, ahead=ahead)

@@ -68,7 +68,8 @@ def _try_out(function: Callable[[int, int], Any], name: str) -> None:
             raise UsageError(f"{where} is {value!r}: must be a number")
         if value < max(values.get(fewer, 0) for fewer in ((_fewer(x), y), (x, _fewer(y)))):
             raise UsageError(
-                f"{where} is {value!r}: a cost must be at least 0, and must not fall as tokens grow"
+                f"{where} is {value!r}: a cost must be at least 0, and more tokens must never cost "
+                "less"
             )
         values[x, y] = value
 

@@ -43,7 +43,7 @@ class MaxMin(ClientEviction):
 
     name = "max-min"
 
-    shares: Mapping[str, float]  # tokens by client, set by ``prepare``
+    shares: Mapping[str, float]  # each client's share in tokens, set by ``prepare``
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -92,7 +92,7 @@ class QuotaEviction(ClientEviction):
     name = "quota"
     Params: TypeAlias = QuotaParams
 
-    quotas: Mapping[str, float]  # tokens by client, set by ``prepare``
+    quotas: Mapping[str, float]  # each client's quota in tokens, set by ``prepare``
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)

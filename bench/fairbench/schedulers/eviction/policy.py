@@ -118,7 +118,7 @@ class ClientEviction(LRU):
 
     @abstractmethod
     def excess(self, claimant: Claimant) -> float:
-        """Return the excess of a client above its entitlement; the largest excess is the victim."""
+        """Return a client's excess over its entitlement; the largest excess makes the victim."""
 
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the victim among the clients above their entitlement.

@@ -63,13 +63,13 @@ NOBODY = RequestTotals()
 
 
 class LatencyEstimate(NamedTuple):
-    """Seconds from now until the first token of a request, and until its last."""
+    """Seconds from now until the first token of a request, and until its last token."""
 
     first_s: float
     end_s: float
 
     def late_by_s(self, request: Request, now_s: float) -> float:
-        """Return by how many seconds the tighter deadline would be missed; 0 or less is in time."""
+        """Return by how many seconds the tighter deadline would be missed; at most 0 if in time."""
         late = [
             now_s + taken_s - due_s
             for taken_s, due_s in (
@@ -198,7 +198,7 @@ class Estimator:
 
 
 def _running_requests(load: WorkerLoad) -> int:
-    """Return the number of running requests, or of all in flight if unknown."""
+    """Return the number of running requests; if unknown, that of all requests in flight."""
     return load.in_flight if load.running is None else load.running
 
 

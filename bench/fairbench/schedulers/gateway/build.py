@@ -90,8 +90,8 @@ def build_gateway(
             )
         if scheduler.sort_queue is not None:
             raise UsageError(
-                f"gateway = {policy!r}: sorts the queue of SGLang itself, which a gateway is not; "
-                f"use it with --local {policy}"
+                f"gateway = {policy!r}: this policy sorts SGLang's own queue, which a gateway "
+                f"cannot do; use --local {policy}"
             )
         scheduler.prepare(setup)
         if isinstance(scheduler, FlowPolicy):

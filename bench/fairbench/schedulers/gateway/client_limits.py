@@ -23,7 +23,7 @@ from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, step_units
 from fairbench.schedulers.local.programs import ProgramStates
 from fairbench.schedulers.setup import Setup
 
-# priority and client, the key of a client's requests of one priority
+# (priority, client): the key under which a client's requests of one priority are kept
 Own: TypeAlias = tuple[int, str]
 
 

@@ -31,11 +31,14 @@ class Order(ABC):
         """Return the request's present rank."""
 
     def first_of(self, flow: Iterable[Request]) -> Request:
-        """Return the first request of a non-empty ``flow``, given the flow in order of arrival."""
+        """Return the request of ``flow`` that this order serves first.
+
+        The flow must be non-empty and sorted by arrival.
+        """
         return min(flow, key=self.rank)
 
     def ordered(self, requests: Iterable[Request]) -> Sequence[Request]:
-        """Return the requests of all flows in this order, given them in order of arrival."""
+        """Return ``requests``, which must be sorted by arrival, sorted by this order."""
         return sorted(requests, key=self.rank)
 
 

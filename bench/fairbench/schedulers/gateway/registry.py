@@ -192,7 +192,7 @@ def default_detector(policy: str, usual: str) -> str:
 
 
 def needs_sessions(policy: str | None) -> bool:
-    """Return whether a policy decides by session; None is no gateway.
+    """Return whether a policy decides by session; None means no gateway.
 
     Raises UsageError for an unknown policy.
     """

@@ -21,7 +21,6 @@ class Detector(ABC):
 
     A detector is pure, like a scheduler: the queue reports sent and finished requests, and calls
     ``poll_workers`` when the host is awake.
-
     """
 
     name: ClassVar[str]

@@ -106,9 +106,10 @@ class SessionGate(FlowPolicy, Generic[S]):
         return inf
 
     def rank(self, request: Request, waited: bool, now_s: float) -> float:
-        """Return the rank of a turn that may go, the lowest first. ``waited`` is true after a wait.
+        """Return the rank of a turn that may go; the lowest rank goes first.
 
-        Ranks only matter if turns also wait for the saturation detector.
+        ``waited`` tells whether the turn has waited. Ranks only matter if turns also wait for the
+        saturation detector.
         """
         return request.arrival_s
 
@@ -170,7 +171,7 @@ class SessionGate(FlowPolicy, Generic[S]):
         self._review_at_s = self.review_s(self._now_s) if self.waits else inf
 
     def _catch_up(self, now_s: float) -> None:
-        """Make up for all ticks until now; after a tick without a change, go on to the last."""
+        """Make up for all ticks until now; after a tick without a change, skip to the last tick."""
         changed = False
         while self._next_tick_s <= now_s:
             self._now_s = at_s = self._next_tick_s

@@ -36,7 +36,6 @@ class EDF(LocalScheduler):
     request is always spared, and no request is preempted if the freed memory would not suffice.
     When memory runs out, the engine retracts requests in the same order. The preemption rules are
     this project's own; the order is the classical order (Jackson 1955, Liu and Layland 1973).
-
     """
 
     name = "edf"
@@ -55,7 +54,6 @@ class EDF(LocalScheduler):
         (or recompute, if the host's memory has no room), the ``quicker`` of both, or ``no``
         preemption. ``chunks`` (in engines whose steps mix prompts and outputs) limits the prompt
         tokens of a step, so that running requests stay in time (``chunk_budget``).
-
         """
 
         default_s: Positive = 30.0

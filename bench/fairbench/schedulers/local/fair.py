@@ -120,7 +120,7 @@ class FairScheduler(LocalScheduler):
         self.charging.retracted(request)
 
     def furthest_ahead_first(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return running requests, those of the client furthest ahead first, its newest first.
+        """Return running requests, the client furthest ahead first, and its newest request first.
 
         ``preempt=fair`` makes this method the ``retraction_order``.
         """

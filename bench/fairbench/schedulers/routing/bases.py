@@ -76,7 +76,7 @@ class CountingRouter(FleetRouter):
         return self.setup.fleet.load(worker)
 
     def queued_at(self, worker: int) -> int:
-        """Return the number of requests in the worker's queue; if unknown, of all in flight."""
+        """Return the number of requests in the worker's queue; if unknown, of all its requests."""
         load = self.reported_load(worker)
         return load.in_flight if load.queued is None else load.queued
 

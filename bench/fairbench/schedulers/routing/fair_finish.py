@@ -49,7 +49,6 @@ class FairFinish(PrefixRouter):
         ``tree`` siblings share fairly at every level of ``org/team/user``. ``length_factor``
         multiplies the expected outputs, in order to measure the effect of wrong expectations.
         ``max_tree_nodes`` and ``weights`` are as in D2LPM.
-
         """
 
         slack: Annotated[float, Ge(0)] = SLACK

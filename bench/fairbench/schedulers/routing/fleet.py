@@ -156,9 +156,8 @@ class Filling:
     are filled, so every credit stays within the bounds of Algorithm 2.
 
     Args:
-        fleet: The live workers and their requests in flight. below: Number of requests in flight
-        from which on a worker is not idle.
-
+        fleet: The live workers and their requests in flight.
+        below: Number of requests in flight from which on a worker is not idle.
     """
 
     def __init__(self, fleet: Fleet, below: int) -> None:

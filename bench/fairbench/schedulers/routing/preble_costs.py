@@ -26,7 +26,6 @@ class EvictionCost:
 
     ``capacity_tokens`` is the size of a worker's KV pool in tokens; with 0 (unknown), evictions
     cost nothing.
-
     """
 
     def __init__(self, tree: PrebleTree, times: TimeModel, capacity_tokens: int) -> None:

@@ -25,7 +25,7 @@ class WorkerCredit(MutableMapping[int, float]):
     __slots__ = ("_apart", "_level", "_untouched", "positive")
 
     def __init__(self, workers: int) -> None:
-        self._level = 0.0  # the credit at each untouched worker
+        self._level = 0.0  # the credit at each worker where the client has never been
         self._untouched = workers
         self._apart: dict[int, float] = {}
         self.positive = 0
@@ -149,10 +149,10 @@ class WorkerCredits:
     worker.
 
     Args:
-        quantum: The quantum Q^w of a client of weight 1, in weighted tokens. workers: The live
-        workers. tenants: Whether the account has credits at every level of a tree of tenants. A
-        client may only use workers where the client and all its tenants have credit.
-
+        quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
+        workers: The live workers.
+        tenants: Whether the account has credits at every level of a tree of tenants. A client may
+            only use workers where the client and all its tenants have credit.
     """
 
     setup = Setup()

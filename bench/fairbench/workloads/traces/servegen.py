@@ -155,7 +155,8 @@ def times_in(window: RenewalWindow, rng: random.Random) -> list[float]:
 @lru_cache(maxsize=4096)
 def weibull_shape(cv: float) -> float:
     """Return the shape of the Weibull distribution with a coefficient of variation up to 4,000."""
-    low, high, wanted = 0.1, 2000.0, log1p(cv * cv)  # log of second moment over squared mean
+    # ``wanted`` is the logarithm of the second moment divided by the squared mean
+    low, high, wanted = 0.1, 2000.0, log1p(cv * cv)
     for _ in range(60):
         middle = (low * high) ** 0.5
         if lgamma(1 + 2 / middle) - 2 * lgamma(1 + 1 / middle) > wanted:
@@ -170,7 +171,7 @@ def _draw_length(values: tuple[int, ...], sums: tuple[float, ...], rng: random.R
     return values[min(place, len(values) - 1)]
 
 
-WIDTH_S = 600.0  # usual seconds of a window
+WIDTH_S = 600.0  # usual width of a window in seconds
 MAX_COUNT = (
     3 * 10**6
 )  # maximum number of requests of a window; the largest measured window has 1.2 million

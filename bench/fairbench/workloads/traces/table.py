@@ -33,8 +33,7 @@ class TraceRow(NamedTuple):
         session: Name of the program to which the request belongs, "" for a program of its own.
         end_ns: Time when the answer was complete, None if unknown.
         blocks: Identities of the blocks at the beginning of the prompt. Blocks with equal
-            identities
-        have equal content; the rest of the prompt is unique.
+            identities have equal content; the rest of the prompt is unique.
         block_size: Tokens of a block.
         synthetic: Description of the parts that were not recorded.
         estimated: Approximate tokens in the text of the blocks, 0 if the blocks have no text.
@@ -276,8 +275,7 @@ def table_of(
     Args:
         clients: Names of the codes in ``column["client"]``.
         column: Arrays ``at`` (arrival), ``end`` (duration of the answer) and ``think`` in ns,
-            negative
-        if unknown, and the arrays named in ``COUNTS``; each of shape (n,) with n > 0.
+            negative if unknown, and the arrays named in ``COUNTS``; each of shape (n,) with n > 0.
         parts: Blocks of the prompts.
         synthetic: Descriptions of the parts that were not recorded.
     """

@@ -76,7 +76,11 @@ class TrafficKind(Protocol):
     def misbehaving(
         self, load: TrafficLoad, rate_multiple: float, until_fraction: float | None
     ) -> ArrivalSource:
-        """Return the arrivals of a client that is heavy until a fraction of the run, or always."""
+        """Return the arrivals of a client with ``rate_multiple`` times its usual rate while heavy.
+
+        The client is heavy until the fraction ``until_fraction`` of the run has passed, or to the
+        end of the run if ``until_fraction`` is None.
+        """
         ...
 
 

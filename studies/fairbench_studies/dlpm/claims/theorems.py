@@ -88,8 +88,8 @@ def largest_lead(requests: Requests, service: ServiceRows, clients: int, horizon
     """Return the largest lead of a client over a client that was backlogged all the time.
 
     Args:
-        requests: The requests of one worker.
-        service: Its service log.
+        requests: The requests that one worker served.
+        service: The service log of this worker.
         clients: The number of clients.
         horizon_s: The end of the run, seconds.
     """

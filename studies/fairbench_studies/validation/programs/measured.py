@@ -218,7 +218,10 @@ def _latencies(values: Any, where: str) -> dict[str, tuple[float, ...]]:
                 f"{where}: field 'program_latencies_s': {user!r} must be a list of seconds"
             )
     if not users:
-        raise DataError(f"{where}: field 'program_latencies_s' must hold lists by user")
+        raise DataError(
+            f"{where}: field 'program_latencies_s' must be a non-empty object that maps each user "
+            "to a list of seconds"
+        )
     return {
         printable(user): tuple(map(float, users[user])) for user in sorted(users, key=_by_number)
     }

@@ -16,9 +16,9 @@ class WFQ(SharePolicy):
     A client's requests follow one another in virtual time; each takes its price over the client's
     weight. The current virtual time is the end of the last sent request. A returning client starts
     at the current virtual time, so that no client saves up service while it is absent. No client
-    starves: without corrections of prices, the charges over weight of two waiting clients differ by
-    at most the sum of the highest price of a request over weight of each client. A similar policy
-    was proposed for vLLM's engine (PR 31909, closed).
+    starves: without corrections of prices, the charges over weight of two waiting clients f and g
+    differ by at most P_f / w_f + P_g / w_g, where w is a client's weight and P the highest price of
+    its requests. A similar policy was proposed for vLLM's engine (PR 31909, closed).
     """
 
     name = "wfq"
