@@ -11,7 +11,8 @@ from fairbench.cli.app import app
 from fairbench.diagnosis import access_log
 from fairbench.diagnosis.access_log import read_log
 from fairbench.diagnosis.page import access_log_page
-from fairbench.metrics.traffic import Flood, Traffic, floods
+from fairbench.metrics.floods import Flood, floods
+from fairbench.metrics.traffic import Traffic
 from fairbench.workloads.traces.read import TraceParams
 
 HEADER = "time,client,input_tokens,output_tokens"

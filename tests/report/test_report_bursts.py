@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fairbench.metrics.traffic import Traffic, floods
+from fairbench.metrics.floods import floods
+from fairbench.metrics.traffic import Traffic
 from fairbench.report.pages.run_page import judged_traffic
 from fairbench.report.pages.traffic_figures import (
     flood_headlines,

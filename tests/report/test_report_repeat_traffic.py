@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fairbench.metrics.traffic import Flood, Harm, Traffic, Victim
+from fairbench.metrics.floods import Flood, Harm, Victim
+from fairbench.metrics.traffic import Traffic
 from fairbench.report.pages.repeat_page import repeat_headlines, repeat_lines
 from fairbench.report.traffic_lines import JudgedTraffic
 

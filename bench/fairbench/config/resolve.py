@@ -339,7 +339,8 @@ def _first_flood_s(params: TraceParams) -> float:
     A trace that is drawn from rates has no recorded flood and is not searched, because such a trace
     may have millions of requests.
     """
-    from fairbench.metrics.traffic import floods, weighted_tokens
+    from fairbench.metrics.floods import floods
+    from fairbench.metrics.traffic import weighted_tokens
 
     trace = workloads.read_trace(params).trace
     if trace.drawn:

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from fairbench.metrics.floods import Flood
 from fairbench.metrics.reasons import NO_GAPS
 from fairbench.metrics.records import Client, Facts, Floats, Measurements, Service, Window
 from fairbench.metrics.summary import stall_summary
 from fairbench.metrics.tables import FiledService, Tables
-from fairbench.metrics.traffic import Flood, Traffic, traffic_of, weighted_tokens
+from fairbench.metrics.traffic import Traffic, traffic_of, weighted_tokens
 from fairbench.records.requests import FileRequests
 from fairbench.scoring.arrays import FIELDS, has_waits
 from fairbench.scoring.records import Scored, scored_of

@@ -27,16 +27,9 @@ from fairbench.diagnosis.access_log import (
 from fairbench.diagnosis.replay import LogReplay, ReplayedRun, prepared, replayed, usual_replicas
 from fairbench.errors import DataError, Interrupted, UsageError
 from fairbench.execute.tasks import RunContext
+from fairbench.metrics.floods import Flood, Harm, flood_windows, floods, harm_of, requests_of
 from fairbench.metrics.records import Flags
-from fairbench.metrics.traffic import (
-    Flood,
-    Harm,
-    Traffic,
-    flood_windows,
-    floods,
-    harm_of,
-    requests_of,
-)
+from fairbench.metrics.traffic import Traffic
 
 # A plan tries up to LEAST_HIGH replicas, and up to TIMES_USUAL times the replayed replicas.
 LEAST_HIGH, TIMES_USUAL = 8, 4

@@ -22,14 +22,8 @@ from fairbench.diagnosis.diagnosis import (
 )
 from fairbench.diagnosis.replay import ReplayedRun
 from fairbench.errors import printable
-from fairbench.metrics.traffic import (
-    LEAST_REQUESTS,
-    LONG_S,
-    Flood,
-    Harm,
-    Overload,
-    overload_of,
-)
+from fairbench.metrics.floods import LEAST_REQUESTS, Flood, Harm
+from fairbench.metrics.traffic import LONG_S, Overload, overload_of
 from fairbench.report.limit_lines import replay_line
 from fairbench.report.numbers import number, percent, seconds, whole, written
 from fairbench.report.result_lines import is_extrapolated, stall_lines

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, columns_with_values
+from fairbench.metrics.floods import HEAVY, LEAST_SHARE
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.shown_percentiles import (
     P99,
@@ -18,7 +19,6 @@ from fairbench.metrics.shown_percentiles import (
     is_carried,
     shown_client_tail,
 )
-from fairbench.metrics.traffic import HEAVY, LEAST_SHARE
 from fairbench.report.numbers import latency, number, written
 from fairbench.report.table import cut_apart, plain_table, stacked
 from fairbench.results.store import Summary

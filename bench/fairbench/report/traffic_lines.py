@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from fairbench.errors import printable
 from fairbench.files.times import ClockTime
-from fairbench.metrics.traffic import Flood, Harm, Overload, Traffic, floods, harm_of
+from fairbench.metrics.floods import Flood, Harm, floods, harm_of
+from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number, percent
 
 MANY = 1000.0  # a larger ratio is printed as "over 1,000"

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from fairbench.errors import DataError, printable
 from fairbench.metrics.catalogue import columns_of
+from fairbench.metrics.floods import Flood, Harm
 from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.records import Window
 from fairbench.metrics.shown_percentiles import chosen_percentiles, shown_client_tail, shown_tail
-from fairbench.metrics.traffic import Flood, Harm, traffic_of
+from fairbench.metrics.traffic import traffic_of
 from fairbench.report.client_table import described, shown_clients
 from fairbench.report.comparison_table import QUEUES_EMPTY, shown
 from fairbench.report.interval_lines import results_of

@@ -8,8 +8,9 @@ from math import inf
 import numpy as np
 
 from fairbench.errors import printable
+from fairbench.metrics.floods import Harm
 from fairbench.metrics.records import Flags, Floats
-from fairbench.metrics.traffic import LONG_S, Harm, Traffic
+from fairbench.metrics.traffic import LONG_S, Traffic
 from fairbench.report.numbers import number, percent
 from fairbench.report.pages.chart import Area, HeatRow, area_chart, colour, heat_chart, time_axis
 from fairbench.report.pages.page import Figure, Headline

@@ -1,0 +1,274 @@
+"""Floods: bursts in which one client sends most of the tokens, and the harm to other clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.metrics.records import Flags, Floats, Ints
+from fairbench.metrics.traffic import Traffic, best_stretch
+
+HEAVY = 3.0  # the least demand of a flood, as a multiple of the other clients' mean demand
+LEAST_SHARE = 0.1  # the least share of a flood in all demand: a smaller flood delays hardly anybody
+LEAST_REQUESTS = 20  # the least number of requests of a flood: fewer may come together by chance
+PEAK = 2.5  # the least demand of a flood, as a multiple of the usual peak of other clients
+USUAL = 75  # the percentile of peaks that counts as usual: clients with higher peaks may flood, too
+# requests at the edges of a flood are ordinary if they come at less than this fraction of the
+# flood's mean rate
+EDGE = 0.2
+MOST_FLOODS = 3  # the largest number of floods that are named
+WHOLE = 0.9  # a flood that lasts for at least this fraction of the time lasts throughout
+
+
+class Flood(NamedTuple):
+    """A time in which a client requests much more than other clients.
+
+    - ``client`` is an index; its first and last request come at ``start_s`` and ``end_s``.
+    - ``share`` is the client's share of all demand in this time, in weighted tokens.
+    - ``multiple`` is the client's demand over the mean demand of the other clients in this time.
+      The requests of larger floods are left out.
+    - ``requests`` is the number of the client's requests in this time.
+    - ``throughout`` is true if this time is nearly the whole time of the traffic.
+    - ``rest`` is the client's share of the demand without the requests of larger floods, at least
+      ``share``.
+    """
+
+    client: int
+    start_s: float
+    end_s: float
+    share: float
+    multiple: float
+    requests: int
+    throughout: bool
+    rest: float = 0.0
+
+
+def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
+    """Return at most ``most`` floods, the largest first.
+
+    A flood's time is the time in which the client's demand exceeds ``HEAVY`` times the mean rate of
+    the other clients by most. Sessions come in bursts, so a flood must also be ``PEAK`` times as
+    large as the busiest time of an ordinary client. The search for each further flood leaves out
+    the requests of the floods found before.
+    """
+    if traffic.span_s <= 0:
+        return []
+    found: list[Flood] = []
+    left = np.ones(len(traffic.client), dtype=np.bool_)
+    while len(found) < most and (flood := _largest(traffic, left)):
+        found.append(_without_edges(traffic, left, flood))
+        left &= ~requests_of(traffic, flood)
+    return found
+
+
+def requests_of(traffic: Traffic, flood: Flood) -> Flags:
+    """Return a flag for each request: whether the request belongs to the flood."""
+    inside = (traffic.arrival_s >= flood.start_s) & (traffic.arrival_s <= flood.end_s)
+    mine: Flags = inside & (traffic.client == flood.client)
+    return mine
+
+
+def _largest(traffic: Traffic, left: Flags) -> Flood | None:
+    """Return the flood with the largest excess demand among the requests in ``left``."""
+    count = len(traffic.clients)
+    tokens = np.bincount(traffic.client[left], traffic.tokens[left], minlength=count)
+    others = int((tokens > 0).sum()) - 1
+    if others < 1:
+        return None
+    found: list[tuple[float, Flood]] = []
+    for client in np.flatnonzero(tokens).tolist():
+        rows = np.flatnonzero(left & (traffic.client == client))
+        limit = HEAVY * float(tokens.sum() - tokens[client]) / others / traffic.span_s
+        found += _window(traffic, left, rows, client, limit, others)
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _window(
+    traffic: Traffic, left: Flags, rows: Ints, client: int, limit: float, others: int
+) -> list[tuple[float, Flood]]:
+    """Return a pair of excess demand and flood for the client; an empty list without a flood.
+
+    ``rows`` are the client's requests, ``limit`` is the demand per second above which demand is
+    excess, and ``others`` the number of other clients.
+    """
+    stretch = best_stretch(traffic.tokens[rows], limit * traffic.arrival_s[rows])
+    rows = rows[stretch.first : stretch.last + 1]
+    flood = _flood(traffic, left, rows, others)
+    if flood.requests < LEAST_REQUESTS:
+        return []
+    if flood.multiple < HEAVY or flood.share < LEAST_SHARE:
+        return []
+    long_s = flood.end_s - flood.start_s
+    if float(traffic.tokens[rows].sum()) < PEAK * _usual_peak(traffic, left, client, long_s):
+        return []
+    return [(stretch.gain, flood)]
+
+
+def _flood(traffic: Traffic, left: Flags, rows: Ints, others: int) -> Flood:
+    start_s, end_s = traffic.arrival_s[rows[[0, -1]]].tolist()
+    here = (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
+    mine, total = float(traffic.tokens[rows].sum()), float(traffic.tokens[here].sum())
+    remaining = float(traffic.tokens[here & left].sum())
+    mean = (remaining - mine) / others
+    multiple = mine / mean if mean > 0 else float("inf")
+    throughout = end_s - start_s >= WHOLE * traffic.span_s
+    client = int(traffic.client[rows[0]])
+    share, rest = mine / total, mine / remaining
+    return Flood(client, start_s, end_s, share, multiple, len(rows), throughout, rest)
+
+
+def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
+    """Return the flood without the client's ordinary requests at both edges of the flood."""
+    rows = np.flatnonzero(left & requests_of(traffic, flood))
+    arrival_s, tokens = traffic.arrival_s[rows], traffic.tokens[rows]
+    if flood.end_s <= flood.start_s:
+        return flood
+    rate = EDGE * float(tokens.sum()) / (flood.end_s - flood.start_s)
+    stretch = best_stretch(tokens, rate * arrival_s)
+    others = len(np.unique(traffic.client[left])) - 1
+    return _flood(traffic, left, rows[stretch.first : stretch.last + 1], others)
+
+
+# A request was delayed if its wait exceeds this multiple of the usual wait, and the usual wait plus
+# this number of seconds.
+DELAYED, DELAYED_S = 3.0, 1.0
+OFTEN = 0.25  # a client was delayed if at least this fraction of its requests was delayed
+ENOUGH = 5  # a client with this number of requests before the flood has a usual wait of its own
+FEW = 5  # a flood with fewer delayed requests did no harm
+
+
+class Victim(NamedTuple):
+    """A client (index) that waited during a harm.
+
+    ``requests`` is the number of the client's requests during the harm, ``median_s`` their median
+    wait in seconds, and ``usual_s`` the client's usual wait.
+    """
+
+    client: int
+    requests: int
+    median_s: float
+    usual_s: float
+
+
+class Harm(NamedTuple):
+    """The time in which a flood delayed other clients' requests.
+
+    ``victims`` are the delayed clients, the longest median wait first. ``median_s`` is the median
+    wait of all requests of these clients during the harm, and ``usual_s`` the median of the
+    requests' usual waits. If several floods did harm one after another, ``parts`` has the harm of
+    each flood.
+    """
+
+    start_s: float
+    end_s: float
+    victims: tuple[Victim, ...]
+    median_s: float
+    usual_s: float
+    parts: tuple[Harm, ...] = ()
+
+
+def flood_windows(floods: Sequence[Flood]) -> list[tuple[float, float]]:
+    """Return start and end (s) of the floods in order of time; overlapping floods are merged."""
+    found: list[tuple[float, float]] = []
+    for one in sorted(floods, key=lambda flood: flood.start_s):
+        if found and one.start_s <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], one.end_s)
+        else:
+            found.append((one.start_s, one.end_s))
+    return found
+
+
+def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
+    """Return the harm that the floods did; None without a flood, without waits, or without harm.
+
+    A request was delayed if its wait is above ``DELAYED`` times the usual wait. The usual wait of a
+    client is the median of its waits before the first flood. A client with few requests before the
+    flood has the usual wait of all clients that do not flood.
+    """
+    known = ~np.isnan(traffic.wait_s)
+    if not floods or not known.any():
+        return None
+    heavy = sorted({one.client for one in floods})
+    good = known & ~np.isin(traffic.client, heavy)
+    start_s = min(one.start_s for one in floods)
+    after = np.flatnonzero(good & (traffic.arrival_s >= start_s))
+    if not len(after):
+        return None
+    usual_s = _usual(traffic, good, start_s)
+    limit_s = np.maximum(DELAYED * usual_s, usual_s + DELAYED_S)[traffic.client[after]]
+    held_up = traffic.wait_s[after] > limit_s
+    starts = [begin for begin, _ in flood_windows(floods)]
+    group = np.searchsorted(starts, traffic.arrival_s[after], "right")
+    stretches = []
+    # Requests are grouped by flood, so that the quiet time between two floods belongs to no harm.
+    for number in np.unique(group).tolist():
+        rows = np.flatnonzero(group == number)
+        stretch = best_stretch(np.where(held_up[rows], 1.0, -1.0), np.zeros(len(rows)))
+        rows = rows[stretch.first : stretch.last + 1]
+        if held_up[rows].sum() >= FEW:
+            stretches.append(rows)
+    if not stretches:
+        return None
+    parts = [_harm(traffic, after[rows], held_up[rows], usual_s) for rows in stretches]
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.concatenate(stretches)
+    return _harm(traffic, after[rows], held_up[rows], usual_s)._replace(parts=tuple(parts))
+
+
+def _harm(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> Harm:
+    """Return the harm in the requests ``rows``, whose delays ``held_up`` marks."""
+    victims = _victims(traffic, rows, held_up, usual_s)
+    hurt = rows[np.isin(traffic.client[rows], [one.client for one in victims])]
+    return Harm(
+        float(traffic.arrival_s[rows[0]]),
+        float(traffic.arrival_s[rows[-1]]),
+        tuple(victims),
+        float(np.median(traffic.wait_s[hurt])),
+        float(np.median(usual_s[traffic.client[hurt]])),
+    )
+
+
+def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
+    """Return the usual wait of each client in seconds, shape (n_clients,)."""
+    before = good & (traffic.arrival_s < start_s)
+    waits = traffic.wait_s[before]
+    # If no request came before the flood, the first quartile of all waits is used instead.
+    every = np.sort(traffic.wait_s[good])
+    everybody = float(np.median(waits) if len(waits) >= ENOUGH else every[(len(every) - 1) // 4])
+    usual_s = np.full(len(traffic.clients), everybody)
+    for client in np.unique(traffic.client[before]).tolist():
+        own = waits[traffic.client[before] == client]
+        if len(own) >= ENOUGH:
+            usual_s[client] = np.median(own)
+    return usual_s
+
+
+def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> list[Victim]:
+    """Return the clients with a fraction of delayed requests in ``rows`` of at least ``OFTEN``."""
+    client = traffic.client[rows]
+    found = []
+    for one in np.unique(client).tolist():
+        own = client == one
+        if held_up[own].mean() >= OFTEN:
+            median_s = float(np.median(traffic.wait_s[rows[own]]))
+            found.append(Victim(one, int(own.sum()), median_s, float(usual_s[one])))
+    return sorted(found, key=lambda victim: -victim.median_s)
+
+
+def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
+    """Return the usual peak of the other clients: demand in their busiest ``long_s`` seconds.
+
+    The usual peak is the third quartile of the clients' peaks, in weighted tokens.
+    """
+    peaks = []
+    for other in np.unique(traffic.client[left]).tolist():
+        rows = left & (traffic.client == other)
+        arrival_s = traffic.arrival_s[rows]
+        total = np.concatenate([[0.0], np.cumsum(traffic.tokens[rows])])
+        after = np.searchsorted(arrival_s, arrival_s + long_s, "right")
+        if other != client:
+            peaks.append(float((total[after] - total[:-1]).max()))
+    return float(np.percentile(peaks, USUAL, method="lower")) if peaks else 0.0
