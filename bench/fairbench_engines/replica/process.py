@@ -62,9 +62,10 @@ class EngineProcess:
         self._named, self._engine, self._supported = named, engine, supported
         self._version = ""
         self._is_answered = True  # whether the last message was answered
+        python = python_of(named)
         # passes the ends of the replicas' sockets to the process
         self._passing, theirs = socket.socketpair()
-        command = [python_of(named), "-c", START, str(DOOR), engine, str(theirs.fileno())]
+        command = [python, "-c", START, str(DOOR), engine, str(theirs.fileno())]
         command += [SOURCE_ONLY] if only_source else []
         self._channels: list[Channel] = []  # of the replicas, in their order
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by ``close``
@@ -205,7 +206,7 @@ class Channel:
         """Send an operation with its arguments."""
         self.unanswered += 1
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        with suppress(BrokenPipeError):  # the answer says why
+        with suppress(ConnectionError):  # the answer says why
             self._connection.sendall(line)
 
     def receive(self) -> Any:

@@ -75,7 +75,7 @@ def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas], pas
                 os._exit(1)
             operation, *values = message
             if operation == "open":
-                run.open(values[0])
+                run.configure(values[0])
                 _write(answers, True)
             elif operation == "add":
                 copies.append(_started_replica(run, passing, len(copies), *values))

@@ -20,14 +20,14 @@ def seed_all(seed: int, index: int, torch: Any) -> None:
 
 
 class EngineReplicas:
-    """The configuration of one simulation; an engine's bridge adds ``open`` and ``worker``."""
+    """The configuration of one simulation; an engine's bridge adds ``configure`` and ``worker``."""
 
     def __init__(self, engine: str) -> None:
         self._clock = VirtualTime()
         self._clock.install(engine)
         self._tokens = TokenIds()
 
-    def open(self, told: dict[str, Any]) -> None:
+    def configure(self, told: dict[str, Any]) -> None:
         """Configure the engine for a run."""
         raise NotImplementedError
 

@@ -141,7 +141,7 @@ class SGLangBridge(EngineReplicas):
         self._limits: dict[str, Any] = {}
         self._seed = 0
 
-    def open(self, told: dict[str, Any]) -> None:
+    def configure(self, told: dict[str, Any]) -> None:
         """Configure SGLang for a run."""
         self._seed = told["seed"]
         limits, policy = told["limits"], told["policy"]

@@ -172,7 +172,7 @@ class VLLMBridge(EngineReplicas):
         self._limits: Any = None
         self._policy, self._seed = "", 0
 
-    def open(self, told: dict[str, Any]) -> None:
+    def configure(self, told: dict[str, Any]) -> None:
         """Configure vLLM for a run."""
         self._seed = told["seed"]
         self._limits, self._policy = types.SimpleNamespace(**told["limits"]), told["policy"]
