@@ -22,6 +22,8 @@ CARRIED = {
     ),
 }
 
+NO = "no-"  # begins a flag that turns a parameter off
+
 
 def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
     """Return the settings NAME.PARAM for the flags of an engine's server.
@@ -39,14 +41,15 @@ def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
     left = list(words)
     while left:
         flag, equals, text = left.pop(0).partition("=")
-        positive = f"--{flag.removeprefix('--no-')}" if flag.startswith("--no-") else flag
+        dashes, negated = flag[:2], flag[2:].startswith(NO)
+        positive = dashes + flag[2:].removeprefix(NO)
         name = known.get(positive, "")
-        if not name or (positive != flag and not isinstance(getattr(usual, name), bool)):
+        if not name or (negated and not isinstance(getattr(usual, name), bool)):
             raise unknown_name(f"server_args with engine_code for {engine}", flag, known)
         if isinstance(getattr(usual, name), bool):
             if equals:
                 raise UsageError(f"server_args: {flag} takes no value")
-            value: Any = positive == flag
+            value: Any = not negated
         else:
             if not equals:
                 text = left.pop(0) if left and not left[0].startswith("--") else ""
