@@ -65,6 +65,56 @@ def test_what_the_code_has_not_is_refused_in_one_line(flags, settings, message):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("engine", "flags", "settings"),
+    [
+        ("sglang", ["--chunked-prefill-size", "4096"], {"engine.chunked_prefill_size": 4_096}),
+        (
+            "sglang",
+            ["--schedule-conservativeness=0.5", "--max-running-requests", "8"],
+            {"engine.schedule_conservativeness": 0.5, "engine.max_running_requests": 8},
+        ),
+        (
+            "vllm",
+            ["--no-enable-prefix-caching", "--max-num-seqs", "64"],
+            {"vllm.enable_prefix_caching": False, "vllm.max_num_seqs": 64},
+        ),
+    ],
+)
+def test_flags_of_a_server_are_settings_of_the_code(engine, flags, settings):
+    spec = experiment({**CODE, "engine": engine, "server_args": flags}, {})
+    assert spec == experiment({**CODE, "engine": engine}, settings)
+    assert spec.backend is None
+    assert {key: spec.settings[key] for key in settings} == settings
+    assert resolve({}, {}, file_tables(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags", "settings", "message"),
+    [
+        ("sglang", ["--lora-paths", "x"], {}, "engine_code for sglang '--lora-paths': choose from"),
+        ("sglang", ["--max-num-seqs", "8"], {}, "'--max-num-seqs': choose from --chunked-prefill"),
+        ("vllm", ["--max-num-seq", "8"], {}, "Did you mean '--max-num-seqs'?"),
+        ("vllm", ["--no-block-size"], {}, "'--no-block-size': choose from --block-size"),
+        ("vllm", ["--enable-prefix-caching=1"], {}, "--enable-prefix-caching takes no value"),
+        ("vllm", ["--max-num-seqs", "--watermark=0"], {}, "--max-num-seqs needs a value"),
+        ("sglang", ["--max-running-requests=0"], {}, "engine.max_running_requests = 0: "),
+        ("sglang", ["8"], {}, "unknown server_args with engine_code for sglang '8'"),
+        (
+            "sglang",
+            ["--max-running-requests=8"],
+            {"engine.max_running_requests": 9},
+            "engine.max_running_requests = 9: cannot be combined with server_args, which set 8",
+        ),
+    ],
+)
+def test_other_flags_of_a_server_are_refused_in_one_line(engine, flags, settings, message):
+    with pytest.raises(UsageError) as refused:
+        experiment({**CODE, "engine": engine, "server_args": flags}, settings)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 def test_without_the_code_an_unknown_policy_is_refused():
     with pytest.raises(UsageError, match="unknown local scheduler 'my-policy'"):
         experiment({"local": "my-policy"}, {})

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import fairbench
+from fairbench.config.resolve import experiment
 from fairbench.errors import RunFailed, UsageError
 from fairbench.sim.run import simulate
 from tests.sglang_cpu.fork import fork_of
@@ -64,6 +65,34 @@ def test_stock_policies_give_the_records_of_the_simulator(which):
     assert about.keys() == summary.keys()
 
 
+CHUNKED = {
+    "sglang": (
+        ["--chunked-prefill-size", "256", "--max-running-requests=6"],
+        {"engine.chunked_prefill_size": 256, "engine.max_running_requests": 6},
+    ),
+    "vllm": (
+        ["--max-num-seqs", "6", "--no-enable-prefix-caching"],
+        {"vllm.max_num_seqs": 6, "vllm.enable_prefix_caching": False},
+    ),
+}
+
+
+def assert_flags_reach(engine, python):
+    """Assert that flags of a server change the engine's decisions as fairbench's model says."""
+    flags, settings = CHUNKED[engine]
+    load = {"workload": "chat", "dp": 2, "duration": 6.0, "request_rate": 2.5, "engine": engine}
+    ours, _ = records(experiment({**load, "scheduler": "fcfs"}, settings))
+    coded = {**load, "router": "round-robin", "engine_code": python}
+    theirs, _ = records(experiment({**coded, "server_args": flags}, {}))
+    assert_same(ours, theirs)
+    usual, _ = records(experiment({**load, "scheduler": "fcfs"}, {}))
+    assert content(usual[0]["admitted_s"]) != content(ours[0]["admitted_s"])
+
+
+def test_flags_of_a_server_reach_the_engine():
+    assert_flags_reach("sglang", PYTHON)
+
+
 @pytest.fixture(scope="module")
 def fork(tmp_path_factory):
     """Return a function that makes the Python of a fork with a changed schedule_policy.py."""
@@ -110,6 +139,12 @@ def test_a_changed_signature_is_named(fork):
     assert text.startswith("sglang ")
     assert "SchedulePolicy" in text
     assert "\n" not in text
+
+
+def test_a_replica_that_ends_is_named_with_its_code(fork):
+    ends = f"{ORDER}        import os\n\n        os._exit(7)\n"
+    with pytest.raises(RunFailed, match="the process ended with code 7"):
+        simulate(short(fork((ORDER, ends))))
 
 
 def test_a_policy_that_never_admits_ends_the_run(fork):

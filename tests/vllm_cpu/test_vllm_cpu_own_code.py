@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.sglang_cpu.test_sglang_cpu_own_code import assert_same, records
+from tests.sglang_cpu.test_sglang_cpu_own_code import assert_flags_reach, assert_same, records
 from tests.sim import vllm_seam
 from tests.sim.test_sim_vllm_cells import CELLS, short_cell
 
@@ -31,6 +31,10 @@ def test_fcfs_gives_the_records_of_the_simulator(which):
     assert (code["engine"], code["policy"], code["changed"]) == ("vllm", "fcfs", [])
     assert about.keys() == summary.keys()
     assert which is EVICTING or ours[0]["retractions"].sum() > 0
+
+
+def test_flags_of_a_server_reach_the_engine():
+    assert_flags_reach("vllm", PYTHON)
 
 
 def test_vllms_priority_policy_decides():

@@ -517,7 +517,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     server_args: Annotated[
         Sequence[str] | None,
         _server(
-            "Other command-line options of each server; may be repeated.",
+            "Other command-line options of each server, or of --engine-code; may be repeated.",
             metavar="'--FLAG VALUE'",
             option="--server-arg",
             read=split_words,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from fairbench import metrics, records, workloads
+from fairbench.config.backend import ARGS
 from fairbench.config.cluster import (
     ENGINE_CODE,
     EVICTION,
@@ -46,6 +47,7 @@ from fairbench.config.defaults import (
 from fairbench.config.flag import PlacedFlags, check_names, place_flags
 from fairbench.config.flags import RUN
 from fairbench.config.origins import chosen_part, given_values, with_given
+from fairbench.config.own_code import settings_of_flags
 from fairbench.config.serving import (
     Chosen,
     check_behaviours,
@@ -62,7 +64,7 @@ from fairbench.config.settings import check_engine_settings, flat_settings, reso
 from fairbench.config.spec import GIVEN, Draft, ExperimentSpec, Origin, without_given
 from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name
 from fairbench.files.formats import INTEGERS, read_toml
-from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.schedulers.eviction.registry import MEMORY
 from fairbench.schedulers.gateway.registry import ADMISSION, needs_sessions
 from fairbench.schedulers.params import own_settings
@@ -307,7 +309,7 @@ def experiment(
         given = with_trace(given)
     read = read_experiment(file) if file else None
     if has_own_code({**(read or {}), **given.keys}):
-        given = with_own_policy(given)
+        given = with_flags_of_code(with_own_policy(given), read or {}, settings)
     keys = given.keys | ({"backend": given.backend} if given.backend else {})
     spec = resolve(keys, given.settings | dict(settings), read, path=file)
     if settings:
@@ -326,6 +328,32 @@ def with_own_policy(given: PlacedFlags) -> PlacedFlags:
             f"{policy!r}; give only one of them"
         )
     return given._replace(keys={**given.keys, "local": policy}, backend=backend)
+
+
+def with_flags_of_code(
+    given: PlacedFlags, file: Mapping[str, Any], settings: Mapping[str, Any]
+) -> PlacedFlags:
+    """Return the given flags, in which ``server_args`` are settings of ``engine_code``.
+
+    Args:
+        given: The flags of the user.
+        file: The experiment's file, which may name the engine.
+        settings: Settings of the user, which the flags must not contradict.
+    """
+    backend = dict(given.backend)
+    if "kind" in backend or (words := backend.pop(ARGS, None)) is None:
+        return given
+    engine = str({**file, **given.keys}.get("engine") or DEFAULT_ENGINE)
+    if engine not in ENGINES:
+        return given
+    found = settings_of_flags(words, engine)
+    for key, value in found.items():
+        if (other := {**given.settings, **settings}.get(key, value)) != value:
+            raise UsageError(
+                f"{key} = {other!r}: cannot be combined with {ARGS}, which set {value!r}; give "
+                "only one of them"
+            )
+    return given._replace(settings={**given.settings, **found}, backend=backend)
 
 
 # limit on the floods that are searched for the earliest one, which ends the warm-up

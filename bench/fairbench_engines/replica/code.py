@@ -14,7 +14,7 @@ from fairbench.errors import RunFailed
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import NoParams
 from fairbench_engines.replica import sglang, vllm
-from fairbench_engines.replica.process import EngineProcess
+from fairbench_engines.replica.process import Channel, EngineProcess
 from fairbench_engines.sglang.release import SUPPORTED as SGLANG_RELEASES
 from fairbench_engines.vllm.release import SUPPORTED as VLLM_RELEASES
 
@@ -80,16 +80,16 @@ class OwnCode(ABC):
             told = self._opening(parts)
             self._process.ask("open", {**told, "policy": self._policy, "seed": self._seed})
             self._is_open = True
-        self._process.ask("add", parts.on_evict is not None)
+        channel = self._process.add(tells_evicted=parts.on_evict is not None)
         policy = OwnPolicy(f"{self._policy} of {self.engine}")
-        return self._replica(replace(parts, scheduler=policy), self._process)
+        return self._replica(replace(parts, scheduler=policy), channel)
 
     @abstractmethod
     def _opening(self, parts: WorkerParts) -> dict[str, Any]:
         """Return the limits and the configuration of the engine, for its bridge."""
 
     @abstractmethod
-    def _replica(self, parts: WorkerParts, process: EngineProcess) -> Replica:
+    def _replica(self, parts: WorkerParts, channel: Channel) -> Replica:
         """Return a replica with an empty cache."""
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class OwnCode(ABC):
         process = self._process
         if process.is_ready:
             with suppress(RunFailed):
-                process.ask("end")
+                process.end()
         if process.is_ready and self._key not in IDLE:
             IDLE[self._key] = process
             return
@@ -128,8 +128,8 @@ class SGLangCode(OwnCode):
     def _opening(self, parts: WorkerParts) -> dict[str, Any]:
         return sglang.opening(self._settings, parts, self._policy)
 
-    def _replica(self, parts: WorkerParts, process: EngineProcess) -> Replica:
-        return sglang.SGLangCodeReplica(parts, self._settings, process)
+    def _replica(self, parts: WorkerParts, channel: Channel) -> Replica:
+        return sglang.SGLangCodeReplica(parts, self._settings, channel)
 
 
 class VLLMCode(OwnCode):
@@ -141,5 +141,5 @@ class VLLMCode(OwnCode):
     def _opening(self, parts: WorkerParts) -> dict[str, Any]:
         return vllm.opening(self._settings, parts)
 
-    def _replica(self, parts: WorkerParts, process: EngineProcess) -> Replica:
-        return vllm.VLLMCodeReplica(parts, self._settings, process)
+    def _replica(self, parts: WorkerParts, channel: Channel) -> Replica:
+        return vllm.VLLMCodeReplica(parts, self._settings, channel)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -60,9 +61,13 @@ class EngineProcess:
     ) -> None:
         self._named, self._engine, self._supported = named, engine, supported
         self._version = ""
-        self.is_ready = True  # whether the last message was answered
-        command = [python_of(named), "-c", START, str(DOOR), engine]
+        self._is_answered = True  # whether the last message was answered
+        python = python_of(named)
+        # passes the ends of the replicas' sockets to the process
+        self._passing, theirs = socket.socketpair()
+        command = [python, "-c", START, str(DOOR), engine, str(theirs.fileno())]
         command += [SOURCE_ONLY] if only_source else []
+        self._channels: list[Channel] = []  # of the replicas, in their order
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by ``close``
         # the order of a set of texts must not change from run to run
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
@@ -73,11 +78,20 @@ class EngineProcess:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 env=environment,
+                pass_fds=[theirs.fileno()],
                 process_group=0,  # with the copies that serve runs
             )
         except OSError as error:
             self._errors.close()
+            self._passing.close()
             raise UsageError(f"engine_code = {named!r}: cannot be run: {error.strerror}") from None
+        finally:
+            theirs.close()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all messages were answered."""
+        return self._is_answered and not any(one.unanswered for one in self._channels)
 
     def source(self) -> dict[str, Any]:
         """Return which code decides (``inside.source``).
@@ -90,7 +104,7 @@ class EngineProcess:
 
     def ask(self, *message: Any) -> Any:
         """Return the answer to an operation with its arguments. Raises RunFailed or UsageError."""
-        process, self.is_ready = self._process, False
+        process, self._is_answered = self._process, False
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(BrokenPipeError):  # the answer says why
@@ -98,15 +112,43 @@ class EngineProcess:
             process.stdin.flush()
         line = process.stdout.readline()
         if not line:
-            raise self._ended()
+            raise self._ended(process.wait())
+        answer = self.read(line)
+        self._is_answered = True
+        return answer
+
+    def read(self, line: bytes) -> Any:
+        """Return the answer in a line. Raises RunFailed or UsageError for a failure."""
         answer = json.loads(line)
         if isinstance(answer, dict) and "failed" in answer:
             raise self._failed(answer["failed"])
-        self.is_ready = True
         return answer
+
+    def add(self, *, tells_evicted: bool) -> Channel:
+        """Return the channel of a new replica, which has a process of its own."""
+        ours, theirs = socket.socketpair()
+        channel = Channel(ours, len(self._channels), self)
+        self._channels.append(channel)
+        with theirs:
+            socket.send_fds(self._passing, [b"1"], [theirs.fileno()])
+            self.ask("add", tells_evicted)
+        channel.receive()  # the engine's code has made its scheduler
+        return channel
+
+    def end(self) -> None:
+        """End a run, all of whose messages have been answered."""
+        self._close_channels()
+        self.ask("end")
+
+    def _close_channels(self) -> None:
+        for channel in self._channels:
+            channel.close()
+        self._channels = []
 
     def close(self) -> None:
         """End the process."""
+        self._close_channels()
+        self._passing.close()
         process = self._process
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
@@ -117,12 +159,15 @@ class EngineProcess:
         process.wait()
         self._errors.close()
 
-    def _ended(self) -> RunFailed:
-        code = self._process.wait()
+    def _ended(self, code: int) -> RunFailed:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         last = f": {lines[-1]}" if lines else ""
         return RunFailed(f"engine_code {self._named}: the process ended with code {code}{last}")
+
+    def ended_of(self, replica: int) -> RunFailed:
+        """Return the error for a replica whose process has ended."""
+        return self._ended(self.ask("ended", replica))
 
     def _failed(self, told: Mapping[str, Any]) -> Exception:
         """Return the error for a failure that the process has described."""
@@ -139,3 +184,49 @@ class EngineProcess:
             f"{self._engine}{version} differs from what fairbench drives, {self._supported[0]} to "
             f"{self._supported[-1]}: {text} ({where})"
         )
+
+
+class Channel:
+    """The messages of one replica, whose process answers them in order.
+
+    A message may be sent before the former one is answered.
+
+    Args:
+        connection: Socket to the replica's process.
+        index: Number of the replica.
+        process: Process of the engine's Python that started the replica's process.
+    """
+
+    def __init__(self, connection: socket.socket, index: int, process: EngineProcess) -> None:
+        self._connection, self._index, self._process = connection, index, process
+        self._answers = connection.makefile("rb")
+        self.unanswered = 1  # the process reports its start
+
+    def send(self, *message: Any) -> None:
+        """Send an operation with its arguments."""
+        self.unanswered += 1
+        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        with suppress(ConnectionError):  # the answer says why
+            self._connection.sendall(line)
+
+    def receive(self) -> Any:
+        """Return the answer to the first unanswered message. Raises RunFailed or UsageError."""
+        try:
+            line = self._answers.readline()
+        except ConnectionResetError:
+            line = b""
+        if not line:
+            raise self._process.ended_of(self._index)
+        answer = self._process.read(line)
+        self.unanswered -= 1
+        return answer
+
+    def ask(self, *message: Any) -> Any:
+        """Return the answer to an operation with its arguments; no other message is unanswered."""
+        self.send(*message)
+        return self.receive()
+
+    def close(self) -> None:
+        """Close the channel; an idle process then ends."""
+        self._answers.close()
+        self._connection.close()

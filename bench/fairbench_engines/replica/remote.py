@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import types
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
 from fairbench.engine.contract import WorkerParts
 from fairbench.engine.sequence import Sequence
 from fairbench_engines.replica.base import RealReplica, prompt_of
-from fairbench_engines.replica.process import EngineProcess
+from fairbench_engines.replica.process import Channel
 
 
 class RemoteReplica(RealReplica):
-    """A replica whose engine is in ``process``; requests are known there by number.
+    """A replica whose engine is behind ``channel``; requests are known there by number.
 
     Args:
         parts: The parts of a worker; the scheduler only names the engine's policy.
         limits: The engine's limits on tokens and requests.
         capacity: KV memory in tokens.
-        process: Process of the engine's Python.
+        channel: Messages to the process of this replica.
     """
 
-    def __init__(
-        self, parts: WorkerParts, limits: Any, capacity: int, process: EngineProcess
-    ) -> None:
+    def __init__(self, parts: WorkerParts, limits: Any, capacity: int, channel: Channel) -> None:
         super().__init__(parts, limits)
-        self._process, self._capacity = process, capacity
+        self._channel, self._capacity = channel, capacity
         self._numbers = count()
         self._arrivals: list[tuple[Any, ...]] = []  # requests that the engine gets with its turn
         self._outputs: dict[int, int] = {}  # output tokens that the engine has told last
@@ -56,13 +54,15 @@ class RemoteReplica(RealReplica):
         self._sequences[number] = sequence
 
     def settle(self) -> None:
-        self._outputs = dict(self._process.ask("produced", self.index))
+        if is_ahead := bool(self._channel.unanswered):
+            self._channel.receive()  # of an iteration that does not end within the run
+        self._outputs = dict(self._channel.ask("produced", is_ahead))
         super().settle()
 
     def _start(self) -> bool:
         arrivals, self._arrivals = self._arrivals, []
         whole = self._stretch is None
-        answer = self._process.ask("turn", self.index, self.clock.now_ps, arrivals, whole)
+        answer = self._channel.ask("turn", self.clock.now_ps, arrivals, whole)
         self._note(answer)
         return self._begin(answer)
 
@@ -87,8 +87,14 @@ class RemoteReplica(RealReplica):
     def _preempt(self, number: int, sequence: Sequence) -> None:
         """Book that the engine has put a request back into its queue."""
 
+    def _await_end(self, duration_ps: int, complete: Callable[[], list[int]]) -> None:
+        # The engine processes the end of the batch at once, while the simulator goes on with other
+        # replicas: nothing that happens before the end changes it.
+        self._channel.send("complete", self.clock.now_ps + duration_ps)
+        super()._await_end(duration_ps, complete)
+
     def _completed(self) -> list[int]:
-        answer = self._process.ask("complete", self.index, self.clock.now_ps)
+        answer = self._channel.receive()
         self._note(answer)
         self._outputs = dict(answer["finished"])
         return list(self._outputs)

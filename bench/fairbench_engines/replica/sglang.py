@@ -11,7 +11,7 @@ from fairbench.engine.contract import WorkerParts
 from fairbench.engine.sequence import NEVER, Sequence
 from fairbench.engine.sglang import SGLangContract
 from fairbench.hardware.gpu_time import step_parts
-from fairbench_engines.replica.process import EngineProcess
+from fairbench_engines.replica.process import Channel
 from fairbench_engines.replica.remote import RemoteReplica
 
 OWN_ORDER = "lpm"  # the policy with a limit on the requests that it sorts
@@ -42,11 +42,9 @@ def opening(settings: Mapping[str, Any], parts: WorkerParts, policy: str) -> dic
 class SGLangCodeReplica(RemoteReplica):
     """A replica around a SGLang scheduler in the process of an engine's Python."""
 
-    def __init__(
-        self, parts: WorkerParts, settings: Mapping[str, Any], process: EngineProcess
-    ) -> None:
+    def __init__(self, parts: WorkerParts, settings: Mapping[str, Any], channel: Channel) -> None:
         limits = SGLangContract(settings, parts.profile).limits
-        super().__init__(parts, limits, limits.pool_tokens, process)
+        super().__init__(parts, limits, limits.pool_tokens, channel)
         self._prefills: list[Prefill] = []  # requests of the current iteration
         # requests between the first and the last chunk of their prompts
         self._prefilling: set[Sequence] = set()

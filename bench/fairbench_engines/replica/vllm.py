@@ -13,7 +13,7 @@ from fairbench.engine.sequence import Sequence
 from fairbench.engine.vllm import VLLMContract
 from fairbench.engine.vllm_running import Booking
 from fairbench.hardware.gpu_time import step_parts
-from fairbench_engines.replica.process import EngineProcess
+from fairbench_engines.replica.process import Channel
 from fairbench_engines.replica.remote import RemoteReplica
 
 LIMITS = (
@@ -31,11 +31,9 @@ def opening(settings: Mapping[str, Any], parts: WorkerParts) -> dict[str, Any]:
 class VLLMCodeReplica(RemoteReplica):
     """A replica around a vLLM scheduler in the process of an engine's Python."""
 
-    def __init__(
-        self, parts: WorkerParts, settings: Mapping[str, Any], process: EngineProcess
-    ) -> None:
+    def __init__(self, parts: WorkerParts, settings: Mapping[str, Any], channel: Channel) -> None:
         limits = VLLMContract(settings, parts.profile).limits
-        super().__init__(parts, limits, limits.blocks * limits.block_size, process)
+        super().__init__(parts, limits, limits.blocks * limits.block_size, channel)
         self._prefilling: set[int] = set()  # requests with incomplete prompts
         self._joined: dict[int, int] = {}  # decoding request -> its context when it began
         self._longest = 0  # the largest of these contexts

@@ -3,15 +3,18 @@
 The program imports nothing but the standard library and the engine. Each line of its input is a
 JSON list, an operation with its arguments; each line of its output is the JSON answer. The program
 imports the engine once, and serves each run in a copy of itself, so that no run sees the state that
-another run has left. The program ends with its input, or within a second after the process that
-started it.
+another run has left. Each replica of a run is a copy of the run's process, with a socket of its own
+in place of input and output; replicas therefore compute at the same time. The program ends with its
+input, or within a second after the process that started it.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -21,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fairbench_engines.replica.inside.replicas import OPERATIONS, EngineReplicas
+from fairbench_engines.replica.inside.replicas import OPERATIONS, ClockedReplica, EngineReplicas
 
 INSIDE = Path(__file__).resolve().parent
 LOOK_S = 1.0  # time between two looks for the parent process
@@ -31,7 +34,8 @@ SOURCE_ONLY = "source-only"
 def main(arguments: list[str]) -> int:
     """Answer the operations of simulations on the engine that the first argument names.
 
-    With a second argument, ``SOURCE_ONLY``, the engine is not imported, which takes many seconds,
+    The second argument is the number of the file descriptor that passes the sockets of replicas.
+    With a third argument, ``SOURCE_ONLY``, the engine is not imported, which takes many seconds,
     and the only operation is ``source``.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the simulator's, which ends the input
@@ -42,11 +46,12 @@ def main(arguments: list[str]) -> int:
         loaded = engine.source()
         if SOURCE_ONLY not in arguments:
             engine.load()
+            gc.freeze()  # no collection looks at the engine's modules again
         while operation := _read():
             if operation == ["source"]:
                 now = engine.source()
                 _write(answers, {**now, "is_loaded": now == loaded})
-            elif not _served_by_copy(answers, engine.BRIDGE):
+            elif not _served_by_copy(answers, engine.BRIDGE, int(arguments[1])):
                 return 1
     except Exception as error:
         _write(answers, {"failed": failure(error)})
@@ -54,7 +59,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas]) -> bool:
+def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas], passing: int) -> bool:
     """Serve a run in a copy of this process; return whether the run came to its end."""
     copy = os.fork()
     if copy:
@@ -62,14 +67,24 @@ def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas]) -> 
         return status == 0
     _end_with_parent(time.sleep)
     try:
-        replicas = bridge()
-        known = {name: getattr(replicas, name) for name in OPERATIONS}
+        run = bridge()
+        copies: list[int] = []
         _write(answers, True)
         while (message := _read()) != ["end"]:
             if not message:
                 os._exit(1)
             operation, *values = message
-            _write(answers, known[operation](*values))
+            if operation == "open":
+                run.configure(values[0])
+                _write(answers, True)
+            elif operation == "add":
+                copies.append(_started_replica(run, passing, len(copies), *values))
+                _write(answers, True)
+            else:  # "ended"
+                _, status = os.waitpid(copies[values[0]], 0)
+                _write(answers, os.waitstatus_to_exitcode(status))
+        for one in copies:
+            os.waitpid(one, 0)
         _write(answers, True)
     except Exception as error:
         _write(answers, {"failed": failure(error)})
@@ -77,9 +92,35 @@ def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas]) -> 
     os._exit(0)
 
 
-def _read() -> list[Any]:
-    """Return the next message; an empty list at the end of the input."""
-    line = sys.stdin.buffer.readline()
+def _started_replica(run: EngineReplicas, passing: int, index: int, tells_evicted: bool) -> int:
+    """Start a copy of this process for a replica; return the number of the copy's process."""
+    with socket.socket(fileno=os.dup(passing)) as passed:
+        _, descriptors, _, _ = socket.recv_fds(passed, 1, 1)
+    with socket.socket(fileno=descriptors[0]) as channel:
+        if copy := os.fork():
+            return copy
+        _end_with_parent(time.sleep)
+        answers = channel.makefile("wb")
+        try:
+            _serve(run.replica(index, tells_evicted), channel.makefile("rb"), answers)
+        except Exception as error:
+            _write(answers, {"failed": failure(error)})
+            os._exit(1)
+        os._exit(0)
+
+
+def _serve(replica: ClockedReplica, messages: BinaryIO, answers: BinaryIO) -> None:
+    """Answer the operations of a replica until the input ends."""
+    known = {name: getattr(replica, name) for name in OPERATIONS}
+    _write(answers, True)
+    while message := _read(messages):
+        operation, *values = message
+        _write(answers, known[operation](*values))
+
+
+def _read(messages: BinaryIO | None = None) -> list[Any]:
+    """Return the next message of a stream, or of the input; an empty list at the end."""
+    line = (messages or sys.stdin.buffer).readline()
     message: list[Any] = json.loads(line) if line else []
     return message
 

@@ -1,41 +1,81 @@
-"""The clock, the token ids and the replicas of a run, which the bridges of both engines use."""
+"""The clock, the token ids and a replica of a run, which the bridges of both engines use."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 
-OPERATIONS = ("open", "add", "turn", "complete", "produced")
-"""The operations of a simulation, which are methods of a bridge."""
+OPERATIONS = ("turn", "complete", "produced")
+"""The operations of a replica, which are methods of ``ClockedReplica``."""
+
+
+def seed_all(seed: int, index: int, torch: Any) -> None:
+    """Seed the random numbers of the replica ``index``: each replica draws its own."""
+    own = seed + (index << 32)
+    random.seed(own)
+    torch.manual_seed(own % 2**63)
 
 
 class EngineReplicas:
-    """The replicas of one simulation; an engine's bridge adds the methods ``open`` and ``add``."""
+    """The configuration of one simulation; an engine's bridge adds ``configure`` and ``worker``."""
 
     def __init__(self, engine: str) -> None:
         self._clock = VirtualTime()
         self._clock.install(engine)
         self._tokens = TokenIds()
-        self._workers: list[Any] = []
 
-    def turn(self, worker: int, now_ps: int, requests: list[Any], whole: bool) -> dict[str, Any]:
-        """Let requests arrive at a replica, and plan its next batch."""
+    def configure(self, told: dict[str, Any]) -> None:
+        """Configure the engine for a run."""
+        raise NotImplementedError
+
+    def worker(self, index: int, tells_evicted: bool) -> Any:
+        """Return a replica that reports evictions if a router wants reports."""
+        raise NotImplementedError
+
+    def replica(self, index: int, tells_evicted: bool) -> ClockedReplica:
+        """Return a replica, which is the only replica of its process."""
+        return ClockedReplica(self.worker(index, tells_evicted), self._clock)
+
+
+class ClockedReplica:
+    """A replica whose engine reads the simulator's clock."""
+
+    def __init__(self, worker: Any, clock: VirtualTime) -> None:
+        self._worker, self._clock = worker, clock
+        # the requests of the last batch, and their output tokens before it ended
+        self._batch: list[Any] = []
+        self._before: list[int] = []
+
+    def turn(self, now_ps: int, requests: list[Any], whole: bool) -> dict[str, Any]:
+        """Let requests arrive, and plan the next batch."""
         self._clock.set(now_ps)
-        one = self._workers[worker]
         for request in requests:
-            one.submit(*request)
-        plan: dict[str, Any] = one.turn(whole=whole)
+            self._worker.submit(*request)
+        plan: dict[str, Any] = self._worker.turn(whole=whole)
         return plan
 
-    def complete(self, worker: int, now_ps: int) -> dict[str, Any]:
-        """Let the batch of a replica end."""
+    def complete(self, now_ps: int) -> dict[str, Any]:
+        """Let the batch end."""
         self._clock.set(now_ps)
-        ended: dict[str, Any] = self._workers[worker].complete()
+        produced = self._worker.produced_by
+        self._batch = self._worker.batch_requests()
+        self._before = [produced(request) for request in self._batch]
+        ended: dict[str, Any] = self._worker.complete()
         return ended
 
-    def produced(self, worker: int) -> list[tuple[int, int]]:
-        """Return the output tokens of a replica's unfinished requests."""
-        unfinished: list[tuple[int, int]] = self._workers[worker].produced()
-        return unfinished
+    def produced(self, before: bool) -> list[tuple[int, int]]:
+        """Return [number, output tokens] of every unfinished request.
+
+        With ``before``, the last batch has not ended yet in the simulation, and its tokens do not
+        count.
+        """
+        worker = self._worker
+        now = [*worker.unfinished(), *(self._batch if before else ())]
+        found = {worker.number(request): worker.produced_by(request) for request in now}
+        if before:
+            numbers = map(worker.number, self._batch)
+            found |= dict(zip(numbers, self._before, strict=True))
+        return list(found.items())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from contextlib import ExitStack
 from typing import Any
 
-from fairbench_engines.replica.inside.replicas import EngineReplicas
+from fairbench_engines.replica.inside.replicas import EngineReplicas, seed_all
 from fairbench_engines.replica.inside.sglang_seam import (
     SGLangScheduling,
     configured,
@@ -114,9 +113,23 @@ class SGLangWorker:
             self._evicted = []
         return answer
 
-    def produced(self) -> list[tuple[int, int]]:
-        """Return [number, output tokens] of every request that has not finished."""
-        return [(int(rid), len(req.output_ids)) for rid, req in self._running.items()]
+    def unfinished(self) -> list[Any]:
+        """Return every request that has not finished."""
+        return list(self._running.values())
+
+    def batch_requests(self) -> list[Any]:
+        """Return the requests of the present batch."""
+        return list(self._batch.reqs)
+
+    @staticmethod
+    def number(req: Any) -> int:
+        """Return the number of a request."""
+        return int(req.rid)
+
+    @staticmethod
+    def produced_by(req: Any) -> int:
+        """Return the number of a request's output tokens."""
+        return len(req.output_ids)
 
 
 class SGLangBridge(EngineReplicas):
@@ -126,19 +139,19 @@ class SGLangBridge(EngineReplicas):
         super().__init__("sglang")
         self._configured = ExitStack()
         self._limits: dict[str, Any] = {}
+        self._seed = 0
 
-    def open(self, told: dict[str, Any]) -> None:
+    def configure(self, told: dict[str, Any]) -> None:
         """Configure SGLang for a run."""
-        random.seed(told["seed"])
-        sglang().torch.manual_seed(told["seed"] % 2**63)
+        self._seed = told["seed"]
         limits, policy = told["limits"], told["policy"]
         shared = {name: limits[name] for name in ("chunk", "max_prefill", "slots")}
         self._configured = configured(policy, **shared, **told["configured"])
         self._limits = {"policy": policy, **limits}
 
-    def add(self, tells_evicted: bool) -> None:
-        """Make a replica, which reports evictions if a router wants reports."""
-        self._workers.append(SGLangWorker(self._tokens, self._limits, tells_evicted=tells_evicted))
+    def worker(self, index: int, tells_evicted: bool) -> SGLangWorker:
+        seed_all(self._seed, index, sglang().torch)
+        return SGLangWorker(self._tokens, self._limits, tells_evicted=tells_evicted)
 
 
 BRIDGE = SGLangBridge

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import types
 from typing import Any
 
-from fairbench_engines.replica.inside.replicas import EngineReplicas
+from fairbench_engines.replica.inside.replicas import EngineReplicas, seed_all
 from fairbench_engines.replica.inside.source import source_of
 from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
@@ -144,10 +143,25 @@ class VLLMWorker:
                 noted.clear()
         return answer
 
-    def produced(self) -> list[tuple[int, int]]:
-        """Return [number, output tokens] of every request that has not finished."""
+    def unfinished(self) -> list[Any]:
+        """Return every request that has not finished."""
+        return list(self.engine.scheduler.requests.values())
+
+    def batch_requests(self) -> list[Any]:
+        """Return the requests of the present step."""
         requests = self.engine.scheduler.requests
-        return [(int(name), one.num_output_tokens) for name, one in requests.items()]
+        return [requests[name] for name in self._plan.num_scheduled_tokens]
+
+    @staticmethod
+    def number(request: Any) -> int:
+        """Return the number of a request."""
+        return int(request.request_id)
+
+    @staticmethod
+    def produced_by(request: Any) -> int:
+        """Return the number of a request's output tokens."""
+        count: int = request.num_output_tokens
+        return count
 
 
 class VLLMBridge(EngineReplicas):
@@ -156,18 +170,17 @@ class VLLMBridge(EngineReplicas):
     def __init__(self) -> None:
         super().__init__("vllm")
         self._limits: Any = None
-        self._policy = ""
+        self._policy, self._seed = "", 0
 
-    def open(self, told: dict[str, Any]) -> None:
+    def configure(self, told: dict[str, Any]) -> None:
         """Configure vLLM for a run."""
-        random.seed(told["seed"])
-        vllm().torch.manual_seed(told["seed"] % 2**63)
+        self._seed = told["seed"]
         self._limits, self._policy = types.SimpleNamespace(**told["limits"]), told["policy"]
 
-    def add(self, tells_evicted: bool) -> None:
-        """Make a replica, which reports evictions if a router wants reports."""
+    def worker(self, index: int, tells_evicted: bool) -> VLLMWorker:
+        seed_all(self._seed, index, vllm().torch)
         shared = (self._clock, self._tokens, self._limits, self._policy)
-        self._workers.append(VLLMWorker(*shared, tells_evicted=tells_evicted))
+        return VLLMWorker(*shared, tells_evicted=tells_evicted)
 
 
 BRIDGE = VLLMBridge

@@ -1,0 +1,60 @@
+"""Flags of an engine's server that reach the engine's own code in a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairbench.config.flag import parse_assignment
+from fairbench.errors import UsageError, unknown_name
+from fairbench.hardware.engines import ENGINES
+from fairbench.named import imported
+
+# The parameters of an engine that its own code gets, by the engine's names.
+CARRIED = {
+    "sglang": (
+        *("chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),
+        *("schedule_conservativeness", "mem_fraction_static", "max_total_tokens"),
+    ),
+    "vllm": (
+        *("max_num_batched_tokens", "max_num_seqs", "block_size", "num_gpu_blocks_override"),
+        *("enable_prefix_caching", "scheduler_reserve_full_isl", "watermark"),
+    ),
+}
+
+NO = "no-"  # begins a flag that turns a parameter off
+
+
+def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
+    """Return the settings NAME.PARAM for the flags of an engine's server.
+
+    Args:
+        words: The flags and their values, such as ``--max-num-seqs 64`` or ``--max-num-seqs=64``.
+        engine: Name of the engine.
+
+    Raises UsageError for a flag that the engine's own code does not get in a simulation.
+    """
+    kind = ENGINES[engine]
+    usual = imported(kind.params)()
+    known = {f"--{name.replace('_', '-')}": name for name in CARRIED.get(engine, ())}
+    settings: dict[str, Any] = {}
+    left = list(words)
+    while left:
+        flag, equals, text = left.pop(0).partition("=")
+        dashes, negated = flag[:2], flag[2:].startswith(NO)
+        positive = dashes + flag[2:].removeprefix(NO)
+        name = known.get(positive, "")
+        if not name or (negated and not isinstance(getattr(usual, name), bool)):
+            raise unknown_name(f"server_args with engine_code for {engine}", flag, known)
+        if isinstance(getattr(usual, name), bool):
+            if equals:
+                raise UsageError(f"server_args: {flag} takes no value")
+            value: Any = not negated
+        else:
+            if not equals:
+                text = left.pop(0) if left and not left[0].startswith("--") else ""
+            if not text:
+                raise UsageError(f"server_args: {flag} needs a value")
+            _, value = parse_assignment(f"{kind.part}.{name}={text}")
+        settings[f"{kind.part}.{name}"] = value
+    return settings
