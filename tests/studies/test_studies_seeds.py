@@ -14,8 +14,14 @@ from fairbench_studies.dlpm.claims import quanta, throughput
 from fairbench_studies.dlpm.claims.kept import Kept, read_kept
 from fairbench_studies.dlpm.claims.places import KnownPairs, Place
 from fairbench_studies.dlpm.claims.readings import with_readings
-from fairbench_studies.dlpm.claims.table import AT_DEFAULTS, AT_RERUN, CLAIMS, stored_settings
-from fairbench_studies.kit.claims_page import readings, steady
+from fairbench_studies.dlpm.claims.table import (
+    AT_DEFAULTS,
+    AT_RERUN,
+    CLAIMS,
+    claims_markdown,
+    stored_settings,
+)
+from fairbench_studies.kit.claims_page import Judged, Setting, readings, steady
 from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.parts import Part
 from fairbench_studies.kit.rows import ROOT
@@ -199,6 +205,30 @@ def test_figures_without_stored_values_keep_their_verdicts():
     kept = read_kept(RESULTS, AT_DEFAULTS, "fig4")
     assert [part.outcome for part in kept.judge(next(c for c in CLAIMS if c.number == 17))]
     assert read_kept(RESULTS, AT_RERUN, "fig8") is None
+
+
+@pytest.mark.parametrize(
+    ("tried", "explained", "missing"),
+    [
+        ({}, (), ("Poisson arrivals", "without the mark", "Q^w 400,000 in long-qa")),
+        ({"Poisson arrivals": HOLDS}, ("*Poisson arrivals*",), ("without the mark", "Q^w 400,000")),
+        (
+            {"Q^w 400,000 in long-qa": OFF, "Poisson arrivals": OFF},
+            ("*Poisson arrivals*", "*Q^w 400,000 in long-qa*"), ("prefix as a mean",),
+        ),
+    ],
+)  # fmt: skip
+def test_the_page_explains_the_readings_that_were_tried_and_names_the_others(
+    tried, explained, missing
+):
+    judged = [Judged(CLAIMS[0], {AT_RERUN: [Part("1", HOLDS, "", under=tried)]})]
+    text = claims_markdown(judged, [Setting(AT_RERUN, {})])
+    for name in ("*Poisson arrivals*", "*Q^w 400,000 in long-qa*"):
+        assert (name in text) == (name in explained)
+    (line,) = [line for line in text.splitlines() if line.startswith("Not judged")]
+    listed = line.partition(": ")[2]
+    assert all(name in listed for name in missing)
+    assert not any(name in listed for name in tried)
 
 
 def test_readings_are_listed_by_what_holds():
