@@ -69,23 +69,24 @@ LEFT_OUT = (
     "changes with long-qa in a pool of 305,000 tokens (four replicas; decided only where the "
     "intervals of the two means do not overlap)."
 )
-RERUN_READINGS = (
-    'The column "holds under" lists readings of what the paper leaves open. *Without the mark*: '
+READINGS = (
+    "Claims depend on four readings of what the paper leaves open. *Without the mark*: "
     "with the mark of a full batch (`engine.batch_is_full`), a pass that found no room is repeated "
     "only when a request has left; the rerun has the mark, and whether the authors' fork had the "
     "mark is not known. *Poisson arrivals*: a Gamma process with coefficient of variation 1 "
     "instead of even intervals. *Prefix as a mean*: Table 2's prefix of 546 tokens as the mean "
-    "over the four levels of a tree (root 117) instead of the root itself. These three are judged "
-    "in `tot` and `judge` on four replicas with seed 0, for the parts that have the same outcome "
-    "there as over all configurations."
+    "over the four levels of a tree (root 117) instead of the root itself. *Q^w 400,000 in "
+    "long-qa*: the quantum of about twenty mean requests, as [gaps] B3 says, instead of the "
+    "default of 4,000,000, which is on the plateau of throughput."
 )
-LONG_QA_READING = (
-    f'In the column "holds under", *{LONG_QA_QUANTUM.name}* is the quantum of about twenty mean '
-    "requests, as [gaps] B3 says, instead of the default of 4,000,000, which is on the plateau of "
-    "throughput; long-qa on two to eight replicas, two seeds."
+TRIED = (
+    'The column "holds under" has an outcome for each of these readings that was tried. The first '
+    "three are judged in `tot` and `judge` on four replicas with seed 0, for the parts that have "
+    "the same outcome there as over all configurations; the last in long-qa on two to eight "
+    "replicas, with two seeds."
 )
 NOT_TRIED = (
-    "Not judged, because the values of the runs are not stored: {}. Run `python studies seeds` "
+    "Not judged, because values of these runs are not stored: {}. Run `python studies seeds` "
     "with `results/tables/readings.toml` and `results/tables/readings-long-qa.toml`, then "
     "`fairbench reproduce claims --from results`."
 )
@@ -102,7 +103,7 @@ PAGE = Page(
     "short of service. A part about a course over time holds if every seed shows it, and is "
     "reversed if no seed does. A number *holds* inside the band given with it, and is *off* "
     "outside. A measured number holds (is off) if four fifths of its runs are inside (outside).",
-    (WHY, RERUN, LEFT_OUT),
+    (WHY, RERUN, LEFT_OUT, READINGS),
 )
 
 
@@ -152,17 +153,12 @@ def claims_markdown(judged: Sequence[Judged], settings: Sequence[Setting]) -> st
 
 
 def _remarks(judged: Sequence[Judged]) -> list[str]:
-    """Return what the readings of the column "holds under" mean, and which were not tried."""
+    """Return how the readings in the column "holds under" were tried, and which were not."""
     tried = {name for one in judged for of in one.parts.values() for p in of for name in p.under}
-    remarks = []
-    if tried & RERUN_NAMES:
-        remarks.append(RERUN_READINGS)
-    if LONG_QA_QUANTUM.name in tried:
-        remarks.append(LONG_QA_READING)
     names = [*sorted(RERUN_NAMES), LONG_QA_QUANTUM.name]
-    if missing := [name for name in names if name not in tried]:
-        remarks.append(NOT_TRIED.format(", ".join(missing)))
-    return remarks
+    missing = [name for name in names if name not in tried]
+    remarks = [TRIED] if len(missing) < len(names) else []
+    return [*remarks, NOT_TRIED.format(", ".join(missing))] if missing else remarks
 
 
 def _bases(settings: Sequence[Setting]) -> dict[tuple[str, str], str]:
