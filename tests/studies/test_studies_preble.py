@@ -244,6 +244,7 @@ def test_latency_is_of_requests_after_warm_up_and_infinite_if_one_never_ended():
         "status": np.zeros(4, dtype=int),
     }
     assert latencies_of(Requests(**columns)) == (3.0, 5.0)
+    assert latencies_of(Requests(**columns), WARMUP_S + 10.0) == (4.0, 5.0)
     columns["status"] = np.array([0, 0, 0, 2])
     assert latencies_of(Requests(**columns))[0] == float("inf")
 
