@@ -17,6 +17,7 @@ SCRIPTS = {
     "frontier-robustness": "frontier.robustness",
     "frontier-tuning": "frontier.tuning",
     "hero": "pages.hero",
+    "knees": "preble.knees",
     "leaderboard": "leaderboard.table",
     "limit": "limit.table",
     "loads": "assumptions.loads",

@@ -399,6 +399,7 @@ def test_an_unknown_table_is_refused_with_the_nearest(result, name):
 
 
 def test_without_pandas_the_extra_is_named(result, monkeypatch):
+    assert result.clients.num_rows  # pyarrow looks for pandas only once, here
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(fairbench.UsageError, match=r'needs pandas: pip install "\.\[pandas\]"'):
         result.to_pandas("clients")

@@ -1,12 +1,14 @@
 """Test the Preble paper's figures and claims with hand-made latencies."""
 
 import csv
+import random
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from fairbench.metrics.records import Requests
+from fairbench.workloads.programs import make_params, program_class
 from fairbench_studies.kit.claims_page import write_page
 from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.preble import draw
@@ -21,6 +23,7 @@ from fairbench_studies.preble.claims import (
 from fairbench_studies.preble.command import PREBLE
 from fairbench_studies.preble.experiments import ABLATION, RATES, WARMUP_S, Key, experiments
 from fairbench_studies.preble.store import Latency, Results, latencies_of
+from tests.workloads.workload_fakes import calls_of
 
 SPEEDS = {"tool-use": [300.0], "video-qa": [3000.0]}
 HOLDS, REVERSED, UNCLEAR, _, OFF, _ = Outcome
@@ -249,6 +252,7 @@ def test_latency_is_of_requests_after_warm_up_and_infinite_if_one_never_ended():
         "status": np.zeros(4, dtype=int),
     }
     assert latencies_of(Requests(**columns)) == (3.0, 5.0)
+    assert latencies_of(Requests(**columns), WARMUP_S + 10.0) == (4.0, 5.0)
     columns["status"] = np.array([0, 0, 0, 2])
     assert latencies_of(Requests(**columns))[0] == float("inf")
 
@@ -264,3 +268,20 @@ def test_experiments_can_run_and_are_distinct():
     steps = [made[Key("fig5", "tool-use", step, RATES["tool-use"][-1])] for step in ABLATION]
     assert all(one != other for one, other in pairwise(steps))
     assert all(claim.figure == "preble" for claim in CLAIMS)
+
+
+@pytest.mark.parametrize("workload", RATES)
+def test_a_match_of_what_every_prompt_shares_is_no_match_for_memserve(workload):
+    rate = RATES[workload][1]
+    spec = experiments()[Key("baselines", workload, "memserve", rate)].spec(0)
+    least = spec.settings["memserve.min_match_tokens"]
+    first, second = (_first_prompt(spec.workload, number) for number in (1, 2))
+    assert (first[0], first[0].length + 1) == (second[0], least)
+    assert first[1].key != second[1].key
+
+
+def _first_prompt(workload, number):
+    params = make_params(workload.program, workload.params, workload.name)
+    kind = program_class(workload.program)
+    program = kind.build(params, random.Random(number), number, "a", None)
+    return calls_of(program)[0].prompt

@@ -14,8 +14,14 @@ from fairbench_studies.dlpm.claims import quanta, throughput
 from fairbench_studies.dlpm.claims.kept import Kept, read_kept
 from fairbench_studies.dlpm.claims.places import KnownPairs, Place
 from fairbench_studies.dlpm.claims.readings import with_readings
-from fairbench_studies.dlpm.claims.table import AT_DEFAULTS, AT_RERUN, CLAIMS, stored_settings
-from fairbench_studies.kit.claims_page import readings, steady
+from fairbench_studies.dlpm.claims.table import (
+    AT_DEFAULTS,
+    AT_RERUN,
+    CLAIMS,
+    claims_markdown,
+    stored_settings,
+)
+from fairbench_studies.kit.claims_page import Judged, Setting, readings, steady
 from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.parts import Part
 from fairbench_studies.kit.rows import ROOT
@@ -199,6 +205,20 @@ def test_figures_without_stored_values_keep_their_verdicts():
     kept = read_kept(RESULTS, AT_DEFAULTS, "fig4")
     assert [part.outcome for part in kept.judge(next(c for c in CLAIMS if c.number == 17))]
     assert read_kept(RESULTS, AT_RERUN, "fig8") is None
+
+
+FOUR = ("Poisson arrivals", "prefix as a mean", "without the mark", "Q^w 400,000 in long-qa")
+
+
+@pytest.mark.parametrize("tried", [(), FOUR[:1], FOUR[2:], FOUR])
+def test_the_page_names_the_readings_that_were_not_tried(tried):
+    part = Part("1", HOLDS, "", under=dict.fromkeys(tried, OFF))
+    judged = [Judged(CLAIMS[0], {AT_RERUN: [part]})]
+    text = claims_markdown(judged, [Setting(AT_RERUN, {})])
+    left = [line for line in text.splitlines() if line.startswith("Not judged")]
+    assert len(left) == (tried != FOUR)
+    assert [one for one in FOUR if not any(one in line for line in left)] == list(tried)
+    assert ("each of these readings that was tried" in text) == bool(tried)
 
 
 def test_readings_are_listed_by_what_holds():

@@ -4,7 +4,7 @@ import gzip
 import json
 import random
 from math import ceil
-from statistics import fmean
+from statistics import correlation, fmean, median, pstdev
 
 import pytest
 
@@ -151,3 +151,30 @@ def test_the_data_sets_themselves_are_read(kind, name, count, text_tokens, excha
     assert len(made) == count
     assert fmean(item.text_tokens for item in made) == pytest.approx(text_tokens, rel=0.01)
     assert fmean(len(item.exchanges) for item in made) == pytest.approx(exchanges, rel=0.01)
+
+
+def test_longer_videos_have_hardly_more_questions():
+    """[Preble] §H, against NExT-QA: Table 1's 8.6 (2) questions, and a correlation of 0.10."""
+    made = items(load_source("long-qa", shared_data("nextqa_test.csv.gz")))
+    asked = [len(item.exchanges) for item in made]
+    assert (fmean(asked), pstdev(asked)) == pytest.approx((8.6, 2.0), rel=0.01)
+    lengths = [item.text_tokens for item in made]
+    assert correlation(lengths, asked) == pytest.approx(0.104, abs=0.001)
+    middle = median(lengths)
+    longer, shorter = (
+        fmean(count for count, tokens in zip(asked, lengths, strict=True) if half(tokens))
+        for half in (lambda tokens: tokens >= middle, lambda tokens: tokens < middle)
+    )
+    assert longer / shorter == pytest.approx(1.04, abs=0.005)
+
+
+def test_a_program_asks_all_questions_of_its_own_video():
+    made = load_source("long-qa", shared_data("nextqa_test.csv.gz"))
+    params = make_params("long-qa", load_workload("video-qa").params, "video-qa")
+    kind = program_class("long-qa")
+    for number in range(50):
+        item = made.item(0, number)
+        program = kind.build(params, random.Random(number), number, "a", item)
+        calls = calls_of(program)
+        assert len(calls) == len(item.exchanges)
+        assert {call.prompt[1].length for call in calls} == {item.text_tokens}

@@ -75,9 +75,12 @@ def _latency(run: StoredRun) -> Latency:
     return Latency(*latencies_of(requests), float(run.summary["cache_hit_rate"]))
 
 
-def latencies_of(requests: Requests) -> tuple[float, float]:
-    """Return mean and P99 of latencies in seconds; both are infinite if a request is unfinished."""
-    counted = requests.arrival_s >= WARMUP_S
+def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
+    """Return mean and P99 of latencies in seconds; both are infinite if a request is unfinished.
+
+    Requests that arrive before ``warmup_s`` do not count.
+    """
+    counted = requests.arrival_s >= warmup_s
     taken_s = (requests.finish_s - requests.arrival_s)[counted]
     taken_s[requests.status[counted] != FINISHED] = np.inf
     return float(taken_s.mean()), float(np.percentile(taken_s, 99, method="higher"))

@@ -19,6 +19,8 @@ from fairbench_studies.dlpm.claims import (
 )
 from fairbench_studies.dlpm.claims.kept import Kept, read_kept
 from fairbench_studies.dlpm.claims.readings import (
+    LONG_QA_QUANTUM,
+    RERUN_NAMES,
     Outcomes,
     at_rerun,
     in_long_qa,
@@ -68,16 +70,25 @@ LEFT_OUT = (
     "intervals of the two means do not overlap)."
 )
 READINGS = (
-    'The column "holds under" lists readings of what the paper leaves open. *Without the mark*: '
+    "Claims depend on four readings of what the paper leaves open. *Without the mark*: "
     "with the mark of a full batch (`engine.batch_is_full`), a pass that found no room is repeated "
     "only when a request has left; the rerun has the mark, and whether the authors' fork had the "
     "mark is not known. *Poisson arrivals*: a Gamma process with coefficient of variation 1 "
     "instead of even intervals. *Prefix as a mean*: Table 2's prefix of 546 tokens as the mean "
-    "over the four levels of a tree (root 117) instead of the root itself. These three are judged "
-    "in `tot` and `judge` on four replicas with seed 0, for the parts that have the same outcome "
-    "there as over all configurations. *Q^w 400,000 in long-qa*: the quantum of about twenty mean "
-    "requests, as [gaps] B3 says, instead of the default of 4,000,000, which is on the plateau of "
-    "throughput; long-qa on two to eight replicas, two seeds."
+    "over the four levels of a tree (root 117) instead of the root itself. *Q^w 400,000 in "
+    "long-qa*: the quantum of about twenty mean requests, as [gaps] B3 says, instead of the "
+    "default of 4,000,000, which is on the plateau of throughput."
+)
+TRIED = (
+    'The column "holds under" has an outcome for each of these readings that was tried. The first '
+    "three are judged in `tot` and `judge` on four replicas with seed 0, for the parts that have "
+    "the same outcome there as over all configurations; the last in long-qa on two to eight "
+    "replicas, with two seeds."
+)
+NOT_TRIED = (
+    "Not judged, because values of these runs are not stored: {}. Run `python studies seeds` "
+    "with `results/tables/readings.toml` and `results/tables/readings-long-qa.toml`, then "
+    "`fairbench reproduce claims --from results`."
 )
 PAGE = Page(
     "Claims of the DLPM paper",
@@ -137,7 +148,17 @@ def claims_markdown(judged: Sequence[Judged], settings: Sequence[Setting]) -> st
         for setting in settings
         for name, source in setting.sources.items()
     ]
-    return page_text(PAGE, judged, [setting.title for setting in settings], runs)
+    page = PAGE._replace(remarks=(*PAGE.remarks, *_remarks(judged)))
+    return page_text(page, judged, [setting.title for setting in settings], runs)
+
+
+def _remarks(judged: Sequence[Judged]) -> list[str]:
+    """Return how the readings in the column "holds under" were tried, and which were not."""
+    tried = {name for one in judged for of in one.parts.values() for p in of for name in p.under}
+    names = [*sorted(RERUN_NAMES), LONG_QA_QUANTUM.name]
+    missing = [name for name in names if name not in tried]
+    remarks = [TRIED] if len(missing) < len(names) else []
+    return [*remarks, NOT_TRIED.format(", ".join(missing))] if missing else remarks
 
 
 def _bases(settings: Sequence[Setting]) -> dict[tuple[str, str], str]:
