@@ -177,7 +177,6 @@ ENGINE_ONLY = (
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",
     "batch_is_full",
-    "swap_space",
     "prefix_match_us",
     "release",
 )

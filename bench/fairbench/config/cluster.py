@@ -402,7 +402,6 @@ OF_THE_MODEL = (
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",
     "batch_is_full",
-    "swap_space",
     "prefix_match_us",
     "load_cap",
     "release",
