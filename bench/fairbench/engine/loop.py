@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Generic
@@ -206,20 +207,19 @@ class EngineLoop(ABC, Generic[N]):
 
     def _select(
         self,
-        prefilling: Sequence | None,
+        prefilling: Iterable[Sequence],
         try_admit: Callable[[Request], Tried],
         preempt: Callable[[Preempt], bool],
     ) -> None:
         """Let the scheduler name candidates among the requests that memory shares admit.
 
-        ``prefilling`` is the running request whose prompt is not complete, if any.
+        ``prefilling`` are the running requests whose prompts are not complete.
         """
         view: WaitingView = self.waiting
         if self.share is not None:
-            pending = {}
-            if prefilling is not None:
-                rest = prefilling.total - prefilling.filled
-                pending[prefilling.request.client] = rest
+            pending = Counter[str]()
+            for one in prefilling:
+                pending[one.request.client] += one.total - one.filled
             view = self.share.begin(self.waiting, pending)
             if not view.clients():
                 return

@@ -106,7 +106,8 @@ class SGLangReplica(EngineLoop[KVNode]):
             admission.continue_chunk(self._chunked)
         preempt = admission.preempt if self._preempts else never
         try:
-            self._select(self._chunked, admission.try_admit, preempt)
+            chunked = () if self._chunked is None else (self._chunked,)
+            self._select(chunked, admission.try_admit, preempt)
         finally:
             waiting.end_pass()
         goes_on = admission.prefills or batch.size or self._kept

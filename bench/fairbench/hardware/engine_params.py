@@ -192,6 +192,7 @@ class VLLMLimits:
     async_scheduling: bool = False
     load_cap: LoadCapSetting = None
     prefix_match_us: PrefixMatchTime = None
+    long_prefill_token_threshold: int = 0
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -231,7 +232,7 @@ class VLLMParams:
     0.32. From 0.33 on, if a running request is preempted because of its own need for memory (under
     a retraction order), the loop over the requests after it continues. ``async_scheduling`` decides
     each step while the previous step runs, as vLLM does on GPUs unless ``--no-async-scheduling`` is
-    given; the default is off.
+    given; the default is off. ``long_prefill_token_threshold`` is off by default (0), as in vLLM.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0
@@ -246,6 +247,7 @@ class VLLMParams:
     prefix_match_us: PrefixMatchTime = None
     release: Literal["0.31", "0.32", "0.33"] | None = None
     async_scheduling: bool | None = None
+    long_prefill_token_threshold: Annotated[int, Ge(0), Le(10**9)] | None = None
 
 
 def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
@@ -272,6 +274,7 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
             prefix_match_us=params.prefix_match_us,
             goes_on_after_self=params.release == "0.33",
             async_scheduling=bool(params.async_scheduling),
+            long_prefill_token_threshold=params.long_prefill_token_threshold or 0,
         )
     except ValueError as error:
         raise UsageError(f"settings of vllm: {error}") from None
