@@ -406,6 +406,7 @@ OF_THE_MODEL = (
     "load_cap",
     "release",
     "async_scheduling",
+    "enable_mixed_chunk",
 )
 
 

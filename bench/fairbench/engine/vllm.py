@@ -296,22 +296,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self._clock.at(start_ps + duration_ps, END, self.index, end)
 
     def _end_mixed(self, step: Step, start_ps: int, context_tokens: int, saved_ps: int) -> None:
-        now_ps, batch = self._clock.now_ps, self.batch
-        computed, decoding = [chunk.chunk for chunk in step.chunks], batch.decoding()
-        parts = step_parts(self._costs, now_ps - start_ps, computed, decoding, saved_ps)
-        shares = self._booking.shares(step.chunks, parts.chunks)
-        for client, gpu_ps in parts.clients.items():
-            share = shares.setdefault(client, PrefillShare())
-            share.output_tokens += decoding[client].requests
-            share.gpu_ps += gpu_ps
-        size = len(step.chunks) + step.decodes
-        self._log.prefill(self.index, start_ps, now_ps, size, shares, context_tokens)
-        batch.step(1, parts.decode_ps, parts.decode_fixed_ps)
-        batch.report(1, self.scheduler)
-        report_prompts(step.chunks, parts.chunks, self.scheduler)
-        if (charge_time := self.scheduler.on_gpu_time) is not None:
-            for client, gpu_ps in parts.clients.items():
-                charge_time(client, gpu_ps)
+        self._book_mixed(step.chunks, start_ps, context_tokens, saved_ps, self._booking.shares)
         for chunk in step.chunks:
             chunk.sequence.filled += chunk.tokens
             if chunk.last:

@@ -222,12 +222,12 @@ class BlockPhases:
 class Step:
     """The work of a step. ``budget`` is the number of tokens that the step may still compute.
 
-    ``most`` is the largest number of tokens that one prompt may get in the step. ``decodes`` is the number of decoding sequences. ``preempted`` is whether a sequence lost its
-    memory for lack of blocks. ``wished`` holds the sequences that the scheduler preempted.
-    ``stalled`` holds decoding sequences that get no token, because the sequence whose turn it was
-    preempted itself, or because prompts before them took the budget. Only a scheduler's own
-    retraction order makes the first case possible, and only ``long_prefill_token_threshold`` the
-    second case.
+    ``most`` is the largest number of tokens that one prompt may get in the step. ``decodes`` is the
+    number of decoding sequences. ``preempted`` is whether a sequence lost its memory for lack of
+    blocks. ``wished`` holds the sequences that the scheduler preempted. ``stalled`` holds decoding
+    sequences that get no token, because the sequence whose turn it was preempted itself, or because
+    prompts before them took the budget. Only a scheduler's own retraction order makes the first
+    case possible, and only ``long_prefill_token_threshold`` the second case.
     """
 
     budget: int

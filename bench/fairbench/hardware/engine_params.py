@@ -98,9 +98,9 @@ class EngineParams:
     is the limit. ``full_reservation`` keeps the new-token ratio at 1, as ``ignore_eos`` does.
     [DLPM] §5.1 uses 10 ``num_continuous_decode_steps``. ``in_batch_prefix_caching`` (on by default)
     exists in SGLang since December 2024 (PR #2442); the mark of ``batch_is_full`` (on by default)
-    did not exist in summer 2024. docs/appendix/engine.md defines ``load_cap``,
-    docs/appendix/speed.md has measured values of ``prefix_match_us``, and
-    docs/reference/releases.md lists the differences between releases.
+    did not exist in summer 2024. ``enable_mixed_chunk`` is off by default, as in SGLang.
+    docs/appendix/engine.md defines ``load_cap``, docs/appendix/speed.md has measured values of
+    ``prefix_match_us``, and docs/reference/releases.md lists the differences between releases.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -117,6 +117,7 @@ class EngineParams:
     load_cap: LoadCapSetting = None
     prefix_match_us: PrefixMatchTime = None
     release: Release | None = None
+    enable_mixed_chunk: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ class EngineLimits:
     load_cap: LoadCapSetting = None
     prefix_match_us: PrefixMatchTime = None
     rules: SGLangRules = NEWEST
+    enable_mixed_chunk: bool = False
 
 
 def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
@@ -149,8 +151,16 @@ def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
 
 
 def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
-    """Return SGLang's parameters with the defaults for the GPU and model."""
-    pool = profile.pool
+    """Return SGLang's parameters with the defaults for the GPU and model.
+
+    Raises UsageError for mixed chunks with an older release, whose rules for them are not modelled.
+    """
+    pool, rules = profile.pool, NEWEST if params.release is None else RULES[params.release]
+    if params.enable_mixed_chunk and rules != NEWEST:
+        raise UsageError(
+            "engine.enable_mixed_chunk = True: simulated with the rules of 0.5.23 only; leave out "
+            f"engine.release = {params.release!r}"
+        )
     fraction = mem_fraction(params, profile)
     return EngineLimits(
         pool_tokens=params.max_total_tokens or pool.tokens(fraction),
@@ -166,7 +176,8 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
         host_tokens=pool.host_tokens(SWAP_GIB),
         load_cap=params.load_cap,
         prefix_match_us=params.prefix_match_us,
-        rules=NEWEST if params.release is None else RULES[params.release],
+        rules=rules,
+        enable_mixed_chunk=bool(params.enable_mixed_chunk),
     )
 
 
