@@ -34,6 +34,7 @@ SCRIPTS = {
     "session-gates": "session_gates.table",
     "sharing": "sharing.table",
     "tables": "pages.tables",
+    "stalls": "stalls.table",
     "traces": "traces.table",
     "traces-every": "traces.every",
     "traces-seeds": "traces.seeds",

@@ -30,6 +30,7 @@ class Records:
 
     ``profile`` is None if the profile is not known exactly. ``limited``: a rate limit may refuse
     requests. ``conserving``: neither scheduler nor router leaves room unused on purpose.
+    ``mixed``: an iteration may compute prompts and decode.
     """
 
     requests: dict
@@ -39,10 +40,14 @@ class Records:
     pool_tokens: int
     limited: bool = False
     conserving: bool = True
+    mixed: bool = False
 
 
-def check_all(result, profile=None) -> None:
-    """Check every invariant of a ``RunResult``; ``profile`` is its timing profile, if perturbed."""
+def check_all(result, profile=None, *, mixed=False) -> None:
+    """Check every invariant of a ``RunResult``; ``profile`` is its timing profile, if perturbed.
+
+    ``mixed`` is whether the run has mixed chunks.
+    """
     summary = result.summary
     if profile is None and not summary["timing_error_pct"]:
         profile = load_profile(summary["timing_profile"])
@@ -52,7 +57,7 @@ def check_all(result, profile=None) -> None:
     held = held or summary.get("routers_form") == "ledger"
     limited = local.accepts is not LocalScheduler.accepts or held
     conserving = local.work_conserving and not (router.holds or held)
-    check_records(Records(*tables, profile, summary["pool_tokens"], limited, conserving))
+    check_records(Records(*tables, profile, summary["pool_tokens"], limited, conserving, mixed))
     check_limit(summary)
 
 
@@ -78,7 +83,8 @@ def run_checked(spec) -> RunResult:
         check_worker(worker)
         check_rest(worker)
     result = simulation.result(True, source)
-    check_all(result, simulation.profile)
+    mixed = bool(spec.settings.get("engine.enable_mixed_chunk"))
+    check_all(result, simulation.profile, mixed=mixed)
     return result
 
 
@@ -243,14 +249,26 @@ def check_gpu_time(records: Records) -> None:
 def check_durations(records: Records) -> None:
     """INV-9: the profile gives a decode row's duration and output exactly.
 
-    A prefill row's duration lies between those without and with the longest possible prefix.
+    A prefill row's duration lies between those without and with the longest possible prefix. A row
+    of a mixed chunk, which decodes as well, also takes the time of its context.
     """
     s, profile = records.service, records.profile
     for (_, start), rows in _stretches(s).items():
         first = rows[0]
         lasted = s["end_s"][first] - start
         batch, context = int(s["batch_size"][first]), int(s["context_tokens"][first])
-        if context:
+        new = int((s["extend_tokens"][rows] + s["recompute_tokens"][rows]).sum())
+        if records.mixed and new and context:
+            assert batch > 1
+            assert s["steps"][first] == 1
+            c, most = profile.coefficients_ms, records.pool_tokens
+            crossed = max(c["c_A"] * new * most, c["c_K"] * most, c["c_npf"]) * batch / 1e3
+            decoding_s = profile.context_ps * context / 1e12
+            alone = profile.prefill_ps([(0, new)]) / 1e12 - c["c_A"] * new * new / 1e3
+            whole = profile.step_ps([(0, new)], batch, context) / 1e12
+            assert alone + decoding_s - TOLERANCE_S <= lasted <= whole + crossed + TOLERANCE_S
+            assert s["output_tokens"][rows].sum() <= batch
+        elif context:
             steps = int(s["steps"][first])
             growth = profile.context_ps * batch
             first_ps = profile.decode_ps(batch, context)
@@ -262,7 +280,6 @@ def check_durations(records: Records) -> None:
             for name in ("input_tokens", "extend_charged_tokens", "extend_tokens"):
                 assert not s[name][rows].any()
         else:
-            new = int((s["extend_tokens"][rows] + s["recompute_tokens"][rows]).sum())
             assert 1 <= batch <= new
             c, npf = profile.coefficients_ms, profile.coefficients_ms["c_npf"] * (batch - 1)
             alone = profile.prefill_ps([(0, new)]) / 1e12 + npf / 1e3

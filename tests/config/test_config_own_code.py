@@ -54,6 +54,11 @@ def test_only_lpm_has_a_parameter_of_fairbench():
         ({"prefill": 1, "decode": 1}, {}, "prefill = 1: not with engine_code"),
         ({}, {"engine.load_cap": "auto"}, "engine.load_cap = 'auto': not with engine_code"),
         ({}, {"engine.release": "0.5.17"}, "engine.release = '0.5.17': not with engine_code"),
+        (
+            {},
+            {"engine.enable_mixed_chunk": True},
+            "engine.enable_mixed_chunk = True: not with engine_code",
+        ),
         ({}, {"admission.policy": "demote"}, "admission control: not with engine_code"),
         ({"router": "my-router"}, {}, "unknown router 'my-router'"),
     ],

@@ -20,10 +20,7 @@ RUNS = ("tests", "studies", "workloads", "results/tables", "bench/fairbench/conf
 
 # Settings that no study, sweep, preset, workload or test of behaviour varies. The list must not
 # grow: a setting that is added has such a run.
-NEVER_VARIED = {
-    "engine.swap_space",
-    "vllm.swap_space",
-}
+NEVER_VARIED: set[str] = set()
 
 
 @cache

@@ -145,17 +145,18 @@ class SteppedEngine:
 
     def _done(self, batch, retracted, complete):
         prefill = batch.forward_mode.is_extend()
-        running = len(batch.reqs)
-        prefills = (
-            [(_number(r), prefix_len(r), extend_len(r)) for r in batch.reqs] if prefill else []
-        )
+        beside = getattr(batch, "decoding_reqs", None) if prefill else batch.reqs
+        decoding = set(beside or ())  # mixed chunks append the decoding requests
+        prefills = [
+            (_number(r), prefix_len(r), extend_len(r)) for r in batch.reqs if r not in decoding
+        ]
         finished = complete(batch)
         iteration = Iteration(
             prefills,
             [_number(req) for req in retracted],
             list(self._evicted),
             [_number(req) for req in finished],
-            0 if prefill else running,
+            len(decoding),
         )
         retracted.clear()
         self._evicted.clear()

@@ -208,6 +208,10 @@ class StepProfile:
             self.heard().prefills.append((number, prefill.cached, prefill.tokens))
         return STEP_PS
 
+    def step_ps(self, chunks, sequences, context_tokens):
+        self.heard().decoding = sequences
+        return self.prefill_ps(chunks)
+
     def fixed_ps(self, size):
         self.heard().decoding = size
         return STEP_PS

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.engine.sequence import NEVER
+from fairbench.engine.sequence import FINISHED, NEVER
+from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.front import SimFleet
 from tests.sim.sim_helpers import PLAIN, US, Home, SpyLPM, prompt
 from tests.strategies import prompts
@@ -249,8 +250,9 @@ arrivals = st.lists(
     pool=st.integers(100, 220),
     chunk=st.sampled_from([16, 50, 8192]),
     slots=st.sampled_from([2, 2048]),
+    mixed=st.booleans(),
 )
-def test_all_requests_are_served_alike_step_by_step(scheduler, arrivals, pool, chunk, slots):
+def test_all_requests_are_served_alike_step_by_step(scheduler, arrivals, pool, chunk, slots, mixed):
     """The invariants hold after every event: see Home."""
     ends = []
     for step_by_step in (False, True):
@@ -260,6 +262,7 @@ def test_all_requests_are_served_alike_step_by_step(scheduler, arrivals, pool, c
             chunked_prefill_size=chunk,
             max_running_requests=slots,
             step_by_step=step_by_step,
+            enable_mixed_chunk=mixed,
         )
         for text, output, more, at_us in arrivals:
             home.send(text, output, max_new=output + more, at_ps=at_us * US)
@@ -313,3 +316,61 @@ def test_without_a_shared_prefix_no_time_is_saved():
         home.run()
         ends.append([sequence.finish_ps for sequence in sent])
     assert ends[0] == ends[1]
+
+
+def test_running_requests_decode_beside_chunks_with_mixed_chunks():
+    """A step takes 1,000 us, 10 us per computed token, and 1 us per token of context.
+
+    The running request takes one of the 16 tokens of a chunk, so the prompt of 40 tokens takes
+    three iterations of 15, 15 and 10 tokens, each of which also decodes. Without mixed chunks the
+    running request waits for chunks of 16, 16 and 8 tokens. A chunk reads the chunks before it.
+    """
+    ends = []
+    for mixed in (True, False):
+        home = Home(
+            FCFS(FCFS.Params()),
+            profile=READING,
+            chunked_prefill_size=16,
+            enable_mixed_chunk=mixed,
+        )
+        home.send(10, 8)
+        late = home.send(40, 1, at_ps=500 * US, client="y")
+        home.run()
+        ends.append(late.first_token_ps // US)
+        beside = [
+            (row["start_ps"] // US, row["end_ps"] // US, row["client"], row["extend_tokens"])
+            for row in home.rows()
+            if row["context_tokens"] and row["batch_size"] == 2
+        ]
+        assert beside == ([
+            (1_100, 2_271, 1, 15), (1_100, 2_271, 0, 0),
+            (2_271, 3_458, 1, 15), (2_271, 3_458, 0, 0),
+            (3_458, 4_611, 1, 10), (3_458, 4_611, 0, 0),
+        ] if mixed else [])  # fmt: skip
+    assert ends == [4_611, 1_100 + 1_160 + 1_176 + 1_112]
+
+
+def test_running_requests_wait_for_a_chunk_that_takes_all_memory():
+    """Four requests with 4 tokens each run in a pool of 63 tokens; the long prompt has 40 tokens.
+
+    Two chunks of 16 tokens and eight decoded tokens leave 7. The pass then reserves four of them
+    for decoding, and less than one for later outputs, so the next chunk has 2 tokens. One token is
+    left, which the fourth chunk takes, and the running requests sit out its iteration.
+    """
+    home = Home(
+        FCFS(FCFS.Params()),
+        pool=63,
+        chunked_prefill_size=20,
+        schedule_conservativeness=0.01,
+        enable_mixed_chunk=True,
+    )
+    sent = [home.send(4, 10) for _ in range(4)]
+    sent.append(home.send(40, 1, at_ps=500 * US, client="y"))
+    home.run()
+    found = {}
+    for row in home.rows():
+        start = found.setdefault(row["start_ps"], [0, row["context_tokens"]])
+        start[0] += row["extend_tokens"]
+    assert list(found.values())[:5] == [[16, 0], [16, 20], [16, 24], [2, 28], [1, 0]]
+    assert sum(one.retractions for one in sent) > 0  # the next step has no memory
+    assert all(one.status == FINISHED for one in sent)

@@ -64,9 +64,14 @@ def test_steps_are_counted_from_pass_to_pass():
     assert PassInterval(1).steps_to_pass(5) == 1
 
 
-@pytest.mark.parametrize(("scheduler", "workload"), [("d2lpm", "chat"), ("lpm", "tot")])
-def test_step_by_step_gives_the_same_tables(scheduler, workload):
+@pytest.mark.parametrize(
+    ("scheduler", "workload", "mixed"),
+    [("d2lpm", "chat", False), ("lpm", "tot", False), ("d2lpm", "tot", True)],
+)
+def test_step_by_step_gives_the_same_tables(scheduler, workload, mixed):
     settings = {"pool": 9_000, "engine__num_continuous_decode_steps": 10}
+    if mixed:
+        settings |= {"engine__enable_mixed_chunk": True, "engine__chunked_prefill_size": 512}
     fast = run_checked(small_spec(scheduler, workload, **settings))
     slow = simulate(small_spec(scheduler, workload, engine__step_by_step=True, **settings))
     assert_same_records(fast, slow)

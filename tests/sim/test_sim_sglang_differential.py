@@ -38,13 +38,22 @@ def in_release(order):
     return since is None or number(since) <= number(VERSION)
 
 
-def compare(order, stream):
-    """Assert that both engines do the same in every iteration; return SGLang's actions."""
+def compare(order, stream, *, mixed=False):
+    """Assert that both engines do the same in every iteration; return SGLang's actions.
+
+    ``mixed`` turns mixed chunks on.
+    """
+
+    def prepare(scheduler):
+        scheduler.is_mixed_chunk = mixed
+
     limit = {f"{order}.queue_limit": match_limit(stream.limit)} if order in LIMITED else {}
     policies = sglang().schedule_policy
     with mock.patch.object(policies, "random", random.Random("draws")):
-        theirs = ask_sglang(order, stream)
-    assert_alike(theirs, ask_ours(order, limit, stream, draws=random.Random("draws")), stream)
+        theirs = ask_sglang(order, stream, prepare=prepare)
+    draws = random.Random("draws")
+    ours = ask_ours(order, limit, stream, draws=draws, enable_mixed_chunk=mixed)
+    assert_alike(theirs, ours, stream)
     return theirs
 
 
@@ -80,6 +89,23 @@ def test_a_long_stream_is_served_the_same(order, limit):
         stream.arrivals.append(arrival)
     done = compare(order, stream)
     assert sum(len(iteration.evicted) for iteration in done.values()) > 100
+
+
+@pytest.mark.skipif(VERSION != "0.5.23", reason="mixed chunks have the rules of 0.5.23")
+@ALL
+def test_mixed_chunks_are_served_the_same(order):
+    """No batch may take a whole chunk: SGLang then computes a chunk of less than no tokens."""
+    seen = Counter()
+    for seed in range(60):
+        stream = random_stream(seed)
+        stream.slots = min(stream.slots, stream.chunk - 1)
+        for done in compare(order, stream, mixed=True).values():
+            seen["mixed"] += bool(done.prefills and done.decoding)
+            seen["finished beside prompts"] += bool(done.prefills and done.finished)
+            seen["retracted"] += len(done.retracted)
+            beside = done.decoding + sum(tokens for *_, tokens in done.prefills)
+            seen["full chunks"] += done.decoding > 0 and beside == stream.chunk
+    assert min(seen.values()) > 20, seen
 
 
 @pytest.mark.parametrize("order", [name for name in ORDERS if not in_release(name)])

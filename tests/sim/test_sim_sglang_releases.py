@@ -8,6 +8,7 @@ from fairbench.core import Request, Segment
 from fairbench.engine.kv_cache import KVCache
 from fairbench.engine.sequence import Sequence
 from fairbench.engine.sglang import (
+    MixedSGLangReplica,
     OlderSGLangReplica,
     SGLangReplica,
     replica_class,
@@ -39,6 +40,14 @@ def test_the_release_chooses_rules_and_worker():
     assert replica_class(older) is OlderSGLangReplica
     with pytest.raises(UsageError, match=r"engine.release = '0.5.1'"):
         limits_of({"engine.release": "0.5.1"})
+
+
+def test_mixed_chunks_have_the_rules_of_the_newest_release():
+    mixed = {"engine.enable_mixed_chunk": True}
+    for release in ({}, {"engine.release": "0.5.23"}):
+        assert replica_class(limits_of(mixed | release)) is MixedSGLangReplica
+    with pytest.raises(UsageError, match=r"^engine.enable_mixed_chunk = True: .* of 0.5.23 only"):
+        limits_of(mixed | {"engine.release": "0.5.22"})
 
 
 def admitted_us(home):

@@ -242,7 +242,7 @@ def test_limits_that_vllm_refuses_at_its_start_are_refused(limits, named):
         VLLMLimits(**limits)
 
 
-def random_records(seed, scheduler, *, step_by_step):
+def random_records(seed, scheduler, *, step_by_step, threshold=0):
     """Return the records of a random stream in a small pool."""
     draw = Random(seed)
     home = VLLMHome(
@@ -254,6 +254,7 @@ def random_records(seed, scheduler, *, step_by_step):
         watermark=draw.choice([0.0, 0.1]),
         scheduler_reserve_full_isl=draw.random() < 0.5,
         step_by_step=step_by_step,
+        long_prefill_token_threshold=threshold,
     )
     if draw.random() < 0.5:
         home.hear_evictions()
@@ -267,11 +268,15 @@ def random_records(seed, scheduler, *, step_by_step):
     return home
 
 
-@given(seed=st.integers(0, 10**6), scheduler=st.sampled_from(["fcfs", "lpm", "vtc", "dlpm"]))
+@given(
+    seed=st.integers(0, 10**6),
+    scheduler=st.sampled_from(["fcfs", "lpm", "vtc", "dlpm"]),
+    threshold=st.sampled_from([0, 0, 1, 5]),
+)
 @examples(20)
-def test_many_steps_together_leave_the_same_records_as_single_steps(seed, scheduler):
-    at_once = random_records(seed, scheduler, step_by_step=False)
-    one_by_one = random_records(seed, scheduler, step_by_step=True)
+def test_many_steps_together_leave_the_same_records_as_single_steps(seed, scheduler, threshold):
+    at_once = random_records(seed, scheduler, step_by_step=False, threshold=threshold)
+    one_by_one = random_records(seed, scheduler, step_by_step=True, threshold=threshold)
     assert at_once.records() == one_by_one.records()
     for sequence in at_once.sent:
         assert sequence.status in (FINISHED, REFUSED)
@@ -314,3 +319,34 @@ def test_a_prompt_is_cut_to_the_step_size_of_the_scheduler(tokens, chunks):
     home.run()
     assert [new for _, new, _ in home.steps()] == chunks
     assert all(one.status == FINISHED for one in home.sent)
+
+
+def test_a_long_prompt_gets_the_threshold_unless_it_is_alone():
+    """A step takes 1,000 us, and 10 us per computed token; x arrives beside y's answer.
+
+    Each step computes 16 tokens of x and one of y. Alone, x takes its last 20 tokens at once. In
+    vLLM without the threshold, one step would take the 63 tokens that the budget leaves.
+    """
+    home = VLLMHome(max_num_batched_tokens=64, long_prefill_token_threshold=16)
+    home.send(10, 6, client="y")
+    long = home.send(100, 1, at_ps=500 * US)
+    home.run()
+    assert home.steps() == [
+        (0, 10, 0),
+        (1_100, 16, 11),
+        (2_270, 16, 12),
+        (3_440, 16, 13),
+        (4_610, 16, 14),
+        (5_780, 16, 15),
+        (6_950, 20, 0),
+    ]
+    assert long.finish_ps == 8_150 * US
+
+
+def test_long_prompts_share_a_step_under_the_threshold():
+    """Two prompts arrive together: each gets 16 tokens, and the one that is left alone the rest."""
+    home = VLLMHome(max_num_batched_tokens=40, long_prefill_token_threshold=16)
+    first, second = home.send(20, 1), home.send(60, 1)
+    home.run()
+    assert home.steps() == [(0, 32, 0), (1_320, 20, 0), (2_520, 28, 0)]
+    assert (first.finish_ps, second.finish_ps) == (2_520 * US, 3_800 * US)

@@ -116,13 +116,17 @@ def check_block_tree(cache) -> None:
 def check_running(worker) -> None:
     """INV-17: the number of running sequences is limited, and only the last may be prefilling.
 
-    At least one token of its prompt is computed, not cached.
+    At least one token of its prompt is computed, not cached. Under a threshold for long prompts,
+    any sequence may be prefilling, and beside others none has more tokens of a step than that.
     """
-    running = worker.running
+    running, threshold = worker.running, worker.limits.long_prefill_token_threshold
     assert len(running) <= worker.limits.max_num_seqs
     stalled = set(worker._stalled)
     decoding = [running.decodes(s) or s in stalled for s in running.sequences]
-    assert decoding == sorted(decoding, reverse=True) or worker.scheduler.retraction_order
+    if threshold:
+        assert len(running) <= 1 or all(chunk.tokens <= threshold for chunk in worker._chunks)
+    else:
+        assert decoding == sorted(decoding, reverse=True) or worker.scheduler.retraction_order
     for sequence in running.sequences:
         assert sequence.cached_tokens < sequence.request.input_tokens
         assert sequence.cached_tokens % worker.cache.block_size == 0

@@ -170,16 +170,16 @@ MANAGED_FIELDS = frozenset(
     {"messages", "prompt", "input_ids", "stream", "max_tokens", "max_completion_tokens"}
 )
 
-# Engine settings for which SGLang has no flag.
+# Engine settings for which SGLang has no flag, or which no test runs on real servers.
 ENGINE_ONLY = (
     "full_reservation",
     "step_by_step",
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",
     "batch_is_full",
-    "swap_space",
     "prefix_match_us",
     "release",
+    "enable_mixed_chunk",
 )
 
 # Eviction policies that no server can run, because requests do not state their session.

@@ -402,11 +402,11 @@ OF_THE_MODEL = (
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",
     "batch_is_full",
-    "swap_space",
     "prefix_match_us",
     "load_cap",
     "release",
     "async_scheduling",
+    "enable_mixed_chunk",
 )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Generic
@@ -14,11 +15,11 @@ from fairbench.engine.batch import DecodeRun, Prefill, RunningBatch, report_prom
 from fairbench.engine.clock import ARRIVE, DECIDE, END, Clock
 from fairbench.engine.contract import WorkerParts
 from fairbench.engine.kv_cache import N
-from fairbench.engine.logs import Stretch
+from fairbench.engine.logs import PrefillShare, Stretch
 from fairbench.engine.sequence import FINISHED, NEVER, HostMemory, Sequence
 from fairbench.engine.waiting_queue import WaitingQueue
 from fairbench.hardware.engine_params import LoadCapSetting
-from fairbench.hardware.gpu_time import PS_PER_MS, prompt_parts
+from fairbench.hardware.gpu_time import PS_PER_MS, prompt_parts, step_parts
 from fairbench.hardware.timing import Frontend, ProfileCosts
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Preempt, Tried, drive
@@ -206,20 +207,19 @@ class EngineLoop(ABC, Generic[N]):
 
     def _select(
         self,
-        prefilling: Sequence | None,
+        prefilling: Iterable[Sequence],
         try_admit: Callable[[Request], Tried],
         preempt: Callable[[Preempt], bool],
     ) -> None:
         """Let the scheduler name candidates among the requests that memory shares admit.
 
-        ``prefilling`` is the running request whose prompt is not complete, if any.
+        ``prefilling`` are the running requests whose prompts are not complete.
         """
         view: WaitingView = self.waiting
         if self.share is not None:
-            pending = {}
-            if prefilling is not None:
-                rest = prefilling.total - prefilling.filled
-                pending[prefilling.request.client] = rest
+            pending = Counter[str]()
+            for one in prefilling:
+                pending[one.request.client] += one.total - one.filled
             view = self.share.begin(self.waiting, pending)
             if not view.clients():
                 return
@@ -362,6 +362,40 @@ class EngineLoop(ABC, Generic[N]):
         if (charge_tokens := self.scheduler.on_request_tokens) is not None:
             charge_tokens(sequence.request, 1)
         self._join(sequence)
+
+    def _book_mixed(
+        self,
+        chunks: list[Prefill],
+        start_ps: int,
+        context_tokens: int,
+        saved_ps: int,
+        shares_of: Callable[[list[Prefill], list[int]], dict[str, PrefillShare]],
+    ) -> None:
+        """Log and report an iteration that computed chunks and in which the batch decoded.
+
+        Args:
+            chunks: Chunks of prompts.
+            start_ps: Time at which the iteration began, in picoseconds.
+            context_tokens: Total context of the decoding sequences.
+            saved_ps: Time that the iteration took less than by the profile's formula.
+            shares_of: Function from chunks and their GPU times to each client's share.
+        """
+        now_ps, batch, scheduler = self._clock.now_ps, self.batch, self.scheduler
+        computed, decoding = [chunk.chunk for chunk in chunks], batch.decoding()
+        parts = step_parts(self._costs, now_ps - start_ps, computed, decoding, saved_ps)
+        shares = shares_of(chunks, parts.chunks)
+        for client, gpu_ps in parts.clients.items():
+            share = shares.setdefault(client, PrefillShare())
+            share.output_tokens += decoding[client].requests
+            share.gpu_ps += gpu_ps
+        size = len(chunks) + batch.size
+        self._log.prefill(self.index, start_ps, now_ps, size, shares, context_tokens)
+        batch.step(1, parts.decode_ps, parts.decode_fixed_ps)
+        batch.report(1, scheduler)
+        report_prompts(chunks, parts.chunks, scheduler)
+        if (charge_time := scheduler.on_gpu_time) is not None:
+            for client, gpu_ps in parts.clients.items():
+                charge_time(client, gpu_ps)
 
     # Runs of decode steps.
 

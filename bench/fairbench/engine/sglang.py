@@ -106,7 +106,8 @@ class SGLangReplica(EngineLoop[KVNode]):
             admission.continue_chunk(self._chunked)
         preempt = admission.preempt if self._preempts else never
         try:
-            self._select(self._chunked, admission.try_admit, preempt)
+            chunked = () if self._chunked is None else (self._chunked,)
+            self._select(chunked, admission.try_admit, preempt)
         finally:
             waiting.end_pass()
         goes_on = admission.prefills or batch.size or self._kept
@@ -147,10 +148,14 @@ class SGLangReplica(EngineLoop[KVNode]):
         copying_ps = self.host.delay_ps() if self.host.copied else 0
         delay_ps = copying_ps + self.waiting.matching_ps()
         start_ps = self._prefill_start_ps = self._clock.now_ps + delay_ps
-        duration = self._profile.prefill_ps(computed)
+        duration = self._chunks_ps()
         self._end_stretch()
         self._computes_prompts = True
         self._clock.at(start_ps + duration, END, self.index, self._end_prefill)
+
+    def _chunks_ps(self) -> int:
+        """Return the duration (ps) of the iteration that computes the chunks."""
+        return self._profile.prefill_ps(self._computed)
 
     def _end_prefill(self) -> None:
         """Put prompts into the tree, join the batch, book the iteration."""
@@ -325,7 +330,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         elif sequence in self.batch.sequences:
             if self._run is not None:
                 self._stop_run(self._run)
-            self.batch.shorten_output(sequence, self._run.steps if self._run is not None else 0)
+            self.batch.shorten_output(sequence, self._steps_under_way())
         elif sequence in self._inbox:
             self._inbox.remove(sequence)
             sequence.refuse()
@@ -338,6 +343,10 @@ class SGLangReplica(EngineLoop[KVNode]):
             sequence.refuse()
         else:
             sequence.output = Segment(sequence.output.key, sequence.produced + 1)
+
+    def _steps_under_way(self) -> int:
+        """Return the decode steps until the end of the run or iteration in progress."""
+        return 0 if self._run is None else self._run.steps
 
     def step_end_ps(self, steps: int) -> int | None:
         """Return the time (ps) at which ``steps`` more decode steps, or at most the run, will end.
@@ -358,7 +367,8 @@ class Admission:
     """The budgets of one pass, and the decision on each candidate (SGLang's PrefillAdder).
 
     SGLang's page size is 1. ``reserved_tokens`` is the memory that the running requests will need
-    for their outputs. ``most`` is the largest number of running requests.
+    for their outputs. ``most`` is the largest number of running requests. With mixed chunks, each
+    running request takes a token of the budgets and of memory.
     """
 
     def __init__(self, replica: SGLangReplica, reserved_tokens: float, most: int) -> None:
@@ -366,10 +376,12 @@ class Admission:
         self._replica = replica
         self._cache = replica.cache
         self._most = most
-        self._total_offset = reserved_tokens  # memory reserved for running and admitted requests
-        self._current_offset = 0  # memory that this pass has taken
-        self._input_left = limits.max_prefill_tokens
-        self._chunk_left = limits.chunked_prefill_size
+        beside = replica.batch.size if limits.enable_mixed_chunk else 0
+        # memory reserved for running and admitted requests
+        self._total_offset = reserved_tokens + beside
+        self._current_offset = beside  # memory that this pass has taken
+        self._input_left = limits.max_prefill_tokens - beside
+        self._chunk_left = limits.chunked_prefill_size - beside
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         self._tries_within_budget = limits.rules.tries_within_budget
         self._slotless: Request | None = None  # the last candidate for which there was no slot
@@ -423,10 +435,15 @@ class Admission:
 
     def continue_chunk(self, sequence: Sequence) -> None:
         """Add the next chunk of the chunked request, before the scheduler names candidates."""
-        remaining_total = self._cache.free + self._cache.evictable - self._total_offset
-        limit = min(self._chunk_left, int(remaining_total))
+        memory = self._cache.free + self._cache.evictable
+        limit = min(self._chunk_left, int(memory - self._total_offset))
         if limit <= 0:
-            limit = self._chunk_left
+            limit = min(self._chunk_left, memory)
+        if limit <= 0:
+            # With mixed chunks, decoding takes the whole chunk or all memory. SGLang's server fails
+            # then; here the prompt waits until fewer requests run.
+            self.chunked = sequence
+            return
         left = sequence.total - sequence.filled
         if (chunk_limit := self._replica.scheduler.chunk_limit) is not None:
             most = chunk_limit(left, self._chunk_left)
@@ -563,6 +580,82 @@ class OlderSGLangReplica(SGLangReplica):
         return self.batch.reserved_tokens() + sum(min(n, CLIP_MAX_NEW_TOKENS) for n in unused)
 
 
+class MixedSGLangReplica(SGLangReplica):
+    """A replica with mixed chunks: running requests decode in iterations that compute prompts.
+
+    Each running request takes a token of the pass's budgets and memory. If the admitted chunks
+    leave no memory for these tokens, the running requests wait for the iteration to end. A mixed
+    iteration takes the time that the profile gives for prompts and decoding together
+    (``TimingProfile.step_ps``), as a step of vLLM does. The part that the longest context adds to
+    a step of SGLang's decode kernel is left out.
+    """
+
+    __slots__ = ("_context_tokens_mixed", "_mixes", "_saved_mixed_ps")
+
+    def __init__(self, parts: WorkerParts, limits: EngineLimits, cache: KVCache) -> None:
+        super().__init__(parts, limits, cache)
+        self._mixes = False  # whether running requests decode in the iteration in progress
+        self._context_tokens_mixed = self._saved_mixed_ps = 0
+
+    def _chunks_ps(self) -> int:
+        batch, cache = self.batch, self.cache
+        size = batch.size
+        if size > cache.free:
+            cache.evict(size - cache.free, batch.per_client)
+        self._mixes = 0 < size <= cache.free
+        if not self._mixes:
+            return super()._chunks_ps()
+        context = self._context_tokens_mixed = batch.context_tokens
+        saved_ps = self._saved_mixed_ps = self._saved_beside_prompts_ps()
+        self.waiting.computed_tokens += size  # SGLang counts the tokens of the whole iteration
+        return self._profile.step_ps(self._computed, size, context) - saved_ps
+
+    def _saved_beside_prompts_ps(self) -> int:
+        """Return the time (ps) saved by reading prefixes that running requests share once."""
+        if self._profile.shared_read == 1:
+            return 0
+        nodes, shared = set[KVNode](), 0
+        for sequence in self.batch.sequences:
+            node = sequence.node
+            assert node is not None
+            while (parent := node.parent) is not None:
+                if node in nodes:
+                    shared += node.length
+                nodes.add(node)
+                node = parent
+        return self._profile.saved_ps(shared)
+
+    def _end_prefill(self) -> None:
+        if not self._mixes:
+            super()._end_prefill()
+            return
+        batch, decoding = self.batch, list(self.batch.sequences)
+        prefills, self._prefills = self._prefills, []
+        self._mixes = self._computes_prompts = self._batch_is_full = False
+        self._provide(1)
+        self._book_mixed(
+            prefills,
+            self._prefill_start_ps,
+            self._context_tokens_mixed,
+            self._saved_mixed_ps,
+            shares_of,
+        )
+        self._ratio.skip_step()
+        self._passes.skip_step()
+        joined: list[Sequence] = []
+        for prefill in prefills:
+            store_prompt(self.cache, prefill.sequence, prefill.tokens, self.limits.rules.splits)
+            if prefill.last:
+                self._produce_first(prefill.sequence)
+                joined.append(prefill.sequence)
+        # SGLang appends the running requests to the batch of the prompts
+        batch.rearrange([*joined, *decoding])
+        self._end_iteration()
+
+    def _steps_under_way(self) -> int:
+        return 1 if self._mixes else super()._steps_under_way()
+
+
 class SGLangPrefillOnly(SGLangReplica):
     """A replica that computes prompts only: its requests produce one token.
 
@@ -583,7 +676,9 @@ R = TypeVar("R", bound=SGLangReplica)
 
 
 def replica_class(limits: EngineLimits) -> type[SGLangReplica]:
-    """Return the class of the replicas that follow the rules of the simulated release."""
+    """Return the class of the replicas that follow the limits and the simulated release."""
+    if limits.enable_mixed_chunk:
+        return MixedSGLangReplica
     return SGLangReplica if limits.rules.drops_finished else OlderSGLangReplica
 
 
@@ -716,6 +811,10 @@ class NewTokenRatio:
     def reset(self, step: int) -> None:
         self._base, self._since = self._init, step
 
+    def skip_step(self) -> None:
+        """Keep the ratio in a decode step that also computes prompts."""
+        self._since += 1
+
     def after_retraction(self, batch: RunningBatch) -> None:
         """Set the ratio after a retraction, to fall from the step after the next one on."""
         decoded = sum(batch.produced(s) for s in batch.sequences)
@@ -743,6 +842,10 @@ class PassInterval:
         if due:
             self._last = steps
         return due
+
+    def skip_step(self) -> None:
+        """Do not count a decode step that also computes prompts."""
+        self._last += 1
 
     def steps_to_pass(self, steps: int) -> int:
         """Return the decode steps until the next pass, at least 1."""

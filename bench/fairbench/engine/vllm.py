@@ -78,7 +78,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
 
     def _fill(self) -> Step:
         """Decide on a step: the running requests first, then the waiting ones."""
-        step = Step(self._step_tokens())
+        step = Step(self._step_tokens(), self._most_of_a_prompt())
         self._schedule_running(step)
         if step.preempted:
             self._taken_ps = self._clock.now_ps
@@ -100,22 +100,39 @@ class VLLMReplica(EngineLoop[BlockNode]):
         wanted = step_tokens(self.waiting.running, self._clock.now_ps / PS_PER_S)
         return min(most, max(wanted, len(self.batch) + 1))
 
+    def _most_of_a_prompt(self) -> int:
+        """Return the largest number of tokens that one prompt may get in a step.
+
+        vLLM's threshold has no effect if only one request waits or runs.
+        """
+        threshold = self.limits.long_prefill_token_threshold
+        others = threshold and len(self.running) + len(self.waiting) > 1
+        return threshold if others else self.limits.max_num_batched_tokens
+
     # 1. Running requests: each decoding request gets a token, and a prompt gets its next chunk.
 
     def _schedule_running(self, step: Step) -> None:
-        """Give running sequences tokens and blocks, all at once if enough blocks are free."""
+        """Give running sequences tokens and blocks, all at once if enough blocks are free.
+
+        Prompts before decoding sequences take their part of the budget first, one by one.
+        """
         running, batch = self.running, self.batch
-        budget, last = step.budget - len(batch), running.prefilling
-        tokens = 0 if last is None else min(last.total - last.filled, budget)
+        prefilling = running.prefilling
+        if prefilling and prefilling[0] is not running.sequences[-1]:
+            self._schedule_one_by_one(step)
+            return
+        last = prefilling[0] if prefilling else None
+        budget = step.budget - len(batch)
+        tokens = 0 if last is None else min(last.total - last.filled, step.most, budget)
         if running.blocks_of_next_step(last, tokens) > self.cache.free_blocks:
-            self._schedule_in_need(step)
+            self._schedule_one_by_one(step)
             return
         running.provide(batch.steps + 1)
         step.budget, step.decodes = budget, len(batch)
         if last is not None and tokens:
             self._add_chunk(step, last, tokens)
 
-    def _schedule_in_need(self, step: Step) -> None:
+    def _schedule_one_by_one(self, step: Step) -> None:
         """Give tokens and blocks to one sequence after another, and preempt until each fits."""
         running, tables, batch = self.running, self.running.tables, self.batch
         scheduled: dict[Sequence, int] = {}
@@ -126,7 +143,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
                 index += 1
                 continue
             has, decodes = running.computed_tokens(sequence), sequence in batch.sequences
-            tokens = min(1 if decodes else sequence.total - has, step.budget)
+            tokens = step.chunk(1 if decodes else sequence.total - has)
             known = has if self.limits.async_scheduling and decodes else has + tokens
             while not tables.grow(sequence, has + tokens, known):
                 victim = self._preempt_for_memory()
@@ -182,7 +199,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
             loaded = self.host.behind(sequence, node.depth)
             filled = node.depth + loaded
             left = sequence.total - filled
-            tokens = min(left, step.budget)
+            tokens = step.chunk(left)
             if not running.admit(sequence, node, place, filled + tokens):
                 return NO_ROOM
             self.host.load(sequence, node.depth)
@@ -279,22 +296,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self._clock.at(start_ps + duration_ps, END, self.index, end)
 
     def _end_mixed(self, step: Step, start_ps: int, context_tokens: int, saved_ps: int) -> None:
-        now_ps, batch = self._clock.now_ps, self.batch
-        computed, decoding = [chunk.chunk for chunk in step.chunks], batch.decoding()
-        parts = step_parts(self._costs, now_ps - start_ps, computed, decoding, saved_ps)
-        shares = self._booking.shares(step.chunks, parts.chunks)
-        for client, gpu_ps in parts.clients.items():
-            share = shares.setdefault(client, PrefillShare())
-            share.output_tokens += decoding[client].requests
-            share.gpu_ps += gpu_ps
-        size = len(step.chunks) + step.decodes
-        self._log.prefill(self.index, start_ps, now_ps, size, shares, context_tokens)
-        batch.step(1, parts.decode_ps, parts.decode_fixed_ps)
-        batch.report(1, self.scheduler)
-        report_prompts(step.chunks, parts.chunks, self.scheduler)
-        if (charge_time := self.scheduler.on_gpu_time) is not None:
-            for client, gpu_ps in parts.clients.items():
-                charge_time(client, gpu_ps)
+        self._book_mixed(step.chunks, start_ps, context_tokens, saved_ps, self._booking.shares)
         for chunk in step.chunks:
             chunk.sequence.filled += chunk.tokens
             if chunk.last:

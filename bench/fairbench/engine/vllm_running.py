@@ -222,25 +222,33 @@ class BlockPhases:
 class Step:
     """The work of a step. ``budget`` is the number of tokens that the step may still compute.
 
-    ``decodes`` is the number of decoding sequences. ``preempted`` is whether a sequence lost its
-    memory for lack of blocks. ``wished`` holds the sequences that the scheduler preempted.
-    ``stalled`` holds decoding sequences that get no token, because the sequence whose turn it was
-    preempted itself. Only a scheduler's own retraction order makes this case possible.
+    ``most`` is the largest number of tokens that one prompt may get in the step. ``decodes`` is the
+    number of decoding sequences. ``preempted`` is whether a sequence lost its memory for lack of
+    blocks. ``wished`` holds the sequences that the scheduler preempted. ``stalled`` holds decoding
+    sequences that get no token, because the sequence whose turn it was preempted itself, or because
+    prompts before them took the budget. Only a scheduler's own retraction order makes the first
+    case possible, and only ``long_prefill_token_threshold`` the second case.
     """
 
     budget: int
+    most: int
     chunks: list[Prefill] = field(default_factory=list)
     decodes: int = 0
     preempted: bool = False
     wished: list[Sequence] = field(default_factory=list)
     stalled: list[Sequence] = field(default_factory=list)
 
+    def chunk(self, left: int) -> int:
+        """Return how many of a prompt's ``left`` tokens the step may compute."""
+        return min(left, self.most, self.budget)
+
 
 class RunningList:
-    """vLLM's running list in order of admission, including a prefilling request.
+    """vLLM's running list in order of admission, including prefilling requests.
 
     Only the last sequence may be prefilling. An incomplete prompt takes the rest of every budget,
-    so no other request is admitted. All other sequences decode, and are in ``batch``. Under
+    so no other request is admitted. Under ``long_prefill_token_threshold``, any sequence may be
+    prefilling. All other sequences decode, and are in ``batch``. Under
     asynchronous scheduling, ``batch`` has the state after the step that runs. The running step
     gives each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
     """
@@ -327,10 +335,16 @@ class RunningList:
     # A step.
 
     @property
-    def prefilling(self) -> Sequence | None:
-        """The sequence whose prompt is incomplete, if there is one."""
-        all_decode = len(self.sequences) <= len(self.batch) + len(self.ending)
-        return None if all_decode else self.sequences[-1]
+    def prefilling(self) -> list[Sequence]:
+        """The sequences whose prompts are incomplete, in running order."""
+        count = len(self.sequences) - len(self.batch) - len(self.ending)
+        found: list[Sequence] = []
+        for sequence in reversed(self.sequences):
+            if len(found) == count:
+                break
+            if not self.decodes(sequence):
+                found.append(sequence)
+        return found[::-1]
 
     def blocks_of_next_step(self, prefilling: Sequence | None, tokens: int) -> int:
         """Return the number of blocks that the next step needs.

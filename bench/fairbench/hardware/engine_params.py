@@ -43,6 +43,8 @@ class SGLangRules:
     splits: Splits = "prefilled"
 
 
+SWAP_GIB = 4.0  # host memory per GPU for preempted requests, as in vLLM's V0 engine
+
 NEWEST = SGLangRules()
 _0_5_22 = replace(NEWEST, drops_finished=False, counts_chunk_once=False, tries_within_budget=False)
 _0_5_20 = replace(_0_5_22, touches_waiting=False, splits="finished")
@@ -93,7 +95,7 @@ class EngineParams:
     is the limit. ``full_reservation`` keeps the new-token ratio at 1, as ``ignore_eos`` does.
     [DLPM] §5.1 uses 10 ``num_continuous_decode_steps``. ``in_batch_prefix_caching`` (on by default)
     exists in SGLang since December 2024 (PR #2442); the mark of ``batch_is_full`` (on by default)
-    did not exist in summer 2024. ``swap_space`` is 4 GiB per GPU by default, as in vLLM.
+    did not exist in summer 2024. ``enable_mixed_chunk`` is off by default, as in SGLang.
     docs/appendix/engine.md defines ``load_cap``, docs/appendix/speed.md has measured values of
     ``prefix_match_us``, and docs/reference/releases.md lists the differences between releases.
     """
@@ -109,10 +111,10 @@ class EngineParams:
     num_continuous_decode_steps: Annotated[int, Ge(1), Le(10_000)] | None = None
     in_batch_prefix_caching: bool | None = None
     batch_is_full: bool | None = None
-    swap_space: Annotated[float, Ge(0), Le(10**6)] | None = None
     load_cap: LoadCapSetting = None
     prefix_match_us: PrefixMatchTime = None
     release: Release | None = None
+    enable_mixed_chunk: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -137,11 +139,7 @@ class EngineLimits:
     load_cap: LoadCapSetting = None
     prefix_match_us: PrefixMatchTime = None
     rules: SGLangRules = NEWEST
-
-
-def swap_gib(given: float | None) -> float:
-    """Return the host memory for preempted requests in GiB: as given, or vLLM's default."""
-    return 4.0 if given is None else given
+    enable_mixed_chunk: bool = False
 
 
 def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
@@ -150,8 +148,16 @@ def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
 
 
 def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
-    """Return SGLang's parameters with the defaults for the GPU and model."""
-    pool = profile.pool
+    """Return SGLang's parameters with the defaults for the GPU and model.
+
+    Raises UsageError for mixed chunks with an older release, whose rules for them are not modelled.
+    """
+    pool, rules = profile.pool, NEWEST if params.release is None else RULES[params.release]
+    if params.enable_mixed_chunk and rules != NEWEST:
+        raise UsageError(
+            "engine.enable_mixed_chunk = True: simulated with the rules of 0.5.23 only; leave out "
+            f"engine.release = {params.release!r}"
+        )
     fraction = mem_fraction(params, profile)
     return EngineLimits(
         pool_tokens=params.max_total_tokens or pool.tokens(fraction),
@@ -164,10 +170,11 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
         num_continuous_decode_steps=params.num_continuous_decode_steps or 1,
         in_batch_prefix_caching=params.in_batch_prefix_caching is not False,
         marks_full_batch=params.batch_is_full is not False,
-        host_tokens=pool.host_tokens(swap_gib(params.swap_space)),
+        host_tokens=pool.host_tokens(SWAP_GIB),
         load_cap=params.load_cap,
         prefix_match_us=params.prefix_match_us,
-        rules=NEWEST if params.release is None else RULES[params.release],
+        rules=rules,
+        enable_mixed_chunk=bool(params.enable_mixed_chunk),
     )
 
 
@@ -176,9 +183,8 @@ class VLLMLimits:
     """The resolved settings of a vLLM 0.32.0 engine by vLLM's names, mostly in tokens.
 
     ``pool_tokens`` is the "GPU KV cache size" that vLLM prints, of which one block stays unused.
-    ``VLLMParams`` describes the other settings; ``goes_on_after_self`` and ``host_tokens`` follow
-    from ``release`` and ``swap_space``. Raises ValueError for values with which vLLM does not
-    start.
+    ``VLLMParams`` describes the other settings; ``goes_on_after_self`` follows from ``release``.
+    Raises ValueError for values with which vLLM does not start.
     """
 
     pool_tokens: int
@@ -194,6 +200,7 @@ class VLLMLimits:
     async_scheduling: bool = False
     load_cap: LoadCapSetting = None
     prefix_match_us: PrefixMatchTime = None
+    long_prefill_token_threshold: int = 0
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -229,12 +236,11 @@ class VLLMParams:
 
     ``fairbench list engines`` prints the meaning of each setting. 0 means: chosen automatically, as
     the API server of vLLM 0.32.0 does for the GPU. ``num_gpu_blocks_override`` = 0 gives vLLM the
-    KV pool that an SGLang engine would have. ``swap_space`` is 4 GiB per GPU by default, as in
-    vLLM's V0 engine. The default ``release`` has the rules of 0.31 and 0.32. From 0.33 on, if a
-    running request is preempted because of its own need for memory (under a retraction order), the
-    loop over the requests after it continues. ``async_scheduling`` decides each step while the
-    previous step runs, as vLLM does on GPUs unless ``--no-async-scheduling`` is given; the default
-    is off.
+    KV pool that an SGLang engine would have. The default ``release`` has the rules of 0.31 and
+    0.32. From 0.33 on, if a running request is preempted because of its own need for memory (under
+    a retraction order), the loop over the requests after it continues. ``async_scheduling`` decides
+    each step while the previous step runs, as vLLM does on GPUs unless ``--no-async-scheduling`` is
+    given; the default is off. ``long_prefill_token_threshold`` is off by default (0), as in vLLM.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0
@@ -245,11 +251,11 @@ class VLLMParams:
     scheduler_reserve_full_isl: bool = True
     watermark: Annotated[float, Ge(0), Lt(1)] = 0.0
     step_by_step: bool = False
-    swap_space: Annotated[float, Ge(0), Le(10**6)] | None = None
     load_cap: LoadCapSetting = None
     prefix_match_us: PrefixMatchTime = None
     release: Literal["0.31", "0.32", "0.33"] | None = None
     async_scheduling: bool | None = None
+    long_prefill_token_threshold: Annotated[int, Ge(0), Le(10**9)] | None = None
 
 
 def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
@@ -271,11 +277,12 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
             scheduler_reserve_full_isl=params.scheduler_reserve_full_isl,
             watermark=params.watermark,
             step_by_step=params.step_by_step,
-            host_tokens=pool.host_tokens(swap_gib(params.swap_space)),
+            host_tokens=pool.host_tokens(SWAP_GIB),
             load_cap=params.load_cap,
             prefix_match_us=params.prefix_match_us,
             goes_on_after_self=params.release == "0.33",
             async_scheduling=bool(params.async_scheduling),
+            long_prefill_token_threshold=params.long_prefill_token_threshold or 0,
         )
     except ValueError as error:
         raise UsageError(f"settings of vllm: {error}") from None

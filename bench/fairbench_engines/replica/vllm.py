@@ -19,6 +19,7 @@ from fairbench_engines.replica.remote import RemoteReplica
 LIMITS = (
     *("max_num_batched_tokens", "max_num_seqs", "block_size", "enable_prefix_caching"),
     *("scheduler_reserve_full_isl", "watermark", "async_scheduling", "all_blocks"),
+    "long_prefill_token_threshold",
 )
 
 

@@ -66,6 +66,7 @@ def _configuration(limits: Any, policy: str, kv_events: Any) -> Any:
         max_num_seqs=limits.max_num_seqs,
         scheduler_reserve_full_isl=limits.scheduler_reserve_full_isl,
         watermark=limits.watermark,
+        long_prefill_token_threshold=limits.long_prefill_token_threshold,
         enable_chunked_prefill=True,
         async_scheduling=limits.async_scheduling,
         policy=policy,

@@ -1,0 +1,1 @@
+"""Remedies against stalls by long prompts."""
