@@ -16,9 +16,9 @@ import numpy as np
 from fairbench.metrics.records import Floats
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import StoredRun
-from fairbench_studies.dlpm.seeds import SEEDS, completed
+from fairbench_studies.dlpm.seeds import SEEDS
 from fairbench_studies.kit.rows import TABLES
-from fairbench_studies.kit.seeds import derived, value_at, write_seeds
+from fairbench_studies.kit.seeds import completed_cells, derived, value_at, write_seeds
 from fairbench_studies.kit.table_store import write
 from fairbench_studies.kit.values import mean_of
 
@@ -76,7 +76,7 @@ def table(cells: Sequence[SchedulerResults]) -> list[dict[str, str]]:
 
 def main() -> None:
     """Complete the runs, and write their values and the table."""
-    _, cells = completed(str(TABLES / "newcomers.toml"))
+    _, cells = completed_cells(str(TABLES / "newcomers.toml"))
     rows = table(cells)
     write_seeds(SEEDS / "newcomers.csv", cells)
     write("newcomers", rows)

@@ -11,34 +11,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fairbench.config.sweep import read_sweep
-from fairbench.execute.places import LOCAL, executor_named
-from fairbench.execute.tasks import run_context
-from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench_studies.dlpm.claims.table import CLAIMS
 from fairbench_studies.kit.rows import ROOT
-from fairbench_studies.kit.seeds import keeping, write_seeds
-from fairbench_studies.kit.store import filling
+from fairbench_studies.kit.seeds import completed_cells, write_seeds
 
-RUNS, SEEDS = ROOT / "results" / "runs", ROOT / "results" / "seeds"
-
-
-def completed(sweep: str) -> tuple[str, list[SchedulerResults]]:
-    """Run what a sweep lacks; return the sweep's name, and its cells with runs that keep values."""
-    read = read_sweep(sweep)
-    folder = RUNS / read.name
-    with run_context(None, executor_named(LOCAL)) as context:
-        failures = filling(read, folder).run(context)
-        if context.interrupted() or failures:
-            raise SystemExit(
-                f"{folder}: {len(failures)} runs failed, or the script was interrupted"
-            )
-    return read.name, keeping(compare_sweep(folder))
+SEEDS = ROOT / "results" / "seeds"
 
 
 def main(sweep: str) -> None:
     """Complete the sweep, derive the values that its claims need, and write the file."""
-    name, cells = completed(sweep)
+    name, cells = completed_cells(sweep)
     for claim in CLAIMS:
         if claim.figure == name.partition("-")[0]:
             claim.judge(cells)

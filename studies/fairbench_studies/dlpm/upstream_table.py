@@ -8,9 +8,8 @@ The script runs what results/tables/upstream.toml lacks, and writes results/tabl
 from __future__ import annotations
 
 from fairbench.results.comparison import SchedulerResults
-from fairbench_studies.dlpm.seeds import completed
 from fairbench_studies.kit.rows import TABLES
-from fairbench_studies.kit.seeds import value_at
+from fairbench_studies.kit.seeds import completed_cells, value_at
 from fairbench_studies.kit.table_store import write
 from fairbench_studies.kit.values import mean_of
 
@@ -45,6 +44,6 @@ TIMES = {"P50 of a program, s": "victim_p50_s", "P95, s": "victim_p95_s"}
 
 def main() -> None:
     """Complete the runs, and write the table."""
-    _, cells = completed(str(TABLES / "upstream.toml"))
+    _, cells = completed_cells(str(TABLES / "upstream.toml"))
     order = [row(cell) for cell in cells]
     write("upstream", sorted(order, key=lambda one: one["configuration"]))

@@ -14,11 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from fairbench.config.sweep import read_sweep
 from fairbench.errors import DataError
+from fairbench.execute.places import LOCAL, executor_named
+from fairbench.execute.tasks import run_context
 from fairbench.metrics.reasons import NOT_CONTENDED
-from fairbench.results.comparison import ComparedRun, SchedulerResults
+from fairbench.results.comparison import ComparedRun, SchedulerResults, compare_sweep
 from fairbench.results.store import StoredRun
-from fairbench_studies.kit.rows import read_rows, write_rows
+from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
+from fairbench_studies.kit.store import filling
+
+RUNS = ROOT / "results" / "runs"
 
 PLACE = ("workload", "scenario", "dp", "scheduler")
 TEXTS = ("workload", "scenario", "scheduler", "timing_profile", "bound_source")
@@ -145,3 +151,16 @@ def _value(key: str, text: str) -> Any:
     if not text:
         return None
     return text if key in TEXTS else json.loads(text)
+
+
+def completed_cells(sweep: str) -> tuple[str, list[SchedulerResults]]:
+    """Run what a sweep lacks; return the sweep's name, and its cells with runs that keep values."""
+    read = read_sweep(sweep)
+    folder = RUNS / read.name
+    with run_context(None, executor_named(LOCAL)) as context:
+        failures = filling(read, folder).run(context)
+        if context.interrupted() or failures:
+            raise SystemExit(
+                f"{folder}: {len(failures)} runs failed, or the script was interrupted"
+            )
+    return read.name, keeping(compare_sweep(folder))

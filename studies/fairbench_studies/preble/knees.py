@@ -15,8 +15,8 @@ from typing import NamedTuple
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.run_facts import read_tables
 from fairbench.results.store import StoredRun
-from fairbench_studies.dlpm.seeds import completed
 from fairbench_studies.kit.rows import TABLES
+from fairbench_studies.kit.seeds import completed_cells
 from fairbench_studies.kit.table_store import write
 from fairbench_studies.preble.experiments import MEMSERVE, PREBLE, ROUND_ROBIN
 from fairbench_studies.preble.store import latencies_of
@@ -92,7 +92,7 @@ def _latencies(run: StoredRun, experiment: Mapping[str, float]) -> tuple[float, 
 
 def main() -> None:
     """Complete the runs, and write the table."""
-    _, cells = completed(str(TABLES / "knees.toml"))
+    _, cells = completed_cells(str(TABLES / "knees.toml"))
     order = [*SYSTEMS.values()]
     points = sorted(map(_point, cells), key=lambda one: (order.index(one.system), one.load))
     write("knees", table(points))
