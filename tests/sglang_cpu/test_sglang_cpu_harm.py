@@ -33,7 +33,10 @@ async def refused(url):
         for body in (DEADLY, {"input_ids": [5], "sampling_params": {"stop_token_ids": [60_000]}}):
             status, said = await answer_of(under_test, body)
             assert (status, "0 to 2047" in said["error"]["message"]) == (400, True)
-        harmless = {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 3, "ignore_eos": True}}
+        harmless = {
+            "input_ids": [5, 6],
+            "sampling_params": {"max_new_tokens": 3, "ignore_eos": True},
+        }
         status, said = await answer_of(under_test, harmless)
         assert (status, said["meta_info"]["finish_reason"]["type"]) == (200, "length")
 
