@@ -56,7 +56,7 @@ class CentralRouter(PrefixRouter):
         found = self._tree.find(request.prompt)
         held, most = self._tree.cached_tokens(found.node), request.input_tokens - 1
         match = {worker: min(held.get(worker, 0), most) for worker in self._fleet.workers}
-        fitting = [w for w in match if self._fits(request, match[w], w)]
+        fitting = [worker for worker in match if self._fits(request, worker)]
         if not fitting:
             return None
         longest = max(match[worker] for worker in fitting)
@@ -77,11 +77,10 @@ class CentralRouter(PrefixRouter):
         levels = self._tree.levels(self._tree.find(prompt).node)
         return next((tokens for tokens, workers in levels if workers & self.open), 0)
 
-    def _fits(self, request: Request, match: int, worker: int) -> bool:
+    def _fits(self, request: Request, worker: int) -> bool:
         if (room := self._room(worker)) is None or not self._fleet.unfinished_at(worker):
             return True  # an idle worker refuses a request that can never fit
-        needed = request.input_tokens - match + request.max_new_tokens
-        return _is_open(room) and needed < room.tokens
+        return _is_open(room) and _needed(request) < room.tokens
 
     def _room(self, worker: int) -> Room | None:
         """Return what the worker's next pass can start besides the requests handed over."""
@@ -94,7 +93,7 @@ class CentralRouter(PrefixRouter):
         if load.queued > len(handed):
             return Room(0, 0, 0)  # a request that lost its memory goes first
         prompts = sum(handed.values())
-        tokens = room.tokens - prompts - sum(request.max_new_tokens for request in handed)
+        tokens = room.tokens - sum(map(_needed, handed))
         return Room(room.slots - len(handed), tokens, room.prompt_tokens - prompts)
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
@@ -104,8 +103,9 @@ class CentralRouter(PrefixRouter):
         self.extends.pop(request, None)
         if self._fleet.end_request(request, worker):
             self._handed[worker].pop(request, None)
-            if output.length:
-                self._tree.insert((*request.prompt, output), worker)
+            if output.length > 1:  # the last token has no KV values
+                kept = Segment(output.key, output.length - 1)
+                self._tree.insert((*request.prompt, kept), worker)
 
     def balance(self, client: str) -> float | None:
         return self.order.credit.get(client)
@@ -116,6 +116,14 @@ class CentralRouter(PrefixRouter):
 
     def on_worker_left(self, worker: int) -> None:
         del self._handed[worker]
+
+
+def _needed(request: Request) -> int:
+    """Return the memory that a request may need, in tokens.
+
+    The cached part of the prompt counts, because no other request may evict this part any more.
+    """
+    return request.input_tokens + request.max_new_tokens
 
 
 def _is_open(room: Room | None) -> bool:
