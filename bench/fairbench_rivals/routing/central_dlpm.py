@@ -41,6 +41,7 @@ class CentralRouter(PrefixRouter):
         self._handed: dict[int, dict[Request, int]] = {worker: {} for worker in range(workers)}
         self.extends: dict[Request, int] = {}  # unfinished request -> its uncached tokens
         self.open = self._fleet.everyone  # the workers that can start a request, as bits
+        self.routed = False  # whether ``route`` has handed over a request since ``look``
         self.order: CentralOrder = CentralOrder(self)
 
     @property
@@ -66,10 +67,12 @@ class CentralRouter(PrefixRouter):
         self._handed[worker][request] = request.input_tokens - longest
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
+        self.routed = True
         return worker
 
     def look(self) -> None:
-        """Find the workers that can start a request."""
+        """Find the workers that can start a request, after all requests have been sent."""
+        self.routed = False
         self.open = sum(1 << w for w in self._fleet.workers if _is_open(self._room(w)))
 
     def match(self, prompt: Prompt) -> int:
@@ -168,13 +171,12 @@ class CentralOrder(DLPM):
             found = {key: router.match(prompt) for key, prompt in prompts.items()}
             self._matches = {one: found[id(one.prompt)] for one in self._requests}
             self._queue.match_order()
-        return _OpenScan(list(self._requests) if router.open else [], view, router)
+        return _OpenScan(list(self._requests), view, router)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         self._queue.leave(request)
         self._charged[request] = tokens = self._router.extends[request]
         self.charging.admitted(request, tokens, recompute)
-        self._router.look()
 
     def started(self, request: Request, extend_tokens: int) -> None:
         """Charge the difference to the tokens that the replica computes."""
@@ -205,13 +207,19 @@ class CentralOrder(DLPM):
 
 
 class _OpenScan(ListScan):
-    """A scan that ends when a worker has no more room, because the matches are then outdated."""
+    """A scan that ends when a worker has no more room, because the matches are then outdated.
+
+    If no worker has room, the scan goes on: Algorithm 1 may grant quanta to the next candidate,
+    which then finds no room and ends the pass.
+    """
 
     def __init__(self, order: list[Request], view: WaitingView, router: CentralRouter) -> None:
         super().__init__(order, view)
         self._router, self._open = router, router.open
 
     def __next__(self) -> Request:
-        if self._router.open != self._open:
+        if self._router.routed:
+            self._router.look()
+        if self._router.open not in (0, self._open):
             raise StopIteration
         return super().__next__()

@@ -299,3 +299,14 @@ def test_the_queue_holds_requests_before_vllm_too():
     result = simulate(small_spec("central-dlpm", "chat", dp=2, flags=flags, **pool))
     assert result.summary["unfinished"] == 0
     assert (result.requests["routed_s"] > result.requests["arrival_s"]).any()
+
+
+def test_requests_that_fit_together_start_together():
+    """Fourteen requests arrive at once at an idle replica: five of a heavy client, and nine more.
+
+    The replica starts all of them in its first iteration, after one decision.
+    """
+    flags = {"num_programs": 1, "request_rate": float("inf"), "clients": 10, "gpu": GPU}
+    requests = run_of(small_spec("central-dlpm", "chat", pool=100_000, flags=flags)).requests
+    assert (requests["arrival_s"] == 0).sum() == 14
+    assert (requests["admitted_s"] == 0).sum() == 14
