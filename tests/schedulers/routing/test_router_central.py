@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-
 from fairbench.schedulers.gateway.queue import arrival_queue
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.setup import Setup
