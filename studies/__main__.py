@@ -9,6 +9,7 @@ from inspect import signature
 SCRIPTS = {
     "attacks": "attacks.table",
     "attacks-reserve": "attacks.reserve",
+    "central": "dlpm.central_table",
     "client-limits": "attacks.client_limits",
     "deadlines": "deadlines.table",
     "disaggregation": "disaggregation.table",

@@ -16,6 +16,7 @@ from fairbench.hardware.timing import TimingProfile
 from fairbench.named import by_path
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.eviction.policy import EvictionPolicy
+from fairbench.schedulers.views import Room
 
 
 class KVMemory(Protocol):
@@ -63,6 +64,10 @@ class Replica(Protocol):
     @property
     def saturated(self) -> bool:
         """Whether requests wait and no request is admitted before a running request ends."""
+
+    @property
+    def room(self) -> Room | None:
+        """The most that the next pass can start, or None if unknown. Precondition: ``sync``."""
 
     def submit(self, sequence: Sequence) -> None:
         """Add a request that arrives at the worker."""

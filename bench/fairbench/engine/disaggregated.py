@@ -29,6 +29,7 @@ from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.schedulers.load_cap import LoadCap, NoCap
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import make_params
+from fairbench.schedulers.views import Room
 
 Then = Callable[[], None]
 
@@ -154,6 +155,10 @@ class PrefillReplica:
     @property
     def saturated(self) -> bool:
         return self.engine.saturated or self._unreserved > 0
+
+    @property
+    def room(self) -> Room | None:
+        return self.engine.room
 
     def sync(self) -> None:
         self.engine.sync()

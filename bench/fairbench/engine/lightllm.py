@@ -233,13 +233,14 @@ class LightLLMWorker(EngineLoop[KVNode]):
         )
         if not admitted:
             return False
-        self._prefilling, self._prefill_start_ps = admitted, now_ps
+        start_ps = now_ps + self._delay_ps(prompts=True)
+        self._prefilling, self._prefill_start_ps = admitted, start_ps
         for sequence in admitted:
             sequence.admitted_ps = now_ps
         chunks = [(0, sequence.total) for sequence in admitted]
         rows = self.limits.prefill_rows(sum(tokens for _, tokens in chunks))
         duration_ps = self._profile.prefill_ps(chunks, rows) + self._overhead_ps
-        self._clock.at(now_ps + duration_ps, END, self.index, self._end_prefill)
+        self._clock.at(start_ps + duration_ps, END, self.index, self._end_prefill)
         return True
 
     def _end_prefill(self) -> None:

@@ -24,7 +24,7 @@ from fairbench.hardware.timing import Frontend, ProfileCosts
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Preempt, Tried, drive
 from fairbench.schedulers.load_cap import load_cap
-from fairbench.schedulers.views import WaitingView
+from fairbench.schedulers.views import Room, WaitingView
 
 if TYPE_CHECKING:
     from fairbench.schedulers.memory_share import MemoryShare
@@ -130,9 +130,9 @@ class EngineLoop(ABC, Generic[N]):
     # Slots, because CPython 3.11 is slow with objects that have more than 30 attributes in a dict.
     __slots__ = (
         "_clock", "_computes_prompts", "_context_tokens", "_costs", "_end_ps", "_fixed_ps", "_idle",
-        "_inbox", "_log", "_preempts", "_profile", "_run", "_step_ps", "_stretch", "_token_ps",
-        "_wake_up", "batch", "cap", "frontend", "host", "index", "on_pass", "scheduler", "share",
-        "waiting",
+        "_inbox", "_log", "_passed", "_preempts", "_profile", "_run", "_step_ps", "_stretch",
+        "_token_ps", "_wake_up", "batch", "cap", "frontend", "host", "index", "on_pass",
+        "scheduler", "share", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -171,6 +171,7 @@ class EngineLoop(ABC, Generic[N]):
         # whether the present iteration computes prompts and is no run of decode steps
         self._computes_prompts = False
         self._wake_up = WakeUp(clock, index, self._awake)
+        self._passed = 0  # decode steps of the batch at the last pass that blocked the worker
 
     @abstractmethod
     def fits(self, request: Request) -> bool:
@@ -297,6 +298,10 @@ class EngineLoop(ABC, Generic[N]):
     def saturated(self) -> bool:
         return len(self.waiting) > 0 and not self._may_admit
 
+    @property
+    def room(self) -> Room | None:
+        return None
+
     def in_flight(self) -> list[Sequence]:
         waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
         return [*self._running(), *waiting, *self._inbox, *self.frontend]
@@ -397,6 +402,20 @@ class EngineLoop(ABC, Generic[N]):
             for client, gpu_ps in parts.clients.items():
                 charge_time(client, gpu_ps)
 
+    def _delay_ps(self, *, prompts: bool = False) -> int:
+        """Return the time (ps) of copies, matches and the scheduler's pass before an iteration.
+
+        ``prompts`` is whether the iteration computes prompts.
+        """
+        copying_ps = self.host.delay_ps() if self.host.copied else 0
+        delay_ps = copying_ps + self.waiting.matching_ps()
+        if (pass_s := self.scheduler.pass_s) is None:
+            return delay_ps
+        if not prompts and self.batch.steps - self._passed < self.scheduler.steps_per_pass:
+            return delay_ps
+        self._passed = self.batch.steps
+        return delay_ps + round(pass_s() * PS_PER_S)
+
     # Runs of decode steps.
 
     def _start_run(self, steps: int, saved_ps: int) -> None:
@@ -405,10 +424,11 @@ class EngineLoop(ABC, Generic[N]):
         Each step takes ``saved_ps`` less than by the profile's formula.
         """
         batch, token_ps, start_ps = self.batch, self._token_ps, self._clock.now_ps
-        copying_ps = self.host.delay_ps() if self.host.copied else 0
-        if delay_ps := copying_ps + self.waiting.matching_ps():
+        if delay_ps := self._delay_ps():
             self._end_stretch()
             start_ps += delay_ps
+        if self.scheduler.pass_s is not None:  # the run ends at the next pass that blocks
+            steps = min(steps, self._passed + self.scheduler.steps_per_pass - batch.steps)
         size, context = batch.size, batch.context_tokens
         self._context_tokens, self._fixed_ps = context, self._step_ps(size)
         first_ps = self._fixed_ps + token_ps * context - saved_ps

@@ -42,6 +42,7 @@ from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.drive import ADMITTED, LAST, NO_ROOM, OVER, Preempt, Tried, never
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.prefix_tree import place_at
+from fairbench.schedulers.views import Room
 
 
 class SGLangReplica(EngineLoop[KVNode]):
@@ -145,8 +146,7 @@ class SGLangReplica(EngineLoop[KVNode]):
             computed.append((cached, tokens))
             self.waiting.computed_tokens += tokens
         self._prefills, self._computed = prefills, computed
-        copying_ps = self.host.delay_ps() if self.host.copied else 0
-        delay_ps = copying_ps + self.waiting.matching_ps()
+        delay_ps = self._delay_ps(prompts=True)
         start_ps = self._prefill_start_ps = self._clock.now_ps + delay_ps
         duration = self._chunks_ps()
         self._end_stretch()
@@ -294,6 +294,24 @@ class SGLangReplica(EngineLoop[KVNode]):
     def saturated(self) -> bool:
         """Whether requests wait and the batch is flagged full; preemption has no effect."""
         return len(self.waiting) > 0 and self._batch_is_full
+
+    @property
+    def room(self) -> Room:
+        batch, cache, chunked = self.batch, self.cache, self._chunked
+        if self._batch_is_full and (batch.size or self._prefills):
+            return Room(0, 0, 0)
+        reserved = self._reserved_tokens()
+        prompts = min(self.limits.chunked_prefill_size, self.limits.max_prefill_tokens)
+        if chunked is not None:
+            prompts -= chunked.total - chunked.filled
+        for sequence, _, tokens, _, last, _ in self._prefills:
+            if last:
+                reserved += min(sequence.request.max_new_tokens, CLIP_MAX_NEW_TOKENS)
+            elif sequence is chunked:
+                prompts += tokens
+        free = cache.free + cache.evictable - reserved * self._ratio.ratio_after(batch.steps)
+        slots = self.limits.max_running_requests - self.running_count
+        return Room(slots, int(free), prompts)
 
     @property
     def running_count(self) -> int:

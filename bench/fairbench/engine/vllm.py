@@ -37,6 +37,7 @@ from fairbench.hardware.gpu_time import StepParts, step_parts
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.drive import ADMITTED, LAST, NO_ROOM, OVER, Preempt, Tried, never
 from fairbench.schedulers.params import make_params
+from fairbench.schedulers.views import Room
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -289,9 +290,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
             saved_ps -= self._profile.vllm_extra_ps(step.decodes, context)
         duration_ps = self._profile.step_ps(computed, step.decodes, context)
         duration_ps -= saved_ps
-        copying_ps = self.host.delay_ps() if self.host.copied else 0
-        delay_ps = copying_ps + self.waiting.matching_ps()
-        start_ps = self._clock.now_ps + delay_ps
+        start_ps = self._clock.now_ps + self._delay_ps(prompts=bool(computed))
         end = partial(self._end_mixed, step, start_ps, context, saved_ps)
         self._clock.at(start_ps + duration_ps, END, self.index, end)
 
@@ -363,6 +362,12 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def saturated(self) -> bool:
         """Whether requests wait and slots are full or the last step lacked blocks."""
         return super().saturated or (self._short and len(self.waiting) > 0)
+
+    @property
+    def room(self) -> Room:
+        cache, limits, running = self.cache, self.limits, self.running_count
+        free = cache.free + cache.evictable
+        return Room(limits.max_num_seqs - running, free, limits.max_num_batched_tokens - running)
 
     @property
     def running_count(self) -> int:
@@ -555,8 +560,8 @@ class AsyncVLLMReplica(VLLMReplica):
     def _begin(self, flight: StepInFlight) -> None:
         self._now, self._computes_prompts = flight, True
         self.running.pending = set(flight.tokens)
-        copying_ps = self.host.delay_ps() if self.host.copied else 0
-        flight.start_ps = self._clock.now_ps + copying_ps + self.waiting.matching_ps()
+        prompts = bool(flight.step.chunks)
+        flight.start_ps = self._clock.now_ps + self._delay_ps(prompts=prompts)
         end_ps = flight.start_ps + flight.took_ps
         self._clock.at(end_ps, END, self.index, partial(self._end, flight))
 

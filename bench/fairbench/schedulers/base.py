@@ -96,6 +96,7 @@ class HasParts:
     | correction of charges before real servers | ``on_read`` |
     | choice of the requests that lose memory | ``retraction_order`` |
     | size of a step | ``step_tokens`` |
+    | time of a pass | ``pass_s`` |
     | sorting of the engine's own queue | ``sort_queue``, ``chunk_limit`` |
     """
 
@@ -106,6 +107,7 @@ class HasParts:
     on_read: Callable[[Request, Read], None] | None = None
     retraction_order: Callable[[RunningView, float], Sequence[Request]] | None = None
     step_tokens: Callable[[RunningView, float], int] | None = None
+    pass_s: Callable[[], float] | None = None
     sort_queue: Callable[[SortableQueue], Sequence[Request] | None] | None = None
     chunk_limit: Callable[[int, int], int | None] | None = None
 
@@ -146,6 +148,8 @@ class LocalScheduler(HasParts, ABC):
     counts_service: ClassVar[bool] = False
     # False means that the scheduler may leave room unused, see wake_s
     work_conserving: ClassVar[bool] = True
+    # a pass with ``pass_s`` blocks the worker before prompts and after so many decode steps
+    steps_per_pass: ClassVar[int] = 1
     # The first SGLang release that has this order as a built-in policy.
     sglang_since: ClassVar[str | None] = None
     Params: ClassVar[Any]
@@ -250,6 +254,7 @@ class Router(ABC):
     Params: ClassVar[Any]
 
     setup: Setup = Setup()
+    order: LocalScheduler | None = None  # order of the queue of a router that ``holds``, see route
 
     def prepare(self, setup: Setup) -> None:
         """Receive the facts of the experiment, once, before the first request.
@@ -264,7 +269,9 @@ class Router(ABC):
 
         A router that declares ``holds`` may return None to queue the request. The host asks again
         for each queued request, in order of arrival, after a request has finished or started to
-        run, and after a worker has joined or left.
+        run, and after a worker has joined or left. If the router has an ``order``, the order's
+        ``select`` names the requests, as in an engine; the host calls the order's other methods as
+        a gateway does.
         """
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
@@ -365,6 +372,13 @@ class Parts(Protocol):
 
         Only engines whose steps mix prompts and outputs (vLLM) call this method. The engine's own
         limit applies as well, and every running request gets an output token.
+        """
+
+    def pass_s(self) -> float:
+        """Return the seconds for which a scheduling pass blocks the worker.
+
+        Only simulated engines call this method: before each iteration that computes prompts, and
+        after each ``steps_per_pass`` decode steps. The iteration starts so much later.
         """
 
     def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:

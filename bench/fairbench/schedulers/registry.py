@@ -61,6 +61,7 @@ PAIRS = {
     "dlpm": ("round-robin", "dlpm"),
     "d2lpm": ("d2lpm", "dlpm"),
     "preble-dlpm": ("preble-e2", "dlpm"),
+    "central-dlpm": ("central-dlpm", "central-worker"),
     "fair-finish": ("fair-finish", "dlpm-hold"),
 }
 

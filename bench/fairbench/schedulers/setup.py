@@ -35,6 +35,7 @@ class Setup:
     for routers and gateways only. ``tenant_paths`` maps clients to their positions in the tree of
     tenants, for clients whose names do not state the position (``fairbench.tenants``). ``shuffle``
     shuffles a list with a random stream of the host (None: the host has no random stream).
+    ``order`` is the order of the router's queue, for local schedulers in the router's process.
     """
 
     clients: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class Setup:
     fleet: FleetView | None = None
     tenant_paths: Mapping[str, str] = field(default_factory=dict)
     shuffle: Callable[[list[Any]], None] | None = None
+    order: object = None
 
     def lineage(self, client: str) -> tuple[str, ...]:
         """Return a client's tenants from the outermost to the innermost, then the client."""

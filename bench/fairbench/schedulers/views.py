@@ -146,6 +146,19 @@ class SortableQueue(WaitingView, Protocol):
         """Match all waiting requests against the cache, in queue order."""
 
 
+class Room(NamedTuple):
+    """The most that the next pass of a worker can start, if no running request ends before it.
+
+    ``slots`` is a number of requests, ``tokens`` the KV memory for prompts and reserved outputs,
+    and ``prompt_tokens`` the number of prompt tokens that one iteration computes. ``tokens`` counts
+    all cached prefixes that are not in use, including the prefix of the request that starts.
+    """
+
+    slots: int
+    tokens: int
+    prompt_tokens: int
+
+
 class WorkerLoad(NamedTuple):
     """The unfinished load at a worker.
 
@@ -153,6 +166,7 @@ class WorkerLoad(NamedTuple):
     are numbers of requests, or None if unknown. ``tokens`` is the KV memory of running requests in
     tokens, or the sum of prompts in flight if the worker does not report memory. ``saturated`` is
     true if requests wait and no waiting request will be admitted before a running request ends.
+    ``room`` is the worker's room before its waiting requests start, or None if unknown.
     """
 
     in_flight: int
@@ -160,6 +174,7 @@ class WorkerLoad(NamedTuple):
     queued: int | None = None
     running: int | None = None
     saturated: bool | None = None
+    room: Room | None = None
 
 
 class Read(NamedTuple):

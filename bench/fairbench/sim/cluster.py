@@ -151,6 +151,10 @@ class Cluster:
         self.router = router
         self.workers = workers
         self.clients = clients
+        if ingress is None and router.holds:
+            from fairbench.sim.ingress import Ingress
+
+            ingress = Ingress.of_router(clock, router, workers)
         swapped = any(worker.scheduler.swaps for worker in workers)
         more = ("routed_ps",) * (ingress is not None) + ("swapped_tokens",) * swapped
         more += ("demoted",) * demotes + DECODE_COLUMNS * disaggregated
@@ -167,10 +171,6 @@ class Cluster:
         self._requests = 0  # number of requests so far
         self._reacting: dict[str, Reacting] = {}
         self._deadlines = deadlines
-        if ingress is None and router.holds:
-            from fairbench.sim.ingress import Ingress
-
-            ingress = Ingress.of_router(clock, router, workers)
         self._times_requests = router.wants_gpu_time
         for worker in workers:
             worker.batch.times_requests = self._times_requests

@@ -43,7 +43,7 @@ class SimFleet:
         one.sync()
         queued, running, cache = one.queued_count, one.running_count, one.cache
         tokens = cache.capacity - cache.free - cache.evictable
-        return WorkerLoad(queued + running, tokens, queued, running, one.saturated)
+        return WorkerLoad(queued + running, tokens, queued, running, one.saturated, one.room)
 
     def matched_tokens(self, request: Request) -> int:
         """Return the largest number of the request's prompt tokens that any worker has cached."""

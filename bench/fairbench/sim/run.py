@@ -302,7 +302,7 @@ class Simulation:
         name = self.spec.local if self.spec.engine_code is None else "fcfs"
         local = build_local(name, self.spec.settings)
         draws = stream(self.spec.seed, f"scheduler/{index}")
-        local.prepare(replace(self.setup, shuffle=draws.shuffle))
+        local.prepare(replace(self.setup, shuffle=draws.shuffle, order=self.router.order))
         on_evict = reports_of(self.spec, self.clock, self.router, index)
         memory = None
         if (log := self.memory_log) is not None:

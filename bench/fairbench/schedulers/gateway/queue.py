@@ -359,8 +359,8 @@ class GatewayQueue(HoldsRequests):
 
 
 def arrival_queue(router: Router) -> GatewayQueue:
-    """Return a queue that offers its requests to the router by arrival, for a router that holds."""
-    return GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom())
+    """Return the queue of a router that holds, by the router's ``order``, or else by arrival."""
+    return GatewayQueue(router.order or InOrder(InOrder.Params()), router, AlwaysRoom())
 
 
 class Gateway(HoldsRequests):

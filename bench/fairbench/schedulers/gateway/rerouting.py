@@ -49,6 +49,7 @@ class Rerouting(Router):
         self.choose: Choice = lambda request, worker, now_s: worker
         # request -> the inner router's worker, if ``choose`` changed it
         self._routed: dict[Request, int] = {}
+        self.order = router.order
 
     def prepare(self, setup: Setup) -> None:
         self.setup = setup

@@ -1,0 +1,225 @@
+"""Centralised DLPM, the strawman of [DLPM] §5.1: one queue and one credit per client for a cluster.
+
+``CentralRouter`` knows the replicas, and ``CentralOrder`` the queue and the credits. The local
+scheduler ``CentralWorker`` reports outputs, and makes a replica wait for each decision.
+"""
+
+from __future__ import annotations
+
+from fairbench.core import NoBound, Prompt, Request, Segment
+from fairbench.schedulers.base import Read, Selection, Setup, WaitingView
+from fairbench.schedulers.list_view import ListScan, ListView
+from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.location_tree import BoundedTree
+from fairbench.schedulers.params import NoParams
+from fairbench.schedulers.routing.bases import PrefixRouter
+from fairbench.schedulers.views import Room
+
+# The cost of a decision, from the measurement of figure 4 at 8 replicas and 200 queued requests
+# (docs/appendix/figures.md): 2.45 ms for messages, and 3.22 ms to match and sort 1,600 pairs of a
+# request and a replica. The sum is 39% of a decode step of 25 requests; [DLPM] §5.1 reports 40%.
+MESSAGES_S = 2.45e-3 / 8  # by replica
+PAIR_S = 3.22e-3 / (8 * 200)  # by pair of a request and a replica
+
+
+class CentralRouter(PrefixRouter):
+    """A router that gives a replica only the requests that its next pass can start.
+
+    Among the replicas with room for a request, the router picks the longest match in its copies of
+    the replicas' trees, with ties by fewest requests in flight. Evictions are reported late, as for
+    D2LPM. A replica that does not report its room gets every request at once.
+    """
+
+    name = "central-dlpm"
+    holds = True
+    Params = NoParams
+
+    def __init__(self, params: NoParams, workers: int) -> None:
+        super().__init__(workers)
+        self._tree = BoundedTree()
+        # worker -> requests that have not started there, oldest first, and their uncached tokens
+        self._handed: dict[int, dict[Request, int]] = {worker: {} for worker in range(workers)}
+        self.extends: dict[Request, int] = {}  # unfinished request -> its uncached tokens
+        self.open = self._fleet.everyone  # the workers that can start a request, as bits
+        self.routed = False  # whether ``route`` has handed over a request since ``look``
+        self.order: CentralOrder = CentralOrder(self)
+
+    @property
+    def workers(self) -> int:
+        """The number of live workers."""
+        return len(self._fleet.workers)
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        self.order.prepare(setup)
+
+    def route(self, request: Request, now_s: float) -> int | None:
+        found = self._tree.find(request.prompt)
+        held, most = self._tree.cached_tokens(found.node), request.input_tokens - 1
+        match = {worker: min(held.get(worker, 0), most) for worker in self._fleet.workers}
+        fitting = [worker for worker in match if self._fits(request, worker)]
+        if not fitting:
+            return None
+        longest = max(match[worker] for worker in fitting)
+        best = sum(1 << worker for worker in fitting if match[worker] == longest)
+        worker = self._fleet.least_loaded(best)
+        self.extends[request] = request.input_tokens - longest
+        self._handed[worker][request] = request.input_tokens - longest
+        self._tree.add(found, request.prompt, worker)
+        self._fleet.dispatch(request, worker)
+        self.routed = True
+        return worker
+
+    def look(self) -> None:
+        """Find the workers that can start a request, after all requests have been sent."""
+        self.routed = False
+        self.open = sum(1 << w for w in self._fleet.workers if _is_open(self._room(w)))
+
+    def match(self, prompt: Prompt) -> int:
+        """Return the longest match of a prompt at an open worker, in tokens."""
+        levels = self._tree.levels(self._tree.find(prompt).node)
+        return next((tokens for tokens, workers in levels if workers & self.open), 0)
+
+    def _fits(self, request: Request, worker: int) -> bool:
+        if (room := self._room(worker)) is None or not self._fleet.unfinished_at(worker):
+            return True  # an idle worker refuses a request that can never fit
+        return _is_open(room) and _needed(request) < room.tokens
+
+    def _room(self, worker: int) -> Room | None:
+        """Return what the worker's next pass can start besides the requests handed over."""
+        load = None if self.setup.fleet is None else self.setup.fleet.load(worker)
+        if load is None or load.room is None or load.queued is None:
+            return None
+        handed, room = self._handed[worker], load.room
+        for request in list(handed)[: max(0, len(handed) - load.queued)]:
+            del handed[request]  # a worker starts its requests in order
+        if load.queued > len(handed):
+            return Room(0, 0, 0)  # a request that lost its memory goes first
+        prompts = sum(handed.values())
+        tokens = room.tokens - sum(map(_needed, handed))
+        return Room(room.slots - len(handed), tokens, room.prompt_tokens - prompts)
+
+    def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
+        self._handed.get(worker, {}).pop(request, None)
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        self.extends.pop(request, None)
+        if self._fleet.end_request(request, worker):
+            self._handed[worker].pop(request, None)
+            if output.length > 1:  # the last token has no KV values
+                kept = Segment(output.key, output.length - 1)
+                self._tree.insert((*request.prompt, kept), worker)
+
+    def balance(self, client: str) -> float | None:
+        return self.order.credit.get(client)
+
+    def on_worker_join(self, worker: int, now_s: float) -> None:
+        super().on_worker_join(worker, now_s)
+        self._handed[worker] = {}
+
+    def on_worker_left(self, worker: int) -> None:
+        del self._handed[worker]
+
+
+def _needed(request: Request) -> int:
+    """Return the memory that a request may need, in tokens.
+
+    The cached part of the prompt counts, because no other request may evict this part any more.
+    """
+    return request.input_tokens + request.max_new_tokens
+
+
+def _is_open(room: Room | None) -> bool:
+    return room is None or min(room) > 0
+
+
+class CentralOrder(DLPM):
+    """DLPM over the queue of the whole cluster, in order of the longest match at an open worker.
+
+    The quantum is DLPM's default. A client is charged for the uncached tokens of the router's
+    estimate, and for the difference when the request starts.
+    """
+
+    name = "central-dlpm"
+
+    def __init__(self, router: CentralRouter) -> None:
+        super().__init__(DLPM.Params())
+        self._router = router
+        self._requests: list[Request] = []
+        self._queue = ListView(self._requests, lambda request: self._matches[request])
+        self._matches: dict[Request, int] = {}
+        self._charged: dict[Request, int] = {}
+        self.told = False  # whether the replicas report their outputs
+
+    def blocked_s(self) -> float:
+        """Return the seconds for which a replica waits for a decision."""
+        return self._router.workers * (MESSAGES_S + PAIR_S * len(self._requests))
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        super().on_arrival(request, view, now_s)
+        self._queue.enter(request)
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        self._router.look()
+        if self._router.open:
+            yield from super().select(view, now_s)
+
+    def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> ListScan:
+        router = self._router
+        if router.open:
+            prompts = {id(one.prompt): one.prompt for one in self._requests}
+            found = {key: router.match(prompt) for key, prompt in prompts.items()}
+            self._matches = {one: found[id(one.prompt)] for one in self._requests}
+            self._queue.match_order()
+        return _OpenScan(list(self._requests), view, router)
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        self._queue.leave(request)
+        self._charged[request] = tokens = self._router.extends[request]
+        self.charging.admitted(request, tokens, recompute)
+
+    def started(self, request: Request, extend_tokens: int) -> None:
+        """Charge the difference to the tokens that the replica computes."""
+        if request in self._charged:
+            more = extend_tokens - self._charged[request]
+            self._charged[request] = extend_tokens
+            self.account.charge(request.client, self.prices.input_weight * more)
+
+    def produced(self, client: str, tokens: int) -> None:
+        """Charge output tokens when a replica produces them."""
+        if client in self.credits.of:
+            self.charging.tokens(client, tokens)
+
+    def on_tokens(self, client: str, tokens: int) -> None:
+        if not self.told:
+            self.charging.tokens(client, tokens)
+
+    def on_read(self, request: Request, read: Read) -> None:
+        self.started(request, read.input_tokens - read.cached_tokens)
+
+    def on_finish(self, request: Request) -> None:
+        super().on_finish(request)
+        if self._charged.pop(request, None) is None:
+            self._queue.leave(request)  # the request was withdrawn
+
+    def service_bound(self) -> NoBound:
+        return NoBound("central-dlpm bounds the sum over replicas, which no theorem covers")
+
+
+class _OpenScan(ListScan):
+    """A scan that ends when a worker has no more room, because the matches are then outdated.
+
+    If no worker has room, the scan goes on: Algorithm 1 may grant quanta to the next candidate,
+    which then finds no room and ends the pass.
+    """
+
+    def __init__(self, order: list[Request], view: WaitingView, router: CentralRouter) -> None:
+        super().__init__(order, view)
+        self._router, self._open = router, router.open
+
+    def __next__(self) -> Request:
+        if self._router.routed:
+            self._router.look()
+        if self._router.open not in (0, self._open):
+            raise StopIteration
+        return super().__next__()
