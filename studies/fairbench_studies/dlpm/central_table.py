@@ -1,4 +1,4 @@
-"""One queue for the cluster beside one queue per replica: central-dlpm and d2lpm.
+"""A queue for the whole cluster beside one queue per replica: central-dlpm and d2lpm.
 
     python studies central
 
@@ -30,7 +30,7 @@ def row(cell: SchedulerResults) -> dict[str, str]:
         "service, tok/s": f"{mean('service_rate_paper_window_tok_s'):,.0f}",
         "hit rate": f"{100 * mean('cache_hit_rate'):.0f}%",
         "Jain": f"{mean('jain_index_paper_window'):.2f}",
-        "min. share while waiting": f"{100 * mean('min_backlogged_share'):.0f}%",
+        "lowest share while waiting": f"{100 * mean('min_backlogged_share'):.0f}%",
         "P95, s": f"{mean('victim_p95_s'):.1f}",
     }
 
