@@ -1,4 +1,4 @@
-"""Claims 18 to 24 and 27 to 29: two to four clients on synthetic arrivals."""
+"""Claims 18 to 24, 27 to 29 and 51: two to four clients on synthetic arrivals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats
 from fairbench_studies.kit.parts import Part, in_every, mean_within, number, rising
 from fairbench_studies.kit.trace import Trace, ttft_s
-from fairbench_studies.vtc.artifact import WARMUP_S, differences
+from fairbench_studies.vtc.artifact import WARMUP_S, differences, service_rates
 from fairbench_studies.vtc.experiments import SHORT
 from fairbench_studies.vtc.measures import by_seed, difference_of, listed, mean_ttft_s, rates
 from fairbench_studies.vtc.store import Seeds
@@ -77,6 +77,55 @@ def judge_on_off(seeds: Seeds) -> list[Part]:
         number("equal service (within 5%)", ratio, 0.95, 1.05, _shown(found)),
         mean_within(text, by_seed(seeds, name, difference_of), 0, 3 * 7_541, "{:,.0f}"),
     ]
+
+
+PHASE_S = 60.0  # length of an ON phase and of a pause in figure 5, which begins with an ON phase
+
+
+def judge_pauses(seeds: Seeds) -> list[Part]:
+    """Judge that a client below its share is served while it is on, and the other has the rest."""
+    traces = [one.traces["vtc-on-off-less vtc"] for one in seeds]
+    late = [_share_of_second(trace) for trace in traces]
+    totals = [_total_in_pauses(trace) for trace in traces]
+    return [
+        mean_within(
+            "at least half of client 0's requests are done before its pause begins",
+            map(_done_in_phase, traces), 0.5, 1, "{:.0%}",
+        ),
+        mean_within(
+            "client 1 gets all service in the second half of a pause (99% or more)",
+            late, 0.99, 1, "{:.1%}",
+        ),
+        mean_within(
+            "the total service rate in the pauses is that of the ON phases (within 5%)",
+            totals, 0.95, 1.05, "{:.3f}x",
+        ),
+    ]  # fmt: skip
+
+
+def _done_in_phase(trace: Trace) -> float:
+    """Return the fraction of the first client's requests that end in the ON phase they began in."""
+    mine = trace.client == trace.clients[0]
+    at_s = trace.req_time_s[mine]
+    off_s = at_s // (2 * PHASE_S) * 2 * PHASE_S + PHASE_S
+    return float((at_s + trace.request_latency_s[mine] <= off_s).mean())
+
+
+def _share_of_second(trace: Trace) -> float:
+    """Return the second client's fraction of the service in the second halves of all pauses."""
+    found = service_rates(trace, _phases(trace, 1.75 * PHASE_S), PHASE_S / 2)
+    return float(found[1].sum() / found.sum())
+
+
+def _total_in_pauses(trace: Trace) -> float:
+    """Return the total service rate in the pauses over that in the ON phases."""
+    on, off = (service_rates(trace, _phases(trace, first_s * PHASE_S)) for first_s in (0.5, 1.5))
+    return float(off.sum(axis=0).mean() / on.sum(axis=0).mean())
+
+
+def _phases(trace: Trace, first_s: float) -> Floats:
+    """Return the instants, two phases apart, from ``first_s`` until requests cease to arrive."""
+    return np.arange(first_s, float(trace.req_time_s.max()), 2 * PHASE_S)
 
 
 def judge_poisson(seeds: Seeds) -> list[Part]:
