@@ -93,7 +93,9 @@ def largest_unasked(
     arrivals = _Arrivals(
         requests.client[order],
         requests.arrival_s[order],
-        (requests.input_tokens + OUTPUT_PRICE * requests.output_tokens)[order],
+        np.asarray(requests.input_tokens + OUTPUT_PRICE * requests.output_tokens, dtype=float)[
+            order
+        ],
     )
     largest = 0.0
     for client in range(clients):

@@ -25,21 +25,23 @@ def judge_response_times(seeds: Seeds) -> list[Part]:
 
     A client is over its share if its requests ask for more than an equal share of all service.
     """
-    fcfs, vtc = ([_drawn(one, peaks_s(one.traces[f"{ARENA} {run}"])) for one in seeds]
-                 for run in ("fcfs", "vtc"))  # fmt: skip
-    late = [_late(one.traces[f"{ARENA} vtc"]) for one in seeds]
-    medium = [[float(peaks[:MEDIUM].max()) for peaks in of] for of in (vtc, fcfs)]
-    names = ", ".join(f"client {client} with {share:.0%}" for client, share in late[0].items())
+    fcfs, vtc = ([_peaks_s(one, run) for one in seeds] for run in ("fcfs", "vtc"))
+    late = by_seed(seeds, f"{ARENA} vtc", f"clients that reach {DRASTIC_S:g} s", _late)
+    equal = [1 / clients for clients in by_seed(seeds, f"{ARENA} vtc", "clients", _clients)]
+    medium = [[max(peaks[:MEDIUM]) for peaks in of] for of in (vtc, fcfs)]
+    names = ", ".join(f"client {client} with {share:.0%}" for client, share in late[0])
     return [
         in_every(
             f"FCFS: all four clients reach {DRASTIC_S:g} s",
-            [bool(peaks.min() >= DRASTIC_S) for peaks in fcfs],
-            _seconds(fcfs[0]),
+            [min(peaks) >= DRASTIC_S for peaks in fcfs],
+            ", ".join(f"{peak_s:.0f}" for peak_s in fcfs[0]) + " s",
         ),
         in_every(
             f"VTC: only clients over their share reach {DRASTIC_S:g} s",
-            [bool(of) and min(of.values()) > 1 / _clients(one) for of, one in
-             zip(late, seeds, strict=True)],
+            [
+                bool(of) and all(share > least for _, share in of)
+                for of, least in zip(late, equal, strict=True)
+            ],
             f"{names or 'no client'} of the requested service",
         ),
         rising(
@@ -48,7 +50,16 @@ def judge_response_times(seeds: Seeds) -> list[Part]:
             "at most {0:.1f} s under VTC, {1:.1f} s under FCFS",
             5,
         ),
-    ]  # fmt: skip
+    ]
+
+
+def _peaks_s(one: Results, run: str) -> list[float]:
+    """Return the longest time to first token, in any minute, of the four clients drawn."""
+    name = "longest TTFT of the clients drawn"
+    found: list[float] = one.measured(
+        f"{ARENA} {run}", name, lambda trace: _drawn(one, peaks_s(trace)).tolist()
+    )
+    return found
 
 
 def _drawn(one: Results, values: Floats) -> Floats:
@@ -56,33 +67,31 @@ def _drawn(one: Results, values: Floats) -> Floats:
     return values[busiest(one.traces[f"{ARENA} vtc"])]
 
 
-def _clients(one: Results) -> int:
-    return len(one.traces[f"{ARENA} vtc"].clients)
+def _clients(trace: Trace) -> int:
+    return len(trace.clients)
 
 
-def _late(trace: Trace) -> dict[int, float]:
+def _late(trace: Trace) -> list[tuple[int, float]]:
     """Return the clients with a drastic increase, and their fraction of the requested service."""
     tokens = trace.service_tokens(WEIGHTS)
-    return {
-        client: float(tokens[trace.client == client].sum() / tokens.sum())
+    return [
+        (client, float(tokens[trace.client == client].sum() / tokens.sum()))
         for client, peak_s in zip(trace.clients, peaks_s(trace), strict=True)
         if peak_s >= DRASTIC_S
-    }
-
-
-def _seconds(peaks: Floats) -> str:
-    return ", ".join(f"{peak_s:.0f}" for peak_s in peaks) + " s"
+    ]
 
 
 def judge_limited_times(seeds: Seeds) -> list[Part]:
     """Judge response times under rate limits, from evenly short to those of FCFS."""
-    limited = [[one.traces[f"{ARENA} rpm {limit}"] for one in seeds] for limit in RPM_LIMITS]
-    lowest = [_drawn(one, _means_s(trace)) for one, trace in zip(seeds, limited[0], strict=True)]
-    spread = [float(means.max() / means.min()) for means in lowest]
-    every = [[float(np.nanmean(trace.first_token_latency_s)) for trace in of] for of in limited]
-    apart = [[_apart_s(one, trace) for one, trace in zip(seeds, of, strict=True)] for of in limited]
+    lowest, *_ = names = [f"{ARENA} rpm {limit}" for limit in RPM_LIMITS]
+    spread = [_spread(one, lowest) for one in seeds]
+    every = [by_seed(seeds, name, "mean TTFT", _mean_s) for name in names]
+    apart = [[_apart_s(one, name) for one in seeds] for name in names]
     means, distances = (", ".join(f"{fmean(of):.1f}" for of in one) for one in (every, apart))
-    rates = {run: by_seed(seeds, f"{ARENA} {run}", output_rate) for run in PAPER_OUTPUT}
+    rates = {
+        run: by_seed(seeds, f"{ARENA} {run}", "output tokens/s", output_rate)
+        for run in PAPER_OUTPUT
+    }
     return [
         mean_within(
             "5 requests a minute: the four clients' mean times are alike (within 2x)",
@@ -104,6 +113,20 @@ def judge_limited_times(seeds: Seeds) -> list[Part]:
     ]  # fmt: skip
 
 
+def _mean_s(trace: Trace) -> float:
+    return float(np.nanmean(trace.first_token_latency_s))
+
+
+def _spread(one: Results, run: str) -> float:
+    """Return the longest mean time to first token of the clients drawn, over the shortest."""
+
+    def spread(trace: Trace) -> float:
+        means_s = _drawn(one, _means_s(trace))
+        return float(means_s.max() / means_s.min())
+
+    return float(one.measured(run, "longest over shortest mean TTFT", spread))
+
+
 def _means_s(trace: Trace) -> Floats:
     """Return each client's mean time to first token; NaN without a served request."""
     owner, taken_s = trace.client[trace.finished], trace.first_token_latency_s[trace.finished]
@@ -112,12 +135,16 @@ def _means_s(trace: Trace) -> Floats:
     )
 
 
-def _apart_s(one: Results, trace: Trace) -> float:
-    """Return the mean difference between the drawn curves of a run and of FCFS's, in seconds."""
-    fcfs = one.traces[f"{ARENA} fcfs"]
-    at = even_points(float(fcfs.req_time_s.max()), POINTS)
-    mine, other = (_drawn(one, response_times(run, at)) for run in (trace, fcfs))
-    return float(np.nanmean(np.abs(mine - other)))
+def _apart_s(one: Results, run: str) -> float:
+    """Return the mean difference between the drawn curves of a run and of FCFS, in seconds."""
+
+    def apart_s(trace: Trace) -> float:
+        fcfs = one.traces[f"{ARENA} fcfs"]
+        at = even_points(float(fcfs.req_time_s.max()), POINTS)
+        mine, other = (_drawn(one, response_times(of, at)) for of in (trace, fcfs))
+        return float(np.nanmean(np.abs(mine - other)))
+
+    return float(one.measured(run, "seconds apart from FCFS", apart_s))
 
 
 def peaks_s(trace: Trace) -> Floats:

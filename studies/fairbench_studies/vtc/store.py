@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,18 +23,27 @@ from fairbench_studies.vtc.extremes import Extremes, extremes_of
 VTC = "vtc"
 
 
-class Results(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Results:
     """The runs of a seed by name, as traces, with facts about the runs.
 
     ``gaps`` are the largest differences in service of two clients that both wait; NaN if no two
     clients wait at the same time. ``extremes`` are the measures that the theorems bound, of the
-    runs under VTC.
+    runs under VTC. ``known`` are the measures of the runs that judges have used, by run and name;
+    a measure that is known needs no trace.
     """
 
     traces: Mapping[str, Trace]
     gaps: Mapping[str, float]
     bases: Mapping[str, str]
     extremes: Mapping[str, Extremes]
+    known: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def measured(self, run: str, name: str, measure: Callable[[Trace], Any]) -> Any:
+        """Return a measure of a run. Raises KeyError for a run that is missing."""
+        if (run, name) not in self.known:
+            self.known[run, name] = measure(self.traces[run])
+        return self.known[run, name]
 
     def basis(self, names: Iterable[str] | None = None) -> str:
         """Return the hardware on which the named runs, or all runs, were simulated."""

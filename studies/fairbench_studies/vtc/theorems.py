@@ -23,6 +23,7 @@ from fairbench_studies.kit.parts import Part, mean_within
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.vtc.artifact import WINDOW_S
 from fairbench_studies.vtc.extremes import Extremes
+from fairbench_studies.vtc.measures import by_seed
 from fairbench_studies.vtc.store import Seeds
 
 
@@ -43,7 +44,7 @@ def judge_response(seeds: Seeds) -> list[Part]:
 def judge_share(seeds: Seeds) -> list[Part]:
     """Judge Theorem 4.13, and figure 9, which the paper calls its empirical validation."""
     text = "a client that waits has requested at least T / n - 5U since its wait began"
-    rises = [_rise_s(one.traces["vtc-increasing vtc"]) for one in seeds]
+    rises = by_seed(seeds, "vtc-increasing vtc", "rise of client 0's TTFT", _rise_s)
     same = "Fig. 9: client 0's time to first token rises by at most 1 s from first to last minute"
     return [
         _bounded(seeds, text, lambda one: one.unasked, lambda one: 5 * one.unit),
