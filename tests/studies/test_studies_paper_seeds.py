@@ -4,12 +4,14 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench_studies.kit.rows import read_rows, write_rows
+from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
 from fairbench_studies.preble.command import PREBLE
 from fairbench_studies.vtc.command import VTC
 from fairbench_studies.vtc.experiments import EXPERIMENTS
 from tests.studies import test_studies_preble as preble
 from tests.studies import test_studies_vtc as vtc
+
+RESULTS = ROOT / "results"
 
 
 def invoke(*arguments):
@@ -48,6 +50,15 @@ def test_claims_are_the_same_from_runs_and_from_their_values(tmp_path, paper, ma
     assert expected.count("| not run |") == 0
 
 
+@pytest.mark.parametrize("name", ["vtc", "preble"])
+def test_the_stored_page_is_what_the_stored_values_give(tmp_path, name):
+    if not (RESULTS / "seeds" / f"{name}.csv").exists():
+        pytest.skip(f"`fairbench reproduce {name}` has not stored per-seed values yet")
+    assert invoke(name, "--from", RESULTS, "--claims-dir", tmp_path).exit_code == 0
+    for page in (f"{name}-claims.md", f"{name}-claims.csv"):
+        assert (tmp_path / page).read_bytes() == (RESULTS / page).read_bytes()
+
+
 def test_a_claim_without_stored_values_is_not_judged():
     results = of_vtc()
     VTC.judge(results)
@@ -67,7 +78,9 @@ def test_a_changed_value_changes_the_verdict():
     assert [vtc.told(parts[number]) for number in (54, 55)] == [[vtc.REVERSED], [vtc.HOLDS]]
 
 
-@pytest.mark.parametrize("text", ["workload,seed\nvtc-overload,0\n", "workload,seed\nx\n", "workload\n"])
+@pytest.mark.parametrize(
+    "text", ["workload,seed\nvtc-overload,0\n", "workload,seed\nx\n", "workload\n"]
+)
 @pytest.mark.parametrize("paper", ["vtc", "preble"])
 def test_a_file_of_something_else_is_an_error_in_one_line(tmp_path, paper, text):
     missing = invoke(paper, "--from", tmp_path, "--claims-dir", tmp_path / "new")
