@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -211,7 +212,14 @@ def judge_scale(results: Results) -> list[Part]:
     means = ", ".join(f"{float(of.mean()):.2f} s" for of in preble.values())
     listed = ", ".join(map(str, SCALES))
     first, second, *_ = SCALES
-    gains = f"{{:.2f}}x ({float(gain[first].mean()):.1f}x and {float(gain[second].mean()):.1f}x)"
+    same = mean_within(
+        f"the gain over round-robin stays similar from {first} to {second} GPUs (within 25%)",
+        gain[second] / gain[first],
+        0.75,
+        1.25,
+        "{:.2f}x",
+    )
+    gains = f"{float(gain[first].mean()):.1f}x and {float(gain[second].mean()):.1f}x"
     return [
         *(
             mean_within(
@@ -229,13 +237,7 @@ def judge_scale(results: Results) -> list[Part]:
             means,
         ),
         part_of("Preble's mean latency is below round-robin's", [tally], tally.extremes),
-        mean_within(
-            f"the gain over round-robin stays similar from {first} to {second} GPUs (within 25%)",
-            gain[second] / gain[first],
-            0.75,
-            1.25,
-            gains,
-        ),
+        replace(same, ours=f"{same.ours} ({gains})"),
     ]
 
 
