@@ -67,7 +67,7 @@ def reproduce(
             "--from",
             metavar="DIR",
             help="Judge the claims from the per-seed values and verdicts that are stored in this "
-            "directory, such as results, without any run (with claims and artifact).",
+            "directory, such as results, without any run (with claims, vtc, preble and artifact).",
         ),
     ] = None,
     executor: ExecutorName = LOCAL,

@@ -35,7 +35,7 @@ from fairbench_studies.dlpm.claims.table import (
 from fairbench_studies.frontier.command import FRONTIER, FrontierSize, reproduce_frontier
 from fairbench_studies.frontier.frozen import frozen
 from fairbench_studies.kit.claims_page import Setting
-from fairbench_studies.kit.paper_runs import reproduce_paper
+from fairbench_studies.kit.paper_runs import judge_stored, reproduce_paper
 from fairbench_studies.kit.seeds import keeping, write_seeds
 from fairbench_studies.kit.store import fill_store
 from fairbench_studies.preble.command import PREBLE
@@ -79,6 +79,8 @@ def carry_out(asked: Asked) -> None:
     _check(asked)
     if asked.figure == ARTIFACT:
         _artifact(asked)
+    elif asked.source is not None and asked.figure in PAPERS:
+        judge_stored(PAPERS[asked.figure], asked.source, asked.claims_dir)
     elif asked.source is not None:
         _judge_stored(asked.source, asked.claims_dir)
     elif asked.on_map:
@@ -105,9 +107,10 @@ def _check(asked: Asked) -> None:
             f"--preset {preset} can be given only with {FRONTIER} and with figures and claims of "
             f"the DLPM paper, not with {figure}"
         )
-    if asked.source is not None and (figure not in (CLAIMS, ARTIFACT) or asked.on_map):
+    if asked.source is not None and (figure not in (CLAIMS, *PAPERS, ARTIFACT) or asked.on_map):
         other = "--map" if asked.on_map else figure
-        raise UsageError(f"--from can be given only with {CLAIMS} and {ARTIFACT}, not with {other}")
+        allowed = f"{', '.join((CLAIMS, *PAPERS))} and {ARTIFACT}"
+        raise UsageError(f"--from can be given only with {allowed}, not with {other}")
     if asked.on_map and figure != CLAIMS:
         raise UsageError(f"--map can be given only with claims, not with {figure}")
     for flag in ("output_dir", "claims_dir"):

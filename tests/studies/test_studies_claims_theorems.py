@@ -1,19 +1,16 @@
 """Test the claims on theorems: the bound against measurements of figure 7's runs."""
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 
 import fairbench
-from fairbench.metrics.records import Requests, Service
 from fairbench.results.store import read_run
 from fairbench_studies.dlpm.claims import theorems
-from fairbench_studies.dlpm.claims.theorems import judge_bound, largest_lead, service_gap, shortfall
+from fairbench_studies.dlpm.claims.theorems import judge_bound, service_gap, shortfall
+from fairbench_studies.kit.leads import largest_lead
 from fairbench_studies.kit.outcomes import Outcome
 from tests.figure_helpers import cell, stored_run
-
-NEVER = float("nan")
+from tests.studies.service_helpers import requests_of, service_of
 
 
 def run(tmp_path, gap, bound, source="DLPM Theorem 4.1", scheduler="d2lpm"):
@@ -47,26 +44,6 @@ def test_without_a_joint_backlog_nothing_is_tested(tmp_path):
     cells = [cell("d2lpm", runs=[run(tmp_path, None, 100.0)])]
     (part,) = judge_bound(cells, theorem="DLPM Theorem 4.1", measured=service_gap)
     assert part.outcome is Outcome.UNCONTENDED
-
-
-def requests_of(*waits):
-    """Return one request per wait: client, arrival, admission."""
-    clients, arrivals, admissions = zip(*waits, strict=True)
-    nothing = {column.name: [0] * len(waits) for column in fields(Requests)}
-    never = dict.fromkeys(("retracted_s", "readmitted_s"), [NEVER] * len(waits))
-    del nothing["routed_s"]
-    given = {"client": clients, "arrival_s": arrivals, "admitted_s": admissions}
-    return Requests.from_columns({**nothing, **never, **given})
-
-
-def service_of(*rows):
-    """Return one row per stretch: client, start, end, charged prompt tokens, output tokens."""
-    columns = zip(*rows, strict=True)
-    names = ("client", "start_s", "end_s", "extend_charged_tokens", "output_tokens")
-    others = ("worker", "steps", "step_growth_s", "batch_size", "context_tokens", "input_tokens",
-              "extend_tokens", "recompute_tokens")  # fmt: skip
-    nothing = {name: [0] * len(rows) for name in others}
-    return Service.from_columns({**nothing, **dict(zip(names, columns, strict=True))})
 
 
 def test_a_lead_over_a_backlogged_client_equals_a_hand_computation():

@@ -17,16 +17,23 @@ from fairbench_studies.preble.claims import (
     judge_ablation,
     judge_baselines,
     judge_end_to_end,
+    judge_mix,
+    judge_scale,
     judge_speed,
     judge_window,
 )
 from fairbench_studies.preble.command import PREBLE
 from fairbench_studies.preble.experiments import ABLATION, RATES, WARMUP_S, Key, experiments
-from fairbench_studies.preble.store import Latency, Results, latencies_of
+from fairbench_studies.preble.store import Latency, Results, latencies_of, token_times_of
 from tests.workloads.workload_fakes import calls_of
 
 SPEEDS = {"tool-use": [300.0], "video-qa": [3000.0]}
 HOLDS, REVERSED, UNCLEAR, _, OFF, _ = Outcome
+
+
+def latency(mean_s, p99_s):
+    """Return latencies with a hit rate of 0.9; TTFT and TPOT are a half and a hundredth of them."""
+    return Latency(mean_s, p99_s, 0.9, mean_s / 2, mean_s / 100)
 
 
 def as_the_paper(key):
@@ -37,32 +44,39 @@ def as_the_paper(key):
         mean = 1.6 + 0.1 * level if programming else 2.0 + level
         tail = 3.0 + 0.5 * level if programming else 2.0 + level
         gains = (mean, tail) if key.system == "round-robin" else (1.0, 1.0)
-        return Latency(gains[0], 3 * gains[1], 0.9)
+        return latency(gains[0], 3 * gains[1])
     if key.figure == "fig5":
         step = list(ABLATION).index(key.system)
-        return Latency(20.0 - min(step, 3), 90.0 - 9 * step, 0.9)
+        return latency(20.0 - min(step, 3), 90.0 - 9 * step)
     if key.figure == "baselines":
         uneven = {"programming": 3.0, "video-qa": 3.0}.get(key.workload, 1.1)
-        return Latency({"preble": 1.0, "oracle": uneven, "memserve": 2.0}[key.system], 9.0, 0.9)
-    return Latency(2.0, 5.0, 0.9)
+        return latency({"preble": 1.0, "oracle": uneven, "memserve": 2.0}[key.system], 9.0)
+    slower = key.figure in ("fig4", "scale") and key.system == "round-robin"
+    return latency(4.0, 9.0) if slower else latency(2.0, 5.0)
 
 
 def results(change=lambda key, one: one, speeds=SPEEDS, noise=(1.0,)):
     """Return results of a seed per factor in ``noise``, which changes every latency alike."""
     made = {
-        key: [Latency(one.mean_s * by, one.p99_s * by, one.hit_rate) for by in noise]
+        key: [times(one, by) for by in noise]
         for key in experiments()
         for one in [change(key, as_the_paper(key))]
     }
     return Results(made, speeds, "simulated on gpu/model/tp1/x")
 
 
+def times(one, factor):
+    """Return latencies that are longer by a factor."""
+    longer = {name: getattr(one, name) * factor for name in one._fields if name != "hit_rate"}
+    return one._replace(**longer)
+
+
 def scaled(factor, **where):
-    """Scale means and P99 by a factor, where the key has these values."""
+    """Scale all latencies by a factor, where the key has these values."""
 
     def change(key, one):
         if all(getattr(key, name) == value for name, value in where.items()):
-            return Latency(one.mean_s * factor, one.p99_s * factor, one.hit_rate)
+            return times(one, factor)
         return one
 
     return change
@@ -76,7 +90,7 @@ def failed(parts):
 @pytest.mark.parametrize("noise", [(1.0,), (1.0, 1.5, 0.7)])
 def test_every_part_holds_with_the_latencies_of_the_paper(noise):
     judged = PREBLE.judge(results(noise=noise))
-    assert [one.claim.number for one in judged] == [30, 31, 32, 33, 34]
+    assert [one.claim.number for one in judged] == [30, 31, 32, 33, 34, 57, 58]
     assert not failed(part for one in judged for part in one.parts["here"])
 
 
@@ -84,7 +98,7 @@ def test_seeds_that_disagree_decide_nothing():
     """Only the round-robin latencies of the ablation differ between seeds."""
     made = results(noise=(1.0, 1.0, 1.0))
     key = Key("fig5", "tool-use", "round-robin", RATES["tool-use"][-1])
-    differ = [Latency(mean_s, mean_s, 0.9) for mean_s in (10.0, 30.0, 200.0)]
+    differ = [latency(mean_s, mean_s) for mean_s in (10.0, 30.0, 200.0)]
     parts = judge_ablation(made._replace(runs={**made.runs, key: differ}))
     assert failed(parts) == {f"E2 alone: the {name} falls": UNCLEAR for name in ("mean", "P99")}
 
@@ -189,6 +203,52 @@ class TestBaselines:
         assert [*parts.values()] == [REVERSED] * 7
 
 
+class TestMix:
+    def test_every_measure_is_compared_at_both_rates(self):
+        parts = judge_mix(results())
+        called = ("mean latency", "P99 latency", "mean TTFT", "mean TPOT")
+        assert [part.text for part in parts] == [f"Preble's {name} is lower" for name in called]
+        assert parts[0].ours == "in 2 of 2, from 2.00x (at 2.6) to 2.00x (at 4)"
+
+    def test_a_higher_tpot_alone_is_reversed(self):
+        def change(key, one):
+            mixed = key.figure == "fig4" and key.system == "preble"
+            return one._replace(tpot_s=one.tpot_s * 3) if mixed else one
+
+        assert failed(judge_mix(results(change))) == {"Preble's mean TPOT is lower": REVERSED}
+
+    def test_a_gain_at_one_rate_and_a_loss_at_the_other_are_inconclusive(self):
+        loss = scaled(0.1, figure="fig4", system="round-robin", value=2.6)
+        assert [*failed(judge_mix(results(loss))).values()] == [UNCLEAR] * 4
+
+
+class TestScale:
+    @pytest.mark.parametrize(("factor", "outcome"), [(1.09, None), (1.11, OFF), (0.89, OFF)])
+    def test_latencies_are_similar_up_to_a_tenth(self, factor, outcome):
+        change = scaled(factor, figure="scale", system="preble", value=8)
+        text = "Preble's mean latency stays similar from 4 to 8 GPUs (within 10%)"
+        assert failed(judge_scale(results(change))).get(text) is outcome
+
+    def test_the_gain_may_change_by_a_quarter_from_2_to_4_gpus(self):
+        change = scaled(1.26, figure="scale", system="round-robin", value=4)
+        text = "the gain over round-robin stays similar from 2 to 4 GPUs (within 25%)"
+        parts = judge_scale(results(change))
+        assert failed(parts) == {text: OFF}
+        assert parts[-1].ours == "1.26x (2.0x and 2.5x)"
+
+    def test_a_mean_above_20_s_on_the_most_gpus_is_not_sustained(self):
+        change = scaled(10.1, figure="scale", value=8)  # from 2 s, for both systems
+        assert failed(judge_scale(results(change))) == {
+            "Preble's mean latency stays similar from 4 to 8 GPUs (within 10%)": OFF,
+            "Preble's mean is at most 20 s at the same rate per GPU on 2, 4, 8 GPUs": REVERSED,
+        }
+
+    def test_a_faster_round_robin_is_reversed(self):
+        fast = scaled(0.1, figure="scale", system="round-robin")
+        parts = failed(judge_scale(results(fast)))
+        assert parts == {"Preble's mean latency is below round-robin's": REVERSED}
+
+
 @pytest.mark.parametrize(("factor", "found"), [(1.09, [HOLDS, HOLDS]), (0.89, [HOLDS, OFF])])
 def test_the_window_may_change_the_mean_by_a_tenth(factor, found):
     change = scaled(factor, figure="window", value=60.0, workload="video-qa")
@@ -223,7 +283,15 @@ def test_the_page_gives_reasons_where_a_part_fails(tmp_path):
     markdown, table = write_page(judged, text, tmp_path / "new", "preble-claims")
     assert markdown.read_text() == text
     with table.open() as file:
-        assert {row["number"] for row in csv.DictReader(file)} == {"30", "31", "32", "33", "34"}
+        assert {row["number"] for row in csv.DictReader(file)} == {
+            "30",
+            "31",
+            "32",
+            "33",
+            "34",
+            "57",
+            "58",
+        }
 
 
 def test_a_picture_has_its_numbers_and_their_intervals_beside_it(tmp_path, monkeypatch):
@@ -255,6 +323,26 @@ def test_latency_is_of_requests_after_warm_up_and_infinite_if_one_never_ended():
     assert latencies_of(Requests(**columns), WARMUP_S + 10.0) == (4.0, 5.0)
     columns["status"] = np.array([0, 0, 0, 2])
     assert latencies_of(Requests(**columns))[0] == float("inf")
+
+
+def test_token_times_are_of_requests_after_warm_up_and_infinite_if_one_never_ended():
+    """After the warm-up the first tokens come after 1 and 2 s, and the further ones in 3 s each.
+
+    The second request has a single output token, the first has three: 6 s for two of them.
+    """
+    columns = {name: np.zeros(3) for name in Requests.__dataclass_fields__}
+    columns |= {
+        "arrival_s": WARMUP_S + np.array([-1.0, 0.0, 10.0]),
+        "first_token_s": WARMUP_S + np.array([50.0, 1.0, 12.0]),
+        "finish_s": WARMUP_S + np.array([99.0, 7.0, 12.0]),
+        "output_tokens": np.array([9, 3, 1]),
+        "status": np.zeros(3, dtype=int),
+    }
+    assert token_times_of(Requests(**columns)) == (1.5, 3.0)
+    columns["status"] = np.array([2, 0, 0])
+    assert token_times_of(Requests(**columns)) == (1.5, 3.0)
+    columns["status"] = np.array([0, 0, 2])
+    assert token_times_of(Requests(**columns)) == (float("inf"), float("inf"))
 
 
 def test_experiments_can_run_and_are_distinct():

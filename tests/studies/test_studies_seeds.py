@@ -179,7 +179,10 @@ def test_the_artifact_is_a_page_for_people_and_one_for_browsers(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("fig7", "--from", "results"), "--from can be given only with claims and artifact"),
+        (
+            ("fig7", "--from", "results"),
+            "can be given only with claims, vtc, preble and artifact",
+        ),
         (("claims", "--map", "--from", "results"), "not with --map"),
         (("claims", "--from", "nowhere"), "nowhere: has no claims.csv"),
         (("artifact", "--preset", "dlpm-paper"), "not with artifact"),

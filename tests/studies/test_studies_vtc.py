@@ -21,8 +21,10 @@ from fairbench_studies.vtc.claims import CLAIMS
 from fairbench_studies.vtc.command import VTC
 from fairbench_studies.vtc.curves import FIGURES, panels_of, rows
 from fairbench_studies.vtc.experiments import ARENA, EXPERIMENTS, Experiment, possible
+from fairbench_studies.vtc.extremes import Extremes
 from fairbench_studies.vtc.store import Results, read
 
+SMALL = {"vtc-overload vtc": Extremes(20_000.0, 2, 1.0, 1.0, 1.0)}
 HOLDS, REVERSED, UNCLEAR, _, OFF, _ = Outcome
 NO_TRACE = {name: one for name, one in EXPERIMENTS.items() if one.workload != ARENA}
 
@@ -46,8 +48,8 @@ def alike(names):
     return {name: made[clients] for name, clients in count.items()}
 
 
-def results(traces, gaps=()):
-    return Results(traces, dict(gaps), dict.fromkeys(traces, "made up"))
+def results(traces, gaps=(), extremes=()):
+    return Results(traces, dict(gaps), dict.fromkeys(traces, "made up"), dict(extremes))
 
 
 def told(parts):
@@ -62,10 +64,10 @@ def missing(seeds):
 
 def test_every_run_of_a_figure_or_claim_is_an_experiment():
     named = alike(EXPERIMENTS)
-    everything = results(named, dict.fromkeys(EXPERIMENTS, 0.0))
+    everything = results(named, dict.fromkeys(EXPERIMENTS, 0.0), SMALL)
     assert all(panels_of(number, named) for number in FIGURES)
     assert missing([everything]) == []
-    assert [claim.number for claim in CLAIMS] == list(range(18, 30))
+    assert [claim.number for claim in CLAIMS] == [*range(18, 30), *range(51, 57)]
 
 
 def test_without_the_trace_the_other_figures_are_drawn_and_judged(tmp_path, monkeypatch):
@@ -75,7 +77,7 @@ def test_without_the_trace_the_other_figures_are_drawn_and_judged(tmp_path, monk
     named = alike(NO_TRACE)
     drawn = {number for number in FIGURES if panels_of(number, named)}
     assert {*FIGURES} - drawn == {11, 12, 13}
-    assert missing([results(named, dict.fromkeys(NO_TRACE, 0.0))]) == [25, 26]
+    assert missing([results(named, dict.fromkeys(NO_TRACE, 0.0), SMALL)]) == [25, 26, 52, 53]
     with pytest.raises(DataError, match="FAIRBENCH_DATA"):
         EXPERIMENTS[f"{ARENA} vtc"].spec()
 
@@ -177,13 +179,14 @@ def test_an_order_is_judged_step_by_step():
 
 def test_the_page_names_cause_and_basis(tmp_path):
     named = alike(NO_TRACE)
-    seeds = [results(named, dict.fromkeys(NO_TRACE, 0.0))]
+    seeds = [results(named, dict.fromkeys(NO_TRACE, 0.0), SMALL)]
     judged = VTC.judge(seeds)
     text = VTC.page(judged, seeds)
     assert text.endswith("\n## Runs\n\n- made up; seed 0\n")
     rows_of_claims = re.findall(r"^\| \d+ \|.*", text, re.MULTILINE)
-    assert len(rows_of_claims) == 12
-    assert [line for line in rows_of_claims if line.endswith("| not run |")] == rows_of_claims[7:9]
+    assert len(rows_of_claims) == 18
+    unknown = [*rows_of_claims[7:9], *rows_of_claims[13:15]]
+    assert [line for line in rows_of_claims if line.endswith("| not run |")] == unknown
     markdown, table = write_page(judged, text, tmp_path, "vtc-claims")
     assert markdown.read_text() == text
     assert table.read_text().count("\n") == 1 + sum(
@@ -215,9 +218,13 @@ def test_a_store_is_filled_once_and_read_back(tmp_path, monkeypatch):
     assert sorted(tmp_path.iterdir()) == runs
     (found,) = read(tmp_path, 1)
     assert {*found.traces} == {*found.gaps} == {*FEW}
+    (measured,) = found.extremes.items()
+    assert measured[0] == "vtc-overload vtc"
+    assert measured[1][:2] == (20_000.0, 2)
+    assert 0 < measured[1].lead < 4 * 20_000.0
     assert all(len(trace) == 139 and not trace.refused for trace in found.traces.values())
     assert found.basis().count("engine lightllm") == 1
-    assert [one.claim.number for one in VTC.judge([found]) if one.parts] == [18, 19]
+    assert [one.claim.number for one in VTC.judge([found]) if one.parts] == [18, 19, 54, 55]
     one = dict([*FEW.items()][:1])
     monkeypatch.setattr(experiments, "EXPERIMENTS", one)
     fill(VTC.experiments(), tmp_path, context, seeds=2)

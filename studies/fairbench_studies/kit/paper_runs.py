@@ -10,12 +10,14 @@ from typing import Any, Protocol
 import typer
 
 from fairbench.config.spec import ExperimentSpec, identity
+from fairbench.errors import DataError
 from fairbench.execute.repeats import simulate_all
 from fairbench.execute.tasks import Executor, RunContext, run_context
 from fairbench.report.progress import shown_progress
 from fairbench.results.store import StoredRun, runs_in
 from fairbench_studies.kit.claims_page import HERE, Judged, Page, page_text, write_page
 from fairbench_studies.kit.parts import Claim
+from fairbench_studies.kit.rows import Row, read_rows, write_rows
 
 
 class Experiment(Protocol):
@@ -33,7 +35,8 @@ class Paper:
     ``experiments`` returns the experiments for which all data files exist. ``read`` returns the
     results of the first seeds in a folder. ``plot`` draws results and returns the files. ``basis``
     returns the hardware and seeds of results. The judges of ``claims`` take results, and raise
-    KeyError if a run is missing.
+    KeyError if a run is missing. ``keep`` returns rows with the per-seed values that the judges
+    have used, and ``recall`` returns the results of such rows.
     """
 
     name: str
@@ -44,6 +47,8 @@ class Paper:
     read: Callable[[Path, int], Any]
     plot: Callable[[Any, Path, Sequence[str]], list[Path]]
     basis: Callable[[Any], str]
+    keep: Callable[[Any], Sequence[Row]]
+    recall: Callable[[Sequence[Row]], Any]
 
     def judge(self, results: Any) -> list[Judged]:
         """Judge the claims; a claim with a missing run has no parts."""
@@ -86,16 +91,48 @@ def reproduce_paper(
     for path in paper.plot(results, output, formats):
         typer.echo(path)
     judged = paper.judge(results)
-    text = paper.page(judged, results)
-    for path in write_page(judged, text, claims_dir, f"{paper.name}-claims"):
+    if rows := paper.keep(results):
+        path = _seeds_path(paper, claims_dir)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_rows(path, rows)
         typer.echo(path)
-    typer.echo(text, nl=False)
+    _write_page(paper, judged, results, claims_dir)
     if left := [str(one.claim.number) for one in judged if not one.parts]:
         typer.echo(
             "fairbench: not judged, because runs are missing "
             f"(docs/studies/{paper.name}-paper.md): {', '.join(left)}",
             err=True,
         )
+
+
+def judge_stored(paper: Paper, source: Path, claims_dir: Path) -> None:
+    """Judge the claims from the per-seed values in a folder of results, without any run.
+
+    Raises DataError if the folder has no such values.
+    """
+    path = _seeds_path(paper, source)
+    try:
+        rows = read_rows(path)
+        if not rows:
+            raise ValueError("no rows")
+        results = paper.recall(rows)
+    except OSError:
+        raise DataError(f"{path}: no such file; run `fairbench reproduce {paper.name}`") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: holds no per-seed values ({error})") from None
+    _write_page(paper, paper.judge(results), results, claims_dir)
+
+
+def _seeds_path(paper: Paper, folder: Path) -> Path:
+    return folder / "seeds" / f"{paper.name}.csv"
+
+
+def _write_page(paper: Paper, judged: Sequence[Judged], results: Any, claims_dir: Path) -> None:
+    """Write and print the page of the judged claims."""
+    text = paper.page(judged, results)
+    for path in write_page(judged, text, claims_dir, f"{paper.name}-claims"):
+        typer.echo(path)
+    typer.echo(text, nl=False)
 
 
 def fill(

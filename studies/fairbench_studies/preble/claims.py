@@ -1,8 +1,9 @@
-"""Claims 30 to 34 of the Preble paper."""
+"""Claims 30 to 34, 57 and 58 of the Preble paper."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -11,15 +12,17 @@ import numpy as np
 
 from fairbench.metrics.records import Floats
 from fairbench_studies.kit.outcomes import exceeds
-from fairbench_studies.kit.parts import Claim, Part, mean_within, number, rising
+from fairbench_studies.kit.parts import Claim, Part, in_every, mean_within, number, rising
 from fairbench_studies.kit.tally import Tally, part_of
 from fairbench_studies.preble.experiments import (
     ABLATION,
     MEMSERVE,
+    MIX_RATES,
     ORACLE,
     PREBLE,
     RATES,
     ROUND_ROBIN,
+    SCALES,
     WINDOWS_S,
     Key,
 )
@@ -163,6 +166,81 @@ def judge_window(results: Results) -> list[Part]:
     return parts
 
 
+MIXED = {
+    "mean latency": "mean_s",
+    "P99 latency": "p99_s",
+    "mean TTFT": "ttft_s",
+    "mean TPOT": "tpot_s",
+}
+
+
+def judge_mix(results: Results) -> list[Part]:
+    """Judge claim 57: Preble is faster on tool use and videos mixed, by four measures."""
+    keys = {
+        (system, rate): Key("fig4", "preble-mix", system, rate)
+        for system in (ROUND_ROBIN, PREBLE)
+        for rate in MIX_RATES
+    }
+    parts = []
+    for name, metric in MIXED.items():
+        found = results.each(keys.values(), metric)
+        loads = {
+            f"at {rate:g}": exceeds(found[keys[PREBLE, rate]], found[keys[ROUND_ROBIN, rate]])
+            for rate in MIX_RATES
+        }
+        lower = Tally(name, loads)
+        parts.append(part_of(f"Preble's {name} is lower", [lower], lower.extremes))
+    return parts
+
+
+SUSTAINED_S = 20.0  # the paper's latency requirement
+
+
+def judge_scale(results: Results) -> list[Part]:
+    """Judge claim 58: with more GPUs and as many more documents, Preble's latency stays similar."""
+    keys = {
+        (system, gpus): Key("scale", "loogle", system, gpus)
+        for system in (ROUND_ROBIN, PREBLE)
+        for gpus in SCALES
+    }
+    found = results.each(keys.values(), "mean_s")
+    preble, slower = (
+        {gpus: found[keys[system, gpus]] for gpus in SCALES} for system in (PREBLE, ROUND_ROBIN)
+    )
+    gain = {gpus: slower[gpus] / preble[gpus] for gpus in SCALES}
+    tally = Tally("mean", {f"{gpus} GPUs": exceeds(preble[gpus], slower[gpus]) for gpus in SCALES})
+    means = ", ".join(f"{float(of.mean()):.2f} s" for of in preble.values())
+    listed = ", ".join(map(str, SCALES))
+    first, second, *_ = SCALES
+    same = mean_within(
+        f"the gain over round-robin stays similar from {first} to {second} GPUs (within 25%)",
+        gain[second] / gain[first],
+        0.75,
+        1.25,
+        "{:.2f}x",
+    )
+    gains = f"{float(gain[first].mean()):.1f}x and {float(gain[second].mean()):.1f}x"
+    return [
+        *(
+            mean_within(
+                f"Preble's mean latency stays similar from {few} to {many} GPUs (within 10%)",
+                preble[many] / preble[few],
+                0.9,
+                1.1,
+                "{:.2f}x",
+            )
+            for few, many in pairwise(SCALES)
+        ),
+        in_every(
+            f"Preble's mean is at most {SUSTAINED_S:g} s at the same rate per GPU on {listed} GPUs",
+            np.all([of <= SUSTAINED_S for of in preble.values()], axis=0).tolist(),
+            means,
+        ),
+        part_of("Preble's mean latency is below round-robin's", [tally], tally.extremes),
+        replace(same, ours=f"{same.ours} ({gains})"),
+    ]
+
+
 def judge_speed(results: Results) -> list[Part]:
     """Report decisions per second (claim 34), without a verdict, because the computers differ."""
     tools, videos = (results.speeds[name] for name in ("tool-use", "video-qa"))
@@ -238,5 +316,24 @@ CLAIMS = (
         judge_speed,
         "measured on this computer; prompts are segments here and not tokens, so that a deep tree "
         "costs little more than a long video",
+    ),
+    _claim(
+        57,
+        "tool use and videos mixed, in bursts: Preble's latencies, TTFT and TPOT are lower",
+        '"significant improvements"',
+        "[Preble] §4.3, Fig. 4",
+        judge_mix,
+        "the repository does not contain Azure's trace, so bursts are Gamma arrivals",
+    ),
+    _claim(
+        58,
+        "more GPUs and as many more documents: Preble's latency stays similar, so that the load "
+        "grows with the GPUs",
+        '"linear scalability"; a mean of 20 s is the requirement; the gain over round-robin stays '
+        "similar from 2 to 4 GPUs",
+        "[Preble] §4.3, §F, Fig. 14, 15",
+        judge_scale,
+        "round-robin sends every document to every GPU, so the documents that are in use no longer "
+        "fit into a GPU's cache when their number doubles with the GPUs, and Preble gains more",
     ),
 )

@@ -6,6 +6,7 @@ from fairbench_studies.kit.paper_runs import Paper
 from fairbench_studies.preble.claims import CLAIMS
 from fairbench_studies.preble.draw import plot
 from fairbench_studies.preble.experiments import experiments
+from fairbench_studies.preble.kept import keep, recall
 from fairbench_studies.preble.store import Results, read
 
 PREBLE = Paper(
@@ -17,4 +18,6 @@ PREBLE = Paper(
     read,
     plot,
     Results.origin,
+    keep,
+    recall,
 )

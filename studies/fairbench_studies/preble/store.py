@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,11 +21,17 @@ from fairbench_studies.preble.speed import measure
 
 
 class Latency(NamedTuple):
-    """Latencies (seconds from arrival to end) of requests after the warm-up, and the hit rate."""
+    """Latencies (seconds from arrival to end) of requests after the warm-up, and the hit rate.
+
+    ``ttft_s`` is the mean time to first token, ``tpot_s`` the mean time per output token after the
+    first, in seconds.
+    """
 
     mean_s: float
     p99_s: float
     hit_rate: float
+    ttft_s: float
+    tpot_s: float
 
 
 class Results(NamedTuple):
@@ -72,7 +79,8 @@ def read(folder: Path, seeds: int) -> Results:
 
 def _latency(run: StoredRun) -> Latency:
     requests = read_tables(run).requests
-    return Latency(*latencies_of(requests), float(run.summary["cache_hit_rate"]))
+    hit_rate = float(run.summary["cache_hit_rate"])
+    return Latency(*latencies_of(requests), hit_rate, *token_times_of(requests))
 
 
 def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
@@ -84,3 +92,19 @@ def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float,
     taken_s = (requests.finish_s - requests.arrival_s)[counted]
     taken_s[requests.status[counted] != FINISHED] = np.inf
     return float(taken_s.mean()), float(np.percentile(taken_s, 99, method="higher"))
+
+
+def token_times_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
+    """Return the means of TTFT and TPOT in seconds; both are infinite if a request is unfinished.
+
+    Requests that arrive before ``warmup_s`` do not count. A request with one output token has no
+    TPOT.
+    """
+    counted = requests.arrival_s >= warmup_s
+    if (requests.status[counted] != FINISHED).any():
+        return inf, inf
+    first_s, end_s = requests.first_token_s[counted], requests.finish_s[counted]
+    later = requests.output_tokens[counted] - 1
+    some = later > 0
+    each_s = (end_s - first_s)[some] / later[some]
+    return float((first_s - requests.arrival_s[counted]).mean()), float(each_s.mean())

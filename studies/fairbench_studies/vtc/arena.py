@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fairbench_studies.kit.parts import Part, mean_within, rising
 from fairbench_studies.kit.trace import throughput_tok_s
-from fairbench_studies.vtc.artifact import differences
+from fairbench_studies.vtc.artifact import Differences, differences
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 from fairbench_studies.vtc.measures import by_seed, listed
 from fairbench_studies.vtc.store import Seeds
@@ -19,10 +19,14 @@ MEASURED_VTC = 779
 
 def judge_limits(seeds: Seeds) -> list[Part]:
     """Judge whether a rate limit costs throughput, and a higher limit costs less."""
-    vtc = by_seed(seeds, f"{ARENA} vtc", throughput_tok_s)
-    limited = [by_seed(seeds, f"{ARENA} rpm {limit}", throughput_tok_s) for limit in RPM_LIMITS]
+    vtc = by_seed(seeds, f"{ARENA} vtc", "throughput", throughput_tok_s)
+    limited = [
+        by_seed(seeds, f"{ARENA} rpm {limit}", "throughput", throughput_tok_s)
+        for limit in RPM_LIMITS
+    ]
     refused = [
-        fmean(by_seed(seeds, f"{ARENA} rpm {n}", lambda one: one.refused)) for n in RPM_LIMITS
+        fmean(by_seed(seeds, f"{ARENA} rpm {n}", "refused", lambda one: one.refused))
+        for n in RPM_LIMITS
     ]
     apart = [
         max(
@@ -62,7 +66,8 @@ TABLE = {
 def judge_arena(seeds: Seeds) -> list[Part]:
     """Judge each step of the ranking by mean and by variance, and the values of the means."""
     found = {
-        name: [differences(one.traces[row.run]) for one in seeds] for name, row in TABLE.items()
+        name: [Differences(*one) for one in by_seed(seeds, row.run, "differences", differences)]
+        for name, row in TABLE.items()
     }
     parts = []
     for key in ("mean", "variance"):

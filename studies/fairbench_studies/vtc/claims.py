@@ -1,4 +1,4 @@
-"""Claims 18 to 29 of the VTC paper, judged by simulated runs and by records of the paper's code."""
+"""Claims 18 to 29 and 51 to 56 of the VTC paper: simulated, beside records of its code."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.vtc.arena import MEASURED_RPM, MEASURED_VTC, TABLE, judge_arena, judge_limits
 from fairbench_studies.vtc.measures import listed
+from fairbench_studies.vtc.response import judge_limited_times, judge_response_times
 from fairbench_studies.vtc.synthetic import (
     judge_isolation,
     judge_on_off,
     judge_overload,
+    judge_pauses,
     judge_poisson,
     judge_pool,
     judge_predictions,
@@ -20,6 +22,7 @@ from fairbench_studies.vtc.synthetic import (
     judge_shift,
     judge_weights,
 )
+from fairbench_studies.vtc.theorems import judge_lead, judge_response, judge_share
 
 
 def _claim(
@@ -34,6 +37,7 @@ def _claim(
 
 
 MEASURED = "measured: "
+WRONG = "a bound is exceeded only if the scheduler or its accounting is wrong"
 CLAIMS = (
     _claim(18, "two overloaded clients: the difference in service stays flat under VTC, and grows "
            "under FCFS", f"{MEASURED}VTC 9,050, FCFS 237,738", "[VTC] Fig. 3", judge_overload),
@@ -72,4 +76,21 @@ CLAIMS = (
            "client 0 is served about 50 requests in the 300 s, so a request is 2% of its share"),
     _claim(29, "a larger pool lets service differ by more",
            f"{MEASURED}33,092 to 64,916 (Llama-2-13b)", "[VTC] Fig. 14", judge_pool),
+    _claim(51, "a client below its share is served while it is on; in its pauses the other client "
+           "has everything, and the total stays the same", "shown, not stated in numbers",
+           "[VTC] Fig. 5", judge_pauses),
+    _claim(52, "the Arena trace: under FCFS all clients' times to first token rise drastically, "
+           "under VTC only those of clients over their share", "shown, not stated in numbers",
+           "[VTC] Fig. 11", judge_response_times),
+    _claim(53, "rate limits: a low limit makes all times alike and costs throughput, higher limits "
+           "approach FCFS", "5 requests a minute: about 220 output tok/s, 20: 450, VTC about 500",
+           "[VTC] Fig. 12", judge_limited_times),
+    _claim(54, "a backlogged client's service is at most 4U below any other client's",
+           "Theorem 4.9", "[VTC] Theorem 4.9", judge_lead, WRONG),
+    _claim(55, "the next request of a client without requests is dispatched within 2 (n - 1) U / a",
+           "Theorem 4.11; a, a lower bound of the capacity, is not given", "[VTC] Theorem 4.11",
+           judge_response, WRONG),
+    _claim(56, "a client that requests less than T / n - 5U is not backlogged",
+           "Theorem 4.13, by its proof (as printed, no client meets its premise)",
+           "[VTC] Theorem 4.13, Fig. 9", judge_share, WRONG),
 )  # fmt: skip

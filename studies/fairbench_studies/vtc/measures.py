@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,9 +32,9 @@ def mean_ttft_s(trace: Trace, client: int) -> float:
     return float(trace.first_token_latency_s[mine].mean())
 
 
-def by_seed(seeds: Seeds, run: str, measure: Callable[[Trace], float]) -> list[float]:
-    """Return a measure of a run for each seed."""
-    return [measure(one.traces[run]) for one in seeds]
+def by_seed(seeds: Seeds, run: str, name: str, measure: Callable[[Trace], Any]) -> list[Any]:
+    """Return a measure of a run for each seed; the measure is stored under its name."""
+    return [one.measured(run, name, measure) for one in seeds]
 
 
 def listed(values: Sequence[float]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,18 +18,32 @@ from fairbench.results.summary import basis
 from fairbench_studies.kit.paper_runs import stored
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.vtc.experiments import possible
+from fairbench_studies.vtc.extremes import Extremes, extremes_of
+
+VTC = "vtc"
 
 
-class Results(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Results:
     """The runs of a seed by name, as traces, with facts about the runs.
 
     ``gaps`` are the largest differences in service of two clients that both wait; NaN if no two
-    clients wait at the same time.
+    clients wait at the same time. ``extremes`` are the measures that the theorems bound, of the
+    runs under VTC. ``known`` are the measures of the runs that judges have used, by run and name;
+    a measure that is known needs no trace.
     """
 
     traces: Mapping[str, Trace]
     gaps: Mapping[str, float]
     bases: Mapping[str, str]
+    extremes: Mapping[str, Extremes]
+    known: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def measured(self, run: str, name: str, measure: Callable[[Trace], Any]) -> Any:
+        """Return a measure of a run. Raises KeyError for a run that is missing."""
+        if (run, name) not in self.known:
+            self.known[run, name] = measure(self.traces[run])
+        return self.known[run, name]
 
     def basis(self, names: Iterable[str] | None = None) -> str:
         """Return the hardware on which the named runs, or all runs, were simulated."""
@@ -47,15 +62,18 @@ def read(folder: Path, seeds: int) -> list[Results]:
 
 def _read(runs: Mapping[str, StoredRun], seed: int) -> Results:
     """Return the runs of a seed, by the names of their experiments."""
+    named = possible()
     found = {
         name: run
-        for name, one in possible().items()
+        for name, one in named.items()
         if (run := runs.get(identity(one.spec(seed)))) is not None
     }
+    under_vtc = {name: extremes_of(run) for name, run in found.items() if named[name].local == VTC}
     return Results(
         {name: trace_of(run) for name, run in found.items()},
         {name: gap_of(run) for name, run in found.items()},
         {name: basis(run.summary) for name, run in found.items()},
+        {name: one for name, one in under_vtc.items() if one is not None},
     )
 
 

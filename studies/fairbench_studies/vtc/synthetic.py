@@ -1,4 +1,4 @@
-"""Claims 18 to 24 and 27 to 29: two to four clients on synthetic arrivals."""
+"""Claims 18 to 24, 27 to 29 and 51: two to four clients on synthetic arrivals."""
 
 from __future__ import annotations
 
@@ -12,25 +12,30 @@ from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats
 from fairbench_studies.kit.parts import Part, in_every, mean_within, number, rising
 from fairbench_studies.kit.trace import Trace, ttft_s
-from fairbench_studies.vtc.artifact import WARMUP_S, differences
+from fairbench_studies.vtc.artifact import WARMUP_S, differences, service_rates
 from fairbench_studies.vtc.experiments import SHORT
 from fairbench_studies.vtc.measures import by_seed, difference_of, listed, mean_ttft_s, rates
 from fairbench_studies.vtc.store import Seeds
 
 BOUND = 40_000  # the bound (weighted tokens) on the service gap with a pool of 10,000 tokens
+DIFFERENCE = "largest difference"
 VTC, FCFS = "VTC {:.1f} s", "FCFS {:.0f} s"
 
 
 def _under(
-    seeds: Seeds, workload: str, runs: tuple[str, ...], measure: Callable[[Trace], float]
+    seeds: Seeds,
+    workload: str,
+    runs: tuple[str, ...],
+    name: str,
+    measure: Callable[[Trace], float],
 ) -> list[list[float]]:
     """Return a measure of several runs of a workload for each seed."""
-    return [by_seed(seeds, f"{workload} {run}", measure) for run in runs]
+    return [by_seed(seeds, f"{workload} {run}", name, measure) for run in runs]
 
 
 def judge_overload(seeds: Seeds) -> list[Part]:
     """Judge that the service difference is flat under VTC and grows under FCFS."""
-    vtc, fcfs = _under(seeds, "vtc-overload", ("vtc", "fcfs"), difference_of)
+    vtc, fcfs = _under(seeds, "vtc-overload", ("vtc", "fcfs"), DIFFERENCE, difference_of)
     within, form = [one <= BOUND for one in vtc], "VTC {:,.0f}, FCFS {:,.0f}"
     return [
         in_every("VTC's difference is at most 40,000", within, f"{max(vtc):,.0f}"),
@@ -45,7 +50,7 @@ def judge_shares(seeds: Seeds) -> list[Part]:
     def index(trace: Trace) -> float:
         return jain(rates(trace, 30, 300).tolist())
 
-    fcfs, vtc = _under(seeds, "vtc-overload", ("fcfs", "vtc"), index)
+    fcfs, vtc = _under(seeds, "vtc-overload", ("fcfs", "vtc"), "Jain's index", index)
     form = "FCFS {:.3f}, VTC {:.4f}"
     return [
         rising("VTC's index is above FCFS's", [fcfs, vtc], form, 0.0, is_ratio=False),
@@ -56,9 +61,9 @@ def judge_shares(seeds: Seeds) -> list[Part]:
 
 def judge_proportional(seeds: Seeds) -> list[Part]:
     """Judge that clients below their share get their demand, and the third client the rest."""
-    traces = [one.traces["vtc-proportional vtc"] for one in seeds]
-    found = np.array([rates(trace, 60, 600) for trace in traces])
-    waits = np.array([[mean_ttft_s(trace, client) for client in range(3)] for trace in traces])
+    name = "vtc-proportional vtc"
+    found = _rates(seeds, name, 60, 600)
+    waits = np.array(by_seed(seeds, name, "mean TTFT by client", _three_waits))
     sides = [waits[:, :2].max(axis=1), waits[:, 2]]
     ratio = found[:, 1] / found[:, 0]
     return [
@@ -68,15 +73,79 @@ def judge_proportional(seeds: Seeds) -> list[Part]:
     ]
 
 
+def _three_waits(trace: Trace) -> list[float]:
+    return [mean_ttft_s(trace, client) for client in range(3)]
+
+
+def _rates(seeds: Seeds, run: str, start_s: float, end_s: float) -> Floats:
+    """Return the service per second of each client in a period, shape (seeds, clients)."""
+    name = f"service from {start_s:g} to {end_s:g} s"
+    return np.array(by_seed(seeds, run, name, lambda trace: rates(trace, start_s, end_s).tolist()))
+
+
 def judge_on_off(seeds: Seeds) -> list[Part]:
     """Judge that a backlogged on-off client gets as much as a client that is always on."""
     name, text = "vtc-on-off-overload vtc", "an accumulated difference of 7,541 (up to 3x)"
-    found = np.array([rates(one.traces[name], 0, 600) for one in seeds])
+    found = _rates(seeds, name, 0, 600)
     ratio = float((found[:, 0] / found[:, 1]).mean())
     return [
         number("equal service (within 5%)", ratio, 0.95, 1.05, _shown(found)),
-        mean_within(text, by_seed(seeds, name, difference_of), 0, 3 * 7_541, "{:,.0f}"),
+        mean_within(text, by_seed(seeds, name, DIFFERENCE, difference_of), 0, 3 * 7_541, "{:,.0f}"),
     ]
+
+
+PHASE_S = 60.0  # length of an ON phase and of a pause in figure 5, which begins with an ON phase
+
+
+def judge_pauses(seeds: Seeds) -> list[Part]:
+    """Judge that a client below its share is served while it is on, and the other has the rest."""
+    done, late, totals = (
+        by_seed(seeds, "vtc-on-off-less vtc", name, measure)
+        for name, measure in (
+            ("requests of client 0 done in their phase", _done_in_phase),
+            ("share of client 1 in late pauses", _share_of_second),
+            ("total in pauses over total in phases", _total_in_pauses),
+        )
+    )
+    return [
+        mean_within(
+            "at least half of client 0's requests are done before its pause begins",
+            done, 0.5, 1, "{:.0%}",
+        ),
+        mean_within(
+            "client 1 gets all service in the second half of a pause (99% or more)",
+            late, 0.99, 1, "{:.1%}",
+        ),
+        mean_within(
+            "the total service rate in the pauses is that of the ON phases (within 5%)",
+            totals, 0.95, 1.05, "{:.3f}x",
+        ),
+    ]  # fmt: skip
+
+
+def _done_in_phase(trace: Trace) -> float:
+    """Return the fraction of the first client's requests that end in the ON phase they began in."""
+    mine = trace.client == trace.clients[0]
+    at_s = trace.req_time_s[mine]
+    off_s = at_s // (2 * PHASE_S) * 2 * PHASE_S + PHASE_S
+    return float((at_s + trace.request_latency_s[mine] <= off_s).mean())
+
+
+def _share_of_second(trace: Trace) -> float:
+    """Return the second client's fraction of the service in the second halves of all pauses."""
+    found = service_rates(trace, _phases(trace, 1.75 * PHASE_S), PHASE_S / 2)
+    return float(found[1].sum() / found.sum())
+
+
+def _total_in_pauses(trace: Trace) -> float:
+    """Return the total service rate in the pauses over that in the ON phases."""
+    on, off = (service_rates(trace, _phases(trace, first_s * PHASE_S)) for first_s in (0.5, 1.5))
+    return float(off.sum(axis=0).mean() / on.sum(axis=0).mean())
+
+
+def _phases(trace: Trace, first_s: float) -> Floats:
+    """Return the instants, two phases apart, from ``first_s`` until requests cease to arrive."""
+    return np.arange(first_s, float(trace.req_time_s.max()), 2 * PHASE_S)
 
 
 def judge_poisson(seeds: Seeds) -> list[Part]:
@@ -110,7 +179,7 @@ def _differences(
     def difference(trace: Trace) -> float:
         return difference_of(trace, start_s)
 
-    sides = _under(seeds, name, ("vtc", "fcfs"), difference)
+    sides = _under(seeds, name, ("vtc", "fcfs"), f"{DIFFERENCE} from {start_s:g} s", difference)
     text = f"{figure}: VTC's difference is {measured:,} (up to 3x)"
     return (
         rising(f"{figure}: FCFS's difference is more than 3x VTC's", sides,
@@ -125,7 +194,7 @@ def judge_isolation(seeds: Seeds) -> list[Part]:
     def tail_s(trace: Trace) -> float:
         return ttft_s(trace, [trace.clients[0]], 99)
 
-    vtc, fcfs = _under(seeds, "vtc-increasing", ("vtc", "fcfs"), tail_s)
+    vtc, fcfs = _under(seeds, "vtc-increasing", ("vtc", "fcfs"), "P99 TTFT of client 0", tail_s)
     form = f"{VTC}, {FCFS}"
     return [
         rising("client 0's P99 under FCFS is more than 10x VTC's", [vtc, fcfs], form, 10),
@@ -141,8 +210,10 @@ def judge_shift(seeds: Seeds) -> list[Part]:
         found = rates(trace, 300, 600)
         return float(found[0] / found.sum())
 
-    shares = _under(seeds, "vtc-shift", ("vtc", "lcf"), share)
-    lcf, vtc = _under(seeds, "vtc-shift", ("lcf", "vtc"), lambda trace: mean_ttft_s(trace, 0))
+    shares = _under(seeds, "vtc-shift", ("vtc", "lcf"), "client 0's share from 300 to 600 s", share)
+    lcf, vtc = _under(
+        seeds, "vtc-shift", ("lcf", "vtc"), "mean TTFT of client 0", lambda one: mean_ttft_s(one, 0)
+    )
     text = "client 0's share of the second phase is over 5 points higher under LCF"
     return [
         rising(text, shares, "VTC {:.0%}, LCF {:.0%}", 0.05, is_ratio=False),
@@ -158,7 +229,7 @@ PREDICTED = {"VTC": 104.0, "off by 50%": 12.5, "oracle": 0.5}
 def judge_predictions(seeds: Seeds) -> list[Part]:
     """Judge that better length predictions give smaller differences."""
     runs = ("vtc", "off by 50%", "oracle")
-    found = _under(seeds, SHORT, runs, lambda trace: differences(trace).mean)
+    found = _under(seeds, SHORT, runs, "mean difference", lambda one: differences(one).mean)
     vtc, off, oracle = found
     return [
         rising("lengths off by 50% give less than none", [off, vtc], "{:.1f}, none {:.1f}"),
@@ -172,7 +243,7 @@ def judge_predictions(seeds: Seeds) -> list[Part]:
 
 def judge_weights(seeds: Seeds) -> list[Part]:
     """Judge that service is in proportion to the weights."""
-    found = np.array([rates(one.traces["vtc-weighted vtc"], 60, 360) for one in seeds])
+    found = _rates(seeds, "vtc-weighted vtc", 60, 360)
     due = found.sum(axis=1, keepdims=True) * np.arange(1, 5) / 10
     return [
         _near("1 : 2 : 3 : 4 (each within 10%)", found, due, 0.1),
@@ -182,8 +253,9 @@ def judge_weights(seeds: Seeds) -> list[Part]:
 
 def judge_pool(seeds: Seeds) -> list[Part]:
     """Judge that a larger pool gives a larger difference."""
-    sides = _under(seeds, "vtc-memory-pool", ("35,000", "65,000"), difference_of)
-    lengths = [*map(fmean, _under(seeds, "vtc-length", ("256", "512", "768"), difference_of))]
+    sides = _under(seeds, "vtc-memory-pool", ("35,000", "65,000"), DIFFERENCE, difference_of)
+    by_length = _under(seeds, "vtc-length", ("256", "512", "768"), DIFFERENCE, difference_of)
+    lengths = [*map(fmean, by_length)]
     small, large = map(fmean, sides)
     ours = f"{small:,.0f} to {large:,.0f}"
     more = f"{ours} (256, 512, 768 tokens at 35,000: {listed(lengths)})"

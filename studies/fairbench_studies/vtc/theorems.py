@@ -1,0 +1,83 @@
+"""Claims 54 to 56: the bounds of [VTC] Theorems 4.9, 4.11 and 4.13 in the figures' runs under VTC.
+
+U is the bound of Lemma 4.3: the larger of w_p L_input and w_q M, or half of a run's bound on the
+service gap, which is larger if memory is over-committed (docs/appendix/theory.md). The measures are
+in weighted tokens. Two theorems are judged by their proofs:
+
+- Theorem 4.11 divides by a lower bound a of the server's capacity, which the paper does not give.
+  During a wait, the others get at least a tokens a second. If they get at most 2 (n - 1) U tokens
+  during a wait, the wait is within the theorem's bound for every such a.
+- In Theorem 4.13 as printed, no client meets the premise: shortly before t2, the total service
+  T(t, t2) is less than 5U n, and no client requests less than nothing. The proof shows that a
+  client which is backlogged from t to t2 has requested at least T(t, t2) / n - 5U since t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fairbench_studies.kit.outcomes import Outcome
+from fairbench_studies.kit.parts import Part, mean_within
+from fairbench_studies.kit.trace import Trace
+from fairbench_studies.vtc.artifact import WINDOW_S
+from fairbench_studies.vtc.extremes import Extremes
+from fairbench_studies.vtc.measures import by_seed
+from fairbench_studies.vtc.store import Seeds
+
+
+def judge_lead(seeds: Seeds) -> list[Part]:
+    """Judge Theorem 4.9: W_f >= W_g - 4U while client f is backlogged."""
+    text = "no client gets over 4U more than a client that waits meanwhile"
+    return [_bounded(seeds, text, lambda one: one.lead, lambda one: 4 * one.unit)]
+
+
+def judge_response(seeds: Seeds) -> list[Part]:
+    """Judge Theorem 4.11: a client's only request waits for at most 2 (n - 1) U / a seconds."""
+    text = "the others get at most 2 (n - 1) U while a client's only request waits"
+    return [
+        _bounded(seeds, text, lambda one: one.ahead, lambda one: 2 * (one.clients - 1) * one.unit)
+    ]
+
+
+def judge_share(seeds: Seeds) -> list[Part]:
+    """Judge Theorem 4.13, and figure 9, which the paper calls its empirical validation."""
+    text = "a client that waits has requested at least T / n - 5U since its wait began"
+    rises = by_seed(seeds, "vtc-increasing vtc", "rise of client 0's TTFT", _rise_s)
+    same = "Fig. 9: client 0's time to first token rises by at most 1 s from first to last minute"
+    return [
+        _bounded(seeds, text, lambda one: one.unasked, lambda one: 5 * one.unit),
+        mean_within(same, rises, -1, 1, "{:+.2f} s"),
+    ]
+
+
+def _rise_s(trace: Trace) -> float:
+    """Return by how much the first client's time to first token grew from first to last minute."""
+    mine = trace.client == trace.clients[0]
+    at_s, taken_s = trace.req_time_s[mine], trace.first_token_latency_s[mine]
+    first, last = taken_s[at_s < WINDOW_S], taken_s[at_s >= trace.req_time_s.max() - WINDOW_S]
+    return float(np.nanmean(last) - np.nanmean(first))
+
+
+def _bounded(
+    seeds: Seeds,
+    text: str,
+    measured: Callable[[Extremes], float],
+    bound: Callable[[Extremes], float],
+) -> Part:
+    """Return the part that no run exceeds its bound, with the run nearest to its bound.
+
+    Raises KeyError without a run.
+    """
+    runs = [of for one in seeds for of in one.extremes.values()]
+    if not runs:
+        raise KeyError(text)
+    held = sum(measured(one) <= bound(one) for one in runs)
+    nearest = max(runs, key=lambda one: measured(one) / bound(one))
+    largest, share = measured(nearest), measured(nearest) / bound(nearest)
+    ours = (
+        f"in {held} of {len(runs)} runs; the largest value is {largest:,.0f} tokens, {share:.0%} "
+        "of its bound"
+    )
+    return Part(text, Outcome.HOLDS if held == len(runs) else Outcome.REVERSED, ours)
