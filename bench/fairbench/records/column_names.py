@@ -35,7 +35,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("arrivedat", "starttime", "starttimestamp", "requesttime", "requesttimestamp", "reqtime"),
         *("requestcreatedat", "requestedat", "requeststart", "requeststarttime", "submit"),
         *("submittime", "submittedat", "startedat", "createdat", "createdtime", "created"),
-        *("datetime", "date", "eventtime"),
+        *("datetime", "date", "eventtime", "tstamp"),
     ),
     "client": (
         *("client", "tenant", "user", "clientid", "tenantid", "userid", "clientname", "username"),

@@ -15,7 +15,15 @@ from fairbench.files.times import is_missing
 from fairbench.records.benchmarks import TOOLS
 from fairbench.records.column_names import OWN
 from fairbench.records.exports import EXPORTS
-from fairbench.records.layout import Layout, Object, Record, Run, has_all
+from fairbench.records.layout import (
+    Layout,
+    Object,
+    Record,
+    Run,
+    estimated_tokens,
+    first_given,
+    has_all,
+)
 
 # Columns of measured runs by field: VTC for VTC-artifact's ``run_exp.py`` (Ying1123/VTC-artifact at
 # 192c2e2), VLLM for ``vllm bench serve --save-result --save-detailed`` (vllm/benchmarks/serve.py)
@@ -136,6 +144,61 @@ AGENT = Layout(
 ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit="s")
 
 
+def _is_message(value: Any) -> bool:
+    """Return whether a value is a message of a chat; a failed answer has no content."""
+    known = isinstance(value, Mapping) and isinstance(value.get("role"), str)
+    return known and isinstance(value.get("content"), str | None)
+
+
+def _answers(record: Record, where: str) -> Iterator[Object]:
+    """Yield a request for each answer in the one or two conversations of a row.
+
+    All requests of a row have the time of the row, and the requests of a conversation are a
+    session. The texts of prompts begin with the model, because two models share no cache.
+    """
+    facts = {key: one for key, one in record.items() if not isinstance(one, list | Mapping)}
+    name = first_given(record.get("question_id"), record.get("conversation_id"), where)
+    for key in sorted(record.keys() & SIDES):
+        model, messages = record.get(SIDES[key]), record[key]
+        if not isinstance(messages, list) or not all(map(_is_message, messages)):
+            raise DataError(f"{where}: {key}: must be a list of messages with role and content")
+        texts = [one.get("content") or "" for one in messages]
+        answers = [n for n, one in enumerate(messages) if one["role"] == "assistant"]
+        if not messages or answers[-1:] != [len(messages) - 1]:
+            answers.append(len(messages))  # the last message has no answer
+        for at in answers:
+            yield {
+                **facts,
+                f"{OWN}client": model,
+                f"{OWN}session": f"{name} {key}",
+                f"{OWN}input_tokens": _tokens("".join(texts[:at])),
+                f"{OWN}output_tokens": _tokens("".join(texts[at : at + 1])),
+                f"{OWN}text": [model, *messages[:at]] if at else None,
+            }
+
+
+def _tokens(text: str) -> int:
+    return estimated_tokens(text) if text else 0
+
+
+SIDES = {"conversation": "model", "conversation_a": "model_a", "conversation_b": "model_b"}
+ROW_FIELDS = ("client", "session", "input_tokens", "output_tokens", "text")
+# Rows of lmsys/chatbot_arena_conversations, and of the log of single conversations, in the form of
+# FastChat's fastchat/serve/monitor/clean_battle_data.py and clean_chat_data.py (lm-sys/FastChat).
+# ``tstamp`` is the time at which the log was written: a vote, or the end of the last answer.
+ARENA_ROWS = Layout(
+    "arena",
+    lambda first: (
+        isinstance(first.get("conversation_a"), list)
+        or ("tstamp" in first and isinstance(first.get("conversation"), list))
+    ),
+    {"start": "tstamp"} | {name: f"{OWN}{name}" for name in ROW_FIELDS},
+    spread=lambda: _answers,
+    unit="s",
+    exact=True,
+)
+
+
 def _has_text_columns(needs: tuple[str, ...]) -> Callable[[Record], bool]:
     """Return a test for rows of CSV with these columns."""
     has_needed = has_all(*needs)
@@ -205,8 +268,8 @@ PLAIN = Layout("lines")
 LOOKED_AT = 100  # number of first records in which a format of programs is searched for
 
 LAYOUTS: tuple[Layout, ...] = (
-    *(AGENT, BAILIAN, MOONCAKE, AZURE, BURSTGPT, ARENA, *EXPORTS, *TOOLS, VTC_RESPONSES),
-    *(VTC_COLUMNS, SERVING_RUNS, VLLM_RUNS, SGLANG_RUNS, FAIRBENCH, PLAIN),
+    *(AGENT, BAILIAN, MOONCAKE, AZURE, BURSTGPT, ARENA_ROWS, ARENA, *EXPORTS, *TOOLS),
+    *(VTC_RESPONSES, VTC_COLUMNS, SERVING_RUNS, VLLM_RUNS, SGLANG_RUNS, FAIRBENCH, PLAIN),
 )
 
 NAMES = tuple(dict.fromkeys(one.name for one in reversed(LAYOUTS)))

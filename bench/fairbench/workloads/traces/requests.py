@@ -20,6 +20,7 @@ from fairbench.workloads.traces import ALL, MAX_INPUT, MAX_NAME, MAX_OUTPUT
 from fairbench.workloads.traces.table import (
     BLOCK_TOKENS,
     MAX_SYNTHETIC,
+    SINCE_1970_NS,
     PromptBlocks,
     TraceTable,
     blocks_of,
@@ -322,15 +323,19 @@ def _place_steps(
     clients: list[str],
     sessions: list[str],
 ) -> None:
-    """Set, in place, the arrivals of steps that have only a delay after the previous step."""
+    """Set, in place, the arrivals of steps that have only a delay after the previous step.
+
+    A session without any time begins at 0, unless the other times are dates.
+    """
     columns = requests.columns
     ended: dict[tuple[str, str], int] = {}  # end (ns) of the last step, by client and session
+    delayed = bool(columns.of_fields("delay")) and at_ns.max() < SINCE_1970_NS
     for row in np.flatnonzero(kept).tolist():
         step = clients[row], sessions[row]
         if at_ns[row] == NEVER_NS:
-            if not step[1]:
-                raise _no_time(columns, row)
             before = ended.get(step)
+            if not step[1] or (before is None and not delayed):
+                raise _no_time(columns, row)
             if before is not None and think_ns[row] < 0:
                 raise columns.problem(row, "must have a time, or a delay after the previous step")
             at_ns[row] = (before or 0) + max(0, int(think_ns[row]))
