@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairbench.figures.style import caption, panels, scheduler_style
 from fairbench.results.comparison import SchedulerResults
 from fairbench_studies.kit.provenance import provenance
+from fairbench_studies.kit.seeds import value_at
 from fairbench_studies.kit.values import label_on, row_of, setting_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ MARK = 30  # area of a mark in points
 def quantum_of(cell: SchedulerResults) -> int | None:
     """Return Q^u in tokens, or None for a scheduler without this quantum."""
     return setting_of(cell, "dlpm.quantum") if cell.combined["scheduler"] == "dlpm" else None
+
+
+def joins_with_quantum(cell: SchedulerResults) -> bool:
+    """Return whether newcomers join with one quantum, instead of without credit as in Algorithm 1.
+
+    A run whose setting is not known follows Algorithm 1.
+    """
+    return bool(value_at(cell.runs[0].experiment, "settings.dlpm.join") == "quantum")
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:

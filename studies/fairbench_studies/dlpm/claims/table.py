@@ -13,6 +13,8 @@ from fairbench_studies.dlpm.claims import (
     mix,
     quanta,
     scaling,
+    sharing,
+    tested,
     theorems,
     throughput,
     trees,
@@ -27,6 +29,7 @@ from fairbench_studies.dlpm.claims.readings import (
     outcomes_of,
     with_readings,
 )
+from fairbench_studies.dlpm.claims.tested import TESTS, ByTests
 from fairbench_studies.dlpm.fig4 import Timings
 from fairbench_studies.kit.claims_page import Judged, Page, Setting, page_text, write_page
 from fairbench_studies.kit.parts import Claim, Part
@@ -43,11 +46,14 @@ CLAIMS: Sequence[Claim] = sorted(
         *quanta.CLAIMS,
         *scaling.CLAIMS,
         *theorems.CLAIMS,
+        *sharing.CLAIMS,
+        *tested.CLAIMS,
     ),
     key=lambda claim: claim.number,
 )
 
 MAP = "claims-map.md"  # the file that ``map_table`` writes
+AUTHORS = "dlpm-paper"  # default preset for judging claims
 AT_RERUN, AT_DEFAULTS = "at the rerun's settings", "at fairbench's defaults"
 KEPT = "; verdicts of an earlier run, whose per-seed values are not stored"
 SEEDS = "seeds"  # the folder of per-seed values, beside the page
@@ -171,7 +177,7 @@ def _bases(settings: Sequence[Setting]) -> dict[tuple[str, str], str]:
 
 
 def _basis(source: Any) -> str:
-    if isinstance(source, Kept):
+    if isinstance(source, Kept | ByTests):
         return source.basis
     if isinstance(source, Timings):
         return f"measured on {source.host}; decode step simulated on {source.timing_profile}"
@@ -193,15 +199,25 @@ def stored_settings(folder: Path) -> list[Setting]:
     """
     if not (folder / "claims.csv").exists():
         raise DataError(f"{folder}: has no claims.csv; run `fairbench reproduce claims` first")
-    figures = list(dict.fromkeys(claim.figure for claim in CLAIMS))
-    names = {AT_RERUN: "{}-dlpm-paper.csv", AT_DEFAULTS: "{}.csv"}
+    figures = list(dict.fromkeys(claim.figure for claim in CLAIMS if claim.figure != TESTS))
+    names = {AT_RERUN: f"{{}}-{AUTHORS}.csv", AT_DEFAULTS: "{}.csv"}
     found = {
         title: {one: _stored(folder, title, one, name.format(one)) for one in figures}
         for title, name in names.items()
     }
+    return with_tests(
+        [
+            Setting(title, {one: source for one, source in sources.items() if source is not None})
+            for title, sources in found.items()
+        ]
+    )
+
+
+def with_tests(settings: Sequence[Setting]) -> list[Setting]:
+    """Return the settings, the one of fairbench's defaults with the claims that tests decide."""
     return [
-        Setting(title, {one: source for one, source in sources.items() if source is not None})
-        for title, sources in found.items()
+        one._replace(sources={**one.sources, TESTS: ByTests()}) if one.title == AT_DEFAULTS else one
+        for one in settings
     ]
 
 
