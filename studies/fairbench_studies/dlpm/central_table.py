@@ -8,8 +8,8 @@ The script runs what results/tables/central.toml lacks, and writes results/table
 from __future__ import annotations
 
 from fairbench.results.comparison import SchedulerResults
-from fairbench_studies.dlpm.seeds import completed
 from fairbench_studies.kit.rows import TABLES
+from fairbench_studies.kit.seeds import completed_cells
 from fairbench_studies.kit.table_store import write
 from fairbench_studies.kit.values import mean_of
 
@@ -37,6 +37,6 @@ def row(cell: SchedulerResults) -> dict[str, str]:
 
 def main() -> None:
     """Complete the runs, and write the table."""
-    _, cells = completed(str(TABLES / "central.toml"))
+    _, cells = completed_cells(str(TABLES / "central.toml"))
     order = [row(cell) for cell in cells]
     write("central", sorted(order, key=lambda one: one["configuration"]))

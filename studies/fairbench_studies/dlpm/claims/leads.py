@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.records import REFUSED, Floats, Requests, Window
+from fairbench.metrics.records import REFUSED, Flags, Floats, Requests, Window
 from fairbench.metrics.tables import ServiceRows
-from fairbench.metrics.waiting import Backlog, merged_each, waits
+from fairbench.metrics.waiting import Backlog, Intervals, Waits, merged, merged_each, waits
 from fairbench.results.run_facts import read_tables, stored_facts
 from fairbench.results.store import StoredRun
 from fairbench_studies.kit.leads import ServiceHistory
@@ -119,18 +119,25 @@ def _after_idle_times(requests: Requests, horizon_s: float) -> _Firsts:
     return _Firsts(client[rows], arrival_s[rows], admitted_s[rows])
 
 
-def idle_while_waiting(run: StoredRun) -> float:
-    """Return the share of the time in which a worker is idle and a request waits at another."""
-    return float(derived(run, "idle while waiting", lambda: _idle_while_waiting(run)))
+class IdleShares(NamedTuple):
+    """The shares of the worker seconds without computation while a request waits in some queue."""
+
+    own: float
+    another: float
 
 
-def _idle_while_waiting(run: StoredRun) -> float:
+def idle_while_waiting(run: StoredRun) -> IdleShares:
+    """Return how long workers idle while a request waits in their own, or in another's, queue."""
+    return IdleShares(*derived(run, "idle while waiting", lambda: _idle_while_waiting(run)))
+
+
+def _idle_while_waiting(run: StoredRun) -> IdleShares:
     tables, end_s = read_tables(run), run.summary["duration"]
-    return idle_share(tables.requests, tables.service, run.summary["dp"], end_s)
+    return idle_shares(tables.requests, tables.service, run.summary["dp"], end_s)
 
 
-def idle_share(requests: Requests, service: ServiceRows, workers: int, end_s: float) -> float:
-    """Return the share of worker seconds without any computation while a request waits elsewhere.
+def idle_shares(requests: Requests, service: ServiceRows, workers: int, end_s: float) -> IdleShares:
+    """Return the shares of the worker seconds without computation while requests wait.
 
     Args:
         requests: The requests of the run.
@@ -141,14 +148,23 @@ def idle_share(requests: Requests, service: ServiceRows, workers: int, end_s: fl
     rows = service.between(0, len(service))
     queued = waits(requests, end_s)
     at, busy = merged_each(rows.worker, rows.start_s, rows.end_s)
-    idle_s = 0.0
+    own_s = another_s = 0.0
     for worker in range(workers):
-        other = queued.worker != worker
-        _, waiting = merged_each(0 * queued.worker[other], queued.start[other], queued.end[other])
-        mine = at == worker
-        together_s = sum(
-            float((np.minimum(waiting.end, end) - np.maximum(waiting.start, start)).clip(0).sum())
-            for start, end in zip(busy.start[mine], busy.end[mine], strict=True)
-        )
-        idle_s += float((waiting.end - waiting.start).sum()) - together_s
-    return idle_s / (workers * end_s)
+        computing = Intervals(busy.start[at == worker], busy.end[at == worker])
+        here = queued.worker == worker
+        own_s += _outside(_queued(queued, here), computing)
+        another_s += _outside(_queued(queued, ~here), computing)
+    return IdleShares(own_s / (workers * end_s), another_s / (workers * end_s))
+
+
+def _queued(queued: Waits, rows: Flags) -> Intervals:
+    return merged(queued.start[rows], queued.end[rows])
+
+
+def _outside(waiting: Intervals, computing: Intervals) -> float:
+    """Return the seconds of disjoint intervals that lie outside of other disjoint intervals."""
+    inside_s = sum(
+        float((np.minimum(waiting.end, end) - np.maximum(waiting.start, start)).clip(0).sum())
+        for start, end in zip(*computing, strict=True)
+    )
+    return float((waiting.end - waiting.start).sum()) - inside_s
