@@ -391,6 +391,8 @@ def test_the_frontier_is_judged_against_the_line_and_the_ends(points, expected):
         both = {"jain_index": jain, "jain_index_paper_window": jain}
         cells.append(cell(name, service_rate_tok_s=rate, **both))
     assert told(quanta.judge_quantum(cells))[-2:] == expected
+    joined = swept("dlpm", "dlpm", "s1", [({"quantum": 1, "join": "quantum"}, 500.0, 1.0)])
+    assert quanta.judge_quantum([*cells, *joined]) == quanta.judge_quantum(cells)
 
 
 def of_clients(dlpm, lpm, vtc):

@@ -13,7 +13,7 @@ from fairbench.errors import DataError
 from fairbench_studies.dlpm.claims import quanta, throughput
 from fairbench_studies.dlpm.claims.kept import Kept, read_kept
 from fairbench_studies.dlpm.claims.places import KnownPairs, Place
-from fairbench_studies.dlpm.claims.readings import with_readings
+from fairbench_studies.dlpm.claims.readings import Tried, at_rerun, with_readings
 from fairbench_studies.dlpm.claims.table import (
     AT_DEFAULTS,
     AT_RERUN,
@@ -235,14 +235,45 @@ def test_readings_are_listed_by_what_holds():
 
 def test_a_reading_counts_only_where_the_compared_runs_have_the_same_outcome():
     parts = [Part("same", HOLDS, ""), Part("other", HOLDS, "")]
+    compared = {(1, "same"): HOLDS, (1, "other"): REVERSED}
     found = {
-        "as judged": {(1, "same"): HOLDS, (1, "other"): REVERSED},
-        "without the mark": {(1, "same"): OFF, (1, "other"): OFF},
-        "Q^w 400,000 in long-qa": {(1, "other"): HOLDS},
+        "without the mark": Tried({(1, "same"): OFF, (1, "other"): OFF}, compared),
+        "Q^w 400,000 in long-qa": Tried({(1, "other"): HOLDS}),
     }
     same, other = with_readings(1, parts, found)
     assert same.under == {"as judged": HOLDS, "without the mark": OFF}
     assert other.under == {"as judged": HOLDS, "Q^w 400,000 in long-qa": HOLDS}
+
+
+def test_a_reading_is_compared_with_runs_of_the_same_configurations(tmp_path):
+    """D2LPM is above VTC in judge with and without the mark, and below VTC in tot as judged."""
+
+    def pair(workload, d2lpm, mark):
+        return [
+            cell(name, workload=workload, dp=4, service_rate_tok_s=rate,
+                 settings={"engine": {"batch_is_full": mark}})
+            for name, rate in (("d2lpm", d2lpm), ("vtc", 10.0), ("lpm", 5.0))
+        ]  # fmt: skip
+
+    def told(cells):
+        stored_again(cells, tmp_path).clear()
+        (tmp_path / "seeds.csv").rename(tmp_path / "readings.csv")
+        return at_rerun(CLAIMS[:1], tmp_path)
+
+    tried = told([*pair("judge", 12.0, True), *pair("judge", 11.0, False), *pair("tot", 3.0, True)])
+    key = (1, "D2LPM above VTC")
+    assert set(tried) == {"without the mark"}
+    assert tried["without the mark"].outcomes[key] is HOLDS
+    assert tried["without the mark"].compared[key] is HOLDS
+    mixed = told(
+        [
+            pair_of
+            for mark in (True, False)
+            for pair_of in pair("judge", 12.0 if mark else 8.0, mark)
+        ]
+    )
+    assert mixed["without the mark"].outcomes[key] is REVERSED
+    assert at_rerun(CLAIMS, tmp_path / "nowhere") == {}
 
 
 @pytest.mark.parametrize(

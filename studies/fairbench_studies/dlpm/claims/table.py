@@ -23,7 +23,7 @@ from fairbench_studies.dlpm.claims.kept import Kept, read_kept
 from fairbench_studies.dlpm.claims.readings import (
     LONG_QA_QUANTUM,
     RERUN_NAMES,
-    Outcomes,
+    Tried,
     at_rerun,
     in_long_qa,
     outcomes_of,
@@ -86,10 +86,10 @@ READINGS = (
     "default of 4,000,000, which is on the plateau of throughput."
 )
 TRIED = (
-    'The column "holds under" has an outcome for each of these readings that was tried. The first '
-    "three are judged in `tot` and `judge` on four replicas with seed 0, for the parts that have "
-    "the same outcome there as over all configurations; the last in long-qa on two to eight "
-    "replicas, with two seeds."
+    'The column "holds under" has an outcome for each of these readings that was tried, with seed '
+    "0: the mark and the arrivals in `judge` on four replicas, the prefix in `tot` s2 on four "
+    "replicas, for the parts that have the same outcome there as over all configurations; Q^w in "
+    "long-qa on four and eight replicas, beside the other configurations as judged."
 )
 NOT_TRIED = (
     "Not judged, because values of these runs are not stored: {}. Run `python studies seeds` "
@@ -134,7 +134,7 @@ def _judge(claim: Claim, source: Any) -> Sequence[Part]:
     return source.judge(claim) if isinstance(source, Kept) else claim.judge(source)
 
 
-def _readings(setting: Setting, seeds: Path) -> Mapping[str, Outcomes]:
+def _readings(setting: Setting, seeds: Path) -> Mapping[str, Tried]:
     """Return the outcomes of figure 7's claims under each reading that was tried."""
     source = setting.sources.get("fig7")
     if source is None:
@@ -143,7 +143,7 @@ def _readings(setting: Setting, seeds: Path) -> Mapping[str, Outcomes]:
     if setting.title == AT_RERUN:
         tried = at_rerun(CLAIMS, seeds)
     pairs = source.pairs if isinstance(source, Kept) else {}
-    others = {name: outcomes_of(CLAIMS, known) for name, known in pairs.items() if name}
+    others = {name: Tried(outcomes_of(CLAIMS, known)) for name, known in pairs.items() if name}
     return {**tried, **others}
 
 
