@@ -48,8 +48,8 @@ def _compared(less: SchedulerResults, more: SchedulerResults) -> Seen:
     """Compare the indices of the seeds that both schedulers have."""
     first, second = _indices(less), _indices(more)
     seeds = sorted(first.keys() & second.keys())
-    sides = ([of[seed] for seed in seeds] for of in (first, second))
-    seen = exceeds(*sides, 0.0, is_ratio=False)
+    low, high = ([of[seed] for seed in seeds] for of in (first, second))
+    seen = exceeds(low, high, 0.0, is_ratio=False)
     fair = contended([by_seed(less), by_seed(more)])
     return seen if fair else seen._replace(outcome=Outcome.UNCONTENDED)
 
