@@ -234,13 +234,17 @@ def test_readings_are_listed_by_what_holds():
 
 
 def test_a_reading_counts_only_where_the_compared_runs_have_the_same_outcome():
-    parts = [Part("same", HOLDS, ""), Part("other", HOLDS, "")]
+    parts = [
+        Part("same", HOLDS, ""), Part("other", HOLDS, ""),
+        Part("same, on several replicas", HOLDS, ""), Part("same, on one replica", HOLDS, ""),
+    ]  # fmt: skip
     compared = {(1, "same"): HOLDS, (1, "other"): REVERSED}
     found = {
         "without the mark": Tried({(1, "same"): OFF, (1, "other"): OFF}, compared),
         "Q^w 400,000 in long-qa": Tried({(1, "other"): HOLDS}),
     }
-    same, other = with_readings(1, parts, found)
+    same, other, several, alone = with_readings(1, parts, found)
+    assert (several.under, alone.under) == (same.under, {})
     assert same.under == {"as judged": HOLDS, "without the mark": OFF}
     assert other.under == {"as judged": HOLDS, "Q^w 400,000 in long-qa": HOLDS}
 

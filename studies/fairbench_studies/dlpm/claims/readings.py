@@ -17,6 +17,7 @@ from fairbench.results.comparison import SchedulerResults
 from fairbench_studies.dlpm.claims.kept import OF_PAIRS, Kept
 from fairbench_studies.dlpm.claims.pairs import Pair, tally
 from fairbench_studies.dlpm.claims.places import KnownPairs, Place, by_place
+from fairbench_studies.dlpm.claims.throughput import SEVERAL
 from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.kit.seeds import read_seeds, value_at
@@ -122,19 +123,26 @@ def _replaced(known: KnownPairs, cells: Sequence[SchedulerResults]) -> KnownPair
 
 
 def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]) -> list[Part]:
-    """Return the parts with their outcomes under each reading."""
+    """Return the parts with their outcomes under each reading.
+
+    Runs on four replicas alone give an outcome of a part about several replicas.
+    """
     done = []
     for part in parts:
-        key = (number, part.text)
-        known = {
-            name: one.outcomes[key]
-            for name, one in found.items()
-            if key in one.outcomes
-            and (one.compared is None or one.compared.get(key) is part.outcome)
-        }
+        known = {}
+        for name, one in found.items():
+            outcome = _outcome(one.outcomes, number, part.text)
+            compared = one.compared and _outcome(one.compared, number, part.text)
+            if outcome is not None and (one.compared is None or compared is part.outcome):
+                known[name] = outcome
         judged = {AS_JUDGED: part.outcome} if known and not part.under else {}
         done.append(replace(part, under={**judged, **part.under, **known}))
     return done
+
+
+def _outcome(outcomes: Outcomes, number: int, text: str) -> Outcome | None:
+    """Return the outcome of a part, also where runs of one replica are missing."""
+    return outcomes.get((number, text), outcomes.get((number, text.removesuffix(SEVERAL))))
 
 
 RERUN_NAMES = frozenset(one.name for one in AT_RERUN)
