@@ -13,7 +13,7 @@ from fairbench.errors import DataError
 from fairbench_studies.dlpm.claims import quanta, throughput
 from fairbench_studies.dlpm.claims.kept import Kept, read_kept
 from fairbench_studies.dlpm.claims.places import KnownPairs, Place
-from fairbench_studies.dlpm.claims.readings import Tried, at_rerun, with_readings
+from fairbench_studies.dlpm.claims.readings import Tried, at_rerun, in_long_qa, with_readings
 from fairbench_studies.dlpm.claims.table import (
     AT_DEFAULTS,
     AT_RERUN,
@@ -278,6 +278,33 @@ def test_a_reading_is_compared_with_runs_of_the_same_configurations(tmp_path):
     )
     assert mixed["without the mark"].outcomes[key] is REVERSED
     assert at_rerun(CLAIMS, tmp_path / "nowhere") == {}
+
+
+def test_another_worker_quantum_replaces_only_the_configurations_of_long_qa(tmp_path):
+    """D2LPM is 5x VTC in long-qa as judged, 1.2x with 400,000, and 2x in tot."""
+    names = ("service_rate_tok_s", "output_rate_tok_s", "service_rate_paper_window_tok_s")
+    seen = {
+        Place("tot", "s1", 4): Seen(HOLDS, 2.0), Place("long-qa", "s1", 4): Seen(HOLDS, 5.0),
+        Place("long-qa", "s2", 8): Seen(HOLDS, 5.0),
+    }  # fmt: skip
+    tallies = {(name, "d2lpm", "vtc", 1.0): Tally("", seen) for name in names}
+    tallies["time_to_100pct_s", "vtc", "d2lpm", 1.0] = Tally("", {}, REVERSED)
+    source = Kept({}, {"": KnownPairs(tallies)}, "")
+    assert in_long_qa(CLAIMS[:1], source, tmp_path) == {}
+
+    place = {"workload": "long-qa", "scenario": "s2", "dp": 8}
+    cells = [cell("vtc", service_rate_tok_s=10.0, **place)] + [
+        cell("d2lpm", service_rate_tok_s=rate, settings={"d2lpm": {"worker_quantum": quantum}},
+             **place)
+        for quantum, rate in ((400_000, 12.0), (4_000_000, 30.0))
+    ]  # fmt: skip
+    stored_again(cells, tmp_path)
+    (tmp_path / "seeds.csv").rename(tmp_path / "readings-long-qa.csv")
+    (tried,) = in_long_qa(CLAIMS[:1], source, tmp_path).values()
+    assert tried.outcomes[1, "D2LPM above VTC"] is HOLDS
+    assert tried.outcomes[1, "up to 2.87x (1.8 to 4.0)"] is HOLDS  # 2x in tot
+    (before,) = [part for part in source.judge(CLAIMS[0]) if part.text.startswith("up to")]
+    assert before.outcome is OFF
 
 
 @pytest.mark.parametrize(
