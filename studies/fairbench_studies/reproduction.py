@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -23,13 +24,16 @@ from fairbench_studies.artifact import (
 from fairbench_studies.dlpm.catalogue import FIGURES, PaperFigure, figure_named, figures_of
 from fairbench_studies.dlpm.central.store import fill_timings
 from fairbench_studies.dlpm.claims.map_command import MAP, MapFiles, draw_claims_map
+from fairbench_studies.dlpm.claims.places import AT_FOUR
 from fairbench_studies.dlpm.claims.table import (
     AT_DEFAULTS,
     AT_RERUN,
+    AUTHORS,
     SEEDS,
     claims_markdown,
     judge_all,
     stored_settings,
+    with_tests,
     write,
 )
 from fairbench_studies.frontier.command import FRONTIER, FrontierSize, reproduce_frontier
@@ -38,15 +42,16 @@ from fairbench_studies.kit.claims_page import Setting
 from fairbench_studies.kit.paper_runs import judge_stored, reproduce_paper
 from fairbench_studies.kit.seeds import keeping, write_seeds
 from fairbench_studies.kit.store import fill_store
+from fairbench_studies.kit.values import chosen
 from fairbench_studies.preble.command import PREBLE
 from fairbench_studies.textbook.claims import judge_textbook, write_textbook
 from fairbench_studies.textbook.command import TEXTBOOK, reproduce_textbook
 from fairbench_studies.vtc.command import VTC
 
 ALL, CLAIMS = "all", "claims"
-AUTHORS = "dlpm-paper"  # default preset for judging claims
 PAPERS = {paper.name: paper for paper in (VTC, PREBLE)}
 OTHERS = (*PAPERS, FRONTIER)
+PRESETS = {AT_RERUN: True, AT_DEFAULTS: False}  # whether a setting is a preset
 TIMED = "fig4"  # the only figure that shows timings instead of runs
 
 
@@ -213,18 +218,22 @@ def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
     """Judge the claims from stored runs, and store the per-seed values that decide."""
     read = {one: one.read(folder) for one, folder in folders.items()}
     kept = {one: keeping(source) if one.name != TIMED else source for one, source in read.items()}
-    settings = [
-        Setting(
-            title, {one.name: source for one, source in kept.items() if bool(one.preset) is own}
-        )
-        for title, own in ((AT_RERUN, True), (AT_DEFAULTS, False))
-    ]
-    _write(settings, claims_dir)
-    for one, source in kept.items():
-        if one.name != TIMED:
-            path = claims_dir / SEEDS / f"{one.sweep}.csv"
-            write_seeds(path, source)
-            typer.echo(path)
+    settings = [_with_four(title, kept, own=own) for title, own in PRESETS.items()]
+    _write(with_tests(settings), claims_dir)
+    stored = {one.sweep: source for one, source in kept.items() if one.name != TIMED}
+    for setting in settings:
+        ending = f"-{AUTHORS}" if PRESETS[setting.title] else ""
+        stored[f"{AT_FOUR}{ending}"] = setting.sources[AT_FOUR]
+    for name, source in stored.items():
+        path = claims_dir / SEEDS / f"{name}.csv"
+        write_seeds(path, source)
+        typer.echo(path)
+
+
+def _with_four(title: str, kept: Mapping[PaperFigure, Any], *, own: bool) -> Setting:
+    """Return a setting with the data of its figures, and with figure 7's cells of four replicas."""
+    sources = {one.name: source for one, source in kept.items() if bool(one.preset) is own}
+    return Setting(title, {**sources, AT_FOUR: chosen(sources.get("fig7", ()), dp=4)})
 
 
 def _judge_stored(source: Path, claims_dir: Path) -> None:

@@ -152,6 +152,26 @@ def test_fig1_has_throughput_over_fairness_and_names_the_quanta():
     assert origin(figure).endswith("beside a point (left) is Q^u, 1,000 to 50,000 tokens.")
     assert legend(figure) == ["LPM", "DLPM"]  # nothing is routed on one GPU
     assert [row["quantum_tokens"] for row in fig1.rows(cells)] == [None, 1000, 50_000]
+    assert [row["join"] for row in fig1.rows(cells)] == [None, "zero", "zero"]
+
+
+def test_fig1_has_a_second_curve_of_newcomers_that_join_with_a_quantum():
+    values = {"min_entitlement_ratio": 0.25, "service_rate_tok_s": 9000.0}
+    cells = [
+        cell("dlpm", settings={"dlpm": {"quantum": quantum, "join": join}}, jain_index=jain,
+             **values)
+        for join, quantum, jain in (
+            ("zero", 1000, 0.9), ("zero", 50_000, 0.7), ("quantum", 1000, 0.95),
+            ("quantum", 50_000, 0.8),
+        )
+    ]  # fmt: skip
+    figure = fig1.draw(cells)
+    left, _ = figure.axes
+    assert lines(left) == [[(0.9, 9.0), (0.7, 9.0)], [(0.95, 9.0), (0.8, 9.0)]]
+    assert [line.get_linestyle() for line in left.lines] == [":", "--"]
+    assert [text.get_text() for text in left.texts] == ["1k", "50k"]  # each quantum once
+    assert legend(figure) == ["DLPM", "DLPM, newcomers with a quantum"]
+    assert [row["join"] for row in fig1.rows(cells)] == ["zero"] * 2 + ["quantum"] * 2
 
 
 def test_fig10_has_a_line_over_the_quantum_and_level_lines():

@@ -13,7 +13,7 @@ from fairbench.errors import DataError
 from fairbench_studies.dlpm.claims import quanta, throughput
 from fairbench_studies.dlpm.claims.kept import Kept, read_kept
 from fairbench_studies.dlpm.claims.places import KnownPairs, Place
-from fairbench_studies.dlpm.claims.readings import with_readings
+from fairbench_studies.dlpm.claims.readings import Tried, at_rerun, in_long_qa, with_readings
 from fairbench_studies.dlpm.claims.table import (
     AT_DEFAULTS,
     AT_RERUN,
@@ -237,15 +237,77 @@ def test_readings_are_listed_by_what_holds():
 
 
 def test_a_reading_counts_only_where_the_compared_runs_have_the_same_outcome():
-    parts = [Part("same", HOLDS, ""), Part("other", HOLDS, "")]
+    parts = [
+        Part("same", HOLDS, ""), Part("other", HOLDS, ""),
+        Part("same, on several replicas", HOLDS, ""), Part("same, on one replica", HOLDS, ""),
+    ]  # fmt: skip
+    compared = {(1, "same"): HOLDS, (1, "other"): REVERSED}
     found = {
-        "as judged": {(1, "same"): HOLDS, (1, "other"): REVERSED},
-        "without the mark": {(1, "same"): OFF, (1, "other"): OFF},
-        "Q^w 400,000 in long-qa": {(1, "other"): HOLDS},
+        "without the mark": Tried({(1, "same"): OFF, (1, "other"): OFF}, compared),
+        "Q^w 400,000 in long-qa": Tried({(1, "other"): HOLDS}),
     }
-    same, other = with_readings(1, parts, found)
+    same, other, several, alone = with_readings(1, parts, found)
+    assert (several.under, alone.under) == (same.under, {})
     assert same.under == {"as judged": HOLDS, "without the mark": OFF}
     assert other.under == {"as judged": HOLDS, "Q^w 400,000 in long-qa": HOLDS}
+
+
+def test_a_reading_is_compared_with_runs_of_the_same_configurations(tmp_path):
+    """D2LPM is above VTC in judge with and without the mark, and below VTC in tot as judged."""
+
+    def pair(workload, d2lpm, mark):
+        return [
+            cell(name, workload=workload, dp=4, service_rate_tok_s=rate,
+                 settings={"engine": {"batch_is_full": mark}})
+            for name, rate in (("d2lpm", d2lpm), ("vtc", 10.0), ("lpm", 5.0))
+        ]  # fmt: skip
+
+    def told(cells):
+        stored_again(cells, tmp_path).clear()
+        (tmp_path / "seeds.csv").rename(tmp_path / "readings.csv")
+        return at_rerun(CLAIMS[:1], tmp_path)
+
+    tried = told([*pair("judge", 12.0, True), *pair("judge", 11.0, False), *pair("tot", 3.0, True)])
+    key = (1, "D2LPM above VTC")
+    assert set(tried) == {"without the mark"}
+    assert tried["without the mark"].outcomes[key] is HOLDS
+    assert tried["without the mark"].compared[key] is HOLDS
+    mixed = told(
+        [
+            pair_of
+            for mark in (True, False)
+            for pair_of in pair("judge", 12.0 if mark else 8.0, mark)
+        ]
+    )
+    assert mixed["without the mark"].outcomes[key] is REVERSED
+    assert at_rerun(CLAIMS, tmp_path / "nowhere") == {}
+
+
+def test_another_worker_quantum_replaces_only_the_configurations_of_long_qa(tmp_path):
+    """D2LPM is 5x VTC in long-qa as judged, 1.2x with 400,000, and 2x in tot."""
+    names = ("service_rate_tok_s", "output_rate_tok_s", "service_rate_paper_window_tok_s")
+    seen = {
+        Place("tot", "s1", 4): Seen(HOLDS, 2.0), Place("long-qa", "s1", 4): Seen(HOLDS, 5.0),
+        Place("long-qa", "s2", 8): Seen(HOLDS, 5.0),
+    }  # fmt: skip
+    tallies = {(name, "d2lpm", "vtc", 1.0): Tally("", seen) for name in names}
+    tallies["time_to_100pct_s", "vtc", "d2lpm", 1.0] = Tally("", {}, REVERSED)
+    source = Kept({}, {"": KnownPairs(tallies)}, "")
+    assert in_long_qa(CLAIMS[:1], source, tmp_path) == {}
+
+    place = {"workload": "long-qa", "scenario": "s2", "dp": 8}
+    cells = [cell("vtc", service_rate_tok_s=10.0, **place)] + [
+        cell("d2lpm", service_rate_tok_s=rate, settings={"d2lpm": {"worker_quantum": quantum}},
+             **place)
+        for quantum, rate in ((400_000, 12.0), (4_000_000, 30.0))
+    ]  # fmt: skip
+    stored_again(cells, tmp_path)
+    (tmp_path / "seeds.csv").rename(tmp_path / "readings-long-qa.csv")
+    (tried,) = in_long_qa(CLAIMS[:1], source, tmp_path).values()
+    assert tried.outcomes[1, "D2LPM above VTC"] is HOLDS
+    assert tried.outcomes[1, "up to 2.87x (1.8 to 4.0)"] is HOLDS  # 2x in tot
+    (before,) = [part for part in source.judge(CLAIMS[0]) if part.text.startswith("up to")]
+    assert before.outcome is OFF
 
 
 @pytest.mark.parametrize(

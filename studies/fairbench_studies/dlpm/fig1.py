@@ -1,6 +1,7 @@
 """Figure 1: throughput against fairness on one A10G, over DLPM's quantum, with LPM and VTC.
 
 [DLPM] §1. Up and to the right is better; DLPM's points should lie beyond the line from VTC to LPM.
+A second curve of DLPM has newcomers that join with one quantum ([gaps] A13).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fairbench.figures.style import caption, panels, scheduler_style
 from fairbench.results.comparison import SchedulerResults
 from fairbench_studies.kit.provenance import provenance
+from fairbench_studies.kit.seeds import value_at
 from fairbench_studies.kit.values import label_on, row_of, setting_of
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ FAIRNESS = {
 }
 THROUGHPUT = "service_rate_tok_s"
 MARK = 30  # area of a mark in points
+JOINED = ", newcomers with a quantum"
 
 
 def quantum_of(cell: SchedulerResults) -> int | None:
@@ -30,10 +33,26 @@ def quantum_of(cell: SchedulerResults) -> int | None:
     return setting_of(cell, "dlpm.quantum") if cell.combined["scheduler"] == "dlpm" else None
 
 
+def joins_with_quantum(cell: SchedulerResults) -> bool:
+    """Return whether newcomers join with one quantum, instead of without credit as in Algorithm 1.
+
+    A run whose setting is not known follows Algorithm 1.
+    """
+    return bool(value_at(cell.runs[0].experiment, "settings.dlpm.join") == "quantum")
+
+
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """Return a row per cell, with its ``quantum_tokens``."""
+    """Return a row per cell, with ``quantum_tokens`` and what a newcomer ``join``s with."""
     metrics = (THROUGHPUT, *FAIRNESS)
-    return [row_of(cell, metrics, quantum_tokens=quantum_of(cell)) for cell in cells]
+    return [
+        row_of(cell, metrics, quantum_tokens=quantum_of(cell), join=_join(cell)) for cell in cells
+    ]
+
+
+def _join(cell: SchedulerResults) -> str | None:
+    if quantum_of(cell) is None:
+        return None
+    return "quantum" if joins_with_quantum(cell) else "zero"
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
@@ -62,26 +81,31 @@ def _range(table: Sequence[dict[str, Any]]) -> str:
 
 
 def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
-    for scheduler in dict.fromkeys(row["scheduler"] for row in table):
+    for scheduler, join in dict.fromkeys((row["scheduler"], row["join"]) for row in table):
         style = scheduler_style(scheduler)
-        of_scheduler = [row for row in table if row["scheduler"] == scheduler]
-        mine = [row for row in of_scheduler if None not in (row[metric], row[THROUGHPUT])]
+        of_curve = [row for row in table if (row["scheduler"], row["join"]) == (scheduler, join)]
+        mine = [row for row in of_curve if None not in (row[metric], row[THROUGHPUT])]
+        second = join == "quantum"
+        label = label_on(scheduler, [row["dp"] for row in of_curve])
         axes.errorbar(
             [row[metric] for row in mine],
             [row[THROUGHPUT] / 1000 for row in mine],
             xerr=_arms(mine, metric, 1),
             yerr=_arms(mine, THROUGHPUT, 1000),
-            color=style.colour, marker=style.marker, markersize=2, linestyle=":",
-            label=label_on(scheduler, [row["dp"] for row in of_scheduler]),
+            color=style.colour, marker=style.marker, markersize=2,
+            linestyle="--" if second else ":", markerfacecolor="white" if second else style.colour,
+            label=label + JOINED if second else label,
             ecolor=(style.colour, 0.25), elinewidth=1.0,
         )  # fmt: skip
         axes.scatter(
             [row[metric] for row in mine],
             [row[THROUGHPUT] / 1000 for row in mine],
-            MARK, color=style.colour, marker=style.marker, alpha=0.6, linewidths=0, zorder=3,
+            MARK, marker=style.marker, zorder=3,
+            facecolors="white" if second else (style.colour, 0.6),
+            edgecolors=style.colour if second else "none", linewidths=1.0 if second else 0,
         )  # fmt: skip
         for number, row in enumerate(mine):
-            if row["quantum_tokens"] is not None and metric == next(iter(FAIRNESS)):
+            if row["join"] == "zero" and metric == next(iter(FAIRNESS)):
                 _name(axes, (row[metric], row[THROUGHPUT] / 1000), row["quantum_tokens"], number)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fairbench_studies.dlpm.claims.table import CLAIMS
+from fairbench_studies.dlpm.claims.table import AUTHORS, CLAIMS
 from fairbench_studies.kit.rows import ROOT
 from fairbench_studies.kit.seeds import completed_cells, write_seeds
 
@@ -22,7 +22,7 @@ def main(sweep: str) -> None:
     """Complete the sweep, derive the values that its claims need, and write the file."""
     name, cells = completed_cells(sweep)
     for claim in CLAIMS:
-        if claim.figure == name.partition("-")[0]:
+        if claim.figure == name.removesuffix(f"-{AUTHORS}"):
             claim.judge(cells)
     path = SEEDS / f"{name}.csv"
     write_seeds(path, cells)

@@ -175,6 +175,32 @@ def test_d2lpm_theorems_5_1_and_5_2_while_every_queue_holds_the_client(workers, 
     assert 0 < max_lag(trace) <= 2 * workers * (DLPM_UNIT + QUANTUM)
 
 
+@pytest.mark.parametrize(("workers", "seed"), [(2, 0), (4, 1)])
+def test_d2lpm_theorem_a_3_at_every_event(workers, seed):
+    """Each credit is within its bounds, and W = K * Q^u - q over all workers, with K a count."""
+    fleet = Fleet(dlpm(), "abc", d2lpm(2000, workers), workers)
+    Load(fleet, seed).keep_backlogged("abc", depth=DEPTH * workers)
+    events, owed, most = 0, 0, 0
+
+    def look() -> None:
+        nonlocal events, owed, most
+        events += 1
+        credits = [worker.scheduler.credit for worker in fleet.workers]
+        every = [left for credit in credits for left in credit.values()]
+        assert all(-DLPM_UNIT < left <= QUANTUM for left in every)
+        owed, most = min(owed, *every, 0), max(most, *every, 0)
+        if events % 100 == 0:
+            for client in "abc":
+                left = sum(credit.get(client, 0) for credit in credits)
+                assert (fleet.service_so_far(client) + left) % QUANTUM == 0
+                assert abs(left) <= max(QUANTUM, DLPM_UNIT) * workers
+
+    fleet.run(400 * workers, look)
+    assert events == 400 * workers
+    assert owed < -100
+    assert most > QUANTUM / 2
+
+
 @pytest.mark.parametrize(("worker_quantum", "fair"), [(2000, True), (10**12, False)])
 def test_an_endless_worker_quantum_violates_theorem_5_1(worker_quantum, fair):
     """A.5: f stays at the worker that holds its document, and g matches nothing anywhere."""

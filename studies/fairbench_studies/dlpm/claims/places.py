@@ -26,6 +26,8 @@ CALLED = {
     "preble-code": "Preble's code",
     "lpm": "RR+LPM",
 }
+AT_FOUR = "fig7-at-4"
+"""The name of figure 7's configurations with four replicas, whose per-seed values are stored."""
 PREBLES = ("preble", "preble-code")
 """Two forms of Preble: the paper's form, and the form of the published code, which the DLPM authors
 ran."""

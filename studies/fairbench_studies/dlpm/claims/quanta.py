@@ -128,7 +128,11 @@ def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that a larger Q^u gives more throughput and less fairness, and the Pareto frontier."""
+    """Judge that a larger Q^u gives more throughput and less fairness, and the Pareto frontier.
+
+    Only runs in which clients join without credit count, as in Algorithm 1.
+    """
+    cells = [cell for cell in cells if not fig1.joins_with_quantum(cell)]
     swept = swept_over(cells, fig1.quantum_of)
     least, most = str(min(swept)), str(max(swept))
     at: dict[str, BySeed] = {str(quantum): runs for quantum, runs in swept.items()}

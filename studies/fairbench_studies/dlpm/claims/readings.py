@@ -1,8 +1,9 @@
 """Outcomes under other readings of what the paper leaves open, for the column "holds under".
 
 ``seeds/readings.csv`` has runs of figure 7 on four replicas with one thing changed at a time, and
-the runs that they are compared with. A part has an outcome under a reading only if the part's
-outcome in the compared runs is the outcome over all configurations.
+the runs that they are compared with: those of the same configurations without the change. A part
+has an outcome under a reading only if the part's outcome in the compared runs is the outcome over
+all configurations.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fairbench.results.comparison import SchedulerResults
 from fairbench_studies.dlpm.claims.kept import OF_PAIRS, Kept
 from fairbench_studies.dlpm.claims.pairs import Pair, tally
 from fairbench_studies.dlpm.claims.places import KnownPairs, Place, by_place
+from fairbench_studies.dlpm.claims.throughput import SEVERAL
 from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.kit.seeds import read_seeds, value_at
@@ -44,6 +46,16 @@ Outcomes = Mapping[tuple[int, str], Outcome]
 """Outcomes by claim and text of the part."""
 
 
+class Tried(NamedTuple):
+    """The outcomes under a reading, and those of the compared runs.
+
+    Without compared runs, each outcome counts.
+    """
+
+    outcomes: Outcomes
+    compared: Outcomes | None = None
+
+
 def outcomes_of(claims: Sequence[Claim], source: Any) -> Outcomes:
     """Return the outcome of each part of the claims about pairs."""
     return {
@@ -54,22 +66,28 @@ def outcomes_of(claims: Sequence[Claim], source: Any) -> Outcomes:
     }
 
 
-def at_rerun(claims: Sequence[Claim], folder: Path) -> Mapping[str, Outcomes]:
-    """Return outcomes on four replicas by reading, with those of ``AS_JUDGED``."""
+def at_rerun(claims: Sequence[Claim], folder: Path) -> Mapping[str, Tried]:
+    """Return the outcomes on four replicas by reading."""
     path = folder / RERUN_FILE
     if not path.exists():
         return {}
     cells = read_seeds(path)
-    mine = {one.name: [cell for cell in cells if _shows(cell, one)] for one in AT_RERUN}
-    mine[AS_JUDGED] = [cell for cell in cells if not any(_shows(cell, one) for one in AT_RERUN)]
-    return {name: outcomes_of(claims, of) for name, of in mine.items() if of}
+    printed = [cell for cell in cells if not any(_shows(cell, one) for one in AT_RERUN)]
+    found = {}
+    for one in AT_RERUN:
+        mine = [cell for cell in cells if _shows(cell, one)]
+        places = set(map(_place, mine))
+        compared = [cell for cell in printed if _place(cell) in places]
+        if mine:
+            found[one.name] = Tried(outcomes_of(claims, mine), outcomes_of(claims, compared))
+    return found
 
 
 def _shows(cell: SchedulerResults, reading: Reading) -> bool:
     return bool(value_at(cell.runs[0].experiment, reading.key) == reading.value)
 
 
-def in_long_qa(claims: Sequence[Claim], source: Any, folder: Path) -> Mapping[str, Outcomes]:
+def in_long_qa(claims: Sequence[Claim], source: Any, folder: Path) -> Mapping[str, Tried]:
     """Return outcomes with another Q^w in long-qa; the other configurations are as judged."""
     path = folder / LONG_QA_FILE
     if not path.exists():
@@ -80,10 +98,11 @@ def in_long_qa(claims: Sequence[Claim], source: Any, folder: Path) -> Mapping[st
         if cell.combined["scheduler"] != "d2lpm" or _shows(cell, LONG_QA_QUANTUM)
     ]
     if isinstance(source, Kept):
-        return {LONG_QA_QUANTUM.name: outcomes_of(claims, _replaced(source.pairs[""], other))}
+        known = _replaced(source.pairs[""], other)
+        return {LONG_QA_QUANTUM.name: Tried(outcomes_of(claims, known))}
     places = set(by_place(other))
     kept = [cell for cell in source if _place(cell) not in places]
-    return {LONG_QA_QUANTUM.name: outcomes_of(claims, [*kept, *other])}
+    return {LONG_QA_QUANTUM.name: Tried(outcomes_of(claims, [*kept, *other]))}
 
 
 def _place(cell: SchedulerResults) -> Place:
@@ -103,22 +122,27 @@ def _replaced(known: KnownPairs, cells: Sequence[SchedulerResults]) -> KnownPair
     return KnownPairs(tallies)
 
 
-def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Outcomes]) -> list[Part]:
-    """Return the parts with their outcomes under each reading."""
-    compared = found.get(AS_JUDGED)
+def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]) -> list[Part]:
+    """Return the parts with their outcomes under each reading.
+
+    Runs on four replicas alone give an outcome of a part about several replicas.
+    """
     done = []
     for part in parts:
-        key = (number, part.text)
-        known = {
-            name: outcomes[key]
-            for name, outcomes in found.items()
-            if key in outcomes and name != AS_JUDGED
-        }
-        if compared is not None and compared.get(key) is not part.outcome:
-            known = {name: made for name, made in known.items() if name not in RERUN_NAMES}
+        known = {}
+        for name, one in found.items():
+            outcome = _outcome(one.outcomes, number, part.text)
+            compared = one.compared and _outcome(one.compared, number, part.text)
+            if outcome is not None and (one.compared is None or compared is part.outcome):
+                known[name] = outcome
         judged = {AS_JUDGED: part.outcome} if known and not part.under else {}
         done.append(replace(part, under={**judged, **part.under, **known}))
     return done
+
+
+def _outcome(outcomes: Outcomes, number: int, text: str) -> Outcome | None:
+    """Return the outcome of a part, also where runs of one replica are missing."""
+    return outcomes.get((number, text), outcomes.get((number, text.removesuffix(SEVERAL))))
 
 
 RERUN_NAMES = frozenset(one.name for one in AT_RERUN)

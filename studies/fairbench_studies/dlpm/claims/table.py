@@ -13,6 +13,8 @@ from fairbench_studies.dlpm.claims import (
     mix,
     quanta,
     scaling,
+    sharing,
+    tested,
     theorems,
     throughput,
     trees,
@@ -21,12 +23,13 @@ from fairbench_studies.dlpm.claims.kept import Kept, read_kept
 from fairbench_studies.dlpm.claims.readings import (
     LONG_QA_QUANTUM,
     RERUN_NAMES,
-    Outcomes,
+    Tried,
     at_rerun,
     in_long_qa,
     outcomes_of,
     with_readings,
 )
+from fairbench_studies.dlpm.claims.tested import TESTS, ByTests
 from fairbench_studies.dlpm.fig4 import Timings
 from fairbench_studies.kit.claims_page import Judged, Page, Setting, page_text, write_page
 from fairbench_studies.kit.parts import Claim, Part
@@ -43,11 +46,14 @@ CLAIMS: Sequence[Claim] = sorted(
         *quanta.CLAIMS,
         *scaling.CLAIMS,
         *theorems.CLAIMS,
+        *sharing.CLAIMS,
+        *tested.CLAIMS,
     ),
     key=lambda claim: claim.number,
 )
 
 MAP = "claims-map.md"  # the file that ``map_table`` writes
+AUTHORS = "dlpm-paper"  # default preset for judging claims
 AT_RERUN, AT_DEFAULTS = "at the rerun's settings", "at fairbench's defaults"
 KEPT = "; verdicts of an earlier run, whose per-seed values are not stored"
 SEEDS = "seeds"  # the folder of per-seed values, beside the page
@@ -80,10 +86,10 @@ READINGS = (
     "default of 4,000,000, which is on the plateau of throughput."
 )
 TRIED = (
-    'The column "holds under" has an outcome for each of these readings that was tried. The first '
-    "three are judged in `tot` and `judge` on four replicas with seed 0, for the parts that have "
-    "the same outcome there as over all configurations; the last in long-qa on two to eight "
-    "replicas, with two seeds."
+    'The column "holds under" has an outcome for each of these readings that was tried, with seed '
+    "0: the mark and the arrivals in `judge` on four replicas, the prefix in `tot` s2 on four "
+    "replicas, for the parts that have the same outcome there as over all configurations; Q^w in "
+    "long-qa on eight replicas, beside the configurations of the other workloads as judged."
 )
 NOT_TRIED = (
     "Not judged, because values of these runs are not stored: {}. Run `python studies seeds` "
@@ -128,7 +134,7 @@ def _judge(claim: Claim, source: Any) -> Sequence[Part]:
     return source.judge(claim) if isinstance(source, Kept) else claim.judge(source)
 
 
-def _readings(setting: Setting, seeds: Path) -> Mapping[str, Outcomes]:
+def _readings(setting: Setting, seeds: Path) -> Mapping[str, Tried]:
     """Return the outcomes of figure 7's claims under each reading that was tried."""
     source = setting.sources.get("fig7")
     if source is None:
@@ -137,7 +143,7 @@ def _readings(setting: Setting, seeds: Path) -> Mapping[str, Outcomes]:
     if setting.title == AT_RERUN:
         tried = at_rerun(CLAIMS, seeds)
     pairs = source.pairs if isinstance(source, Kept) else {}
-    others = {name: outcomes_of(CLAIMS, known) for name, known in pairs.items() if name}
+    others = {name: Tried(outcomes_of(CLAIMS, known)) for name, known in pairs.items() if name}
     return {**tried, **others}
 
 
@@ -171,7 +177,7 @@ def _bases(settings: Sequence[Setting]) -> dict[tuple[str, str], str]:
 
 
 def _basis(source: Any) -> str:
-    if isinstance(source, Kept):
+    if isinstance(source, Kept | ByTests):
         return source.basis
     if isinstance(source, Timings):
         return f"measured on {source.host}; decode step simulated on {source.timing_profile}"
@@ -193,15 +199,25 @@ def stored_settings(folder: Path) -> list[Setting]:
     """
     if not (folder / "claims.csv").exists():
         raise DataError(f"{folder}: has no claims.csv; run `fairbench reproduce claims` first")
-    figures = list(dict.fromkeys(claim.figure for claim in CLAIMS))
-    names = {AT_RERUN: "{}-dlpm-paper.csv", AT_DEFAULTS: "{}.csv"}
+    figures = list(dict.fromkeys(claim.figure for claim in CLAIMS if claim.figure != TESTS))
+    names = {AT_RERUN: f"{{}}-{AUTHORS}.csv", AT_DEFAULTS: "{}.csv"}
     found = {
         title: {one: _stored(folder, title, one, name.format(one)) for one in figures}
         for title, name in names.items()
     }
+    return with_tests(
+        [
+            Setting(title, {one: source for one, source in sources.items() if source is not None})
+            for title, sources in found.items()
+        ]
+    )
+
+
+def with_tests(settings: Sequence[Setting]) -> list[Setting]:
+    """Return the settings, the one of fairbench's defaults with the claims that tests decide."""
     return [
-        Setting(title, {one: source for one, source in sources.items() if source is not None})
-        for title, sources in found.items()
+        one._replace(sources={**one.sources, TESTS: ByTests()}) if one.title == AT_DEFAULTS else one
+        for one in settings
     ]
 
 

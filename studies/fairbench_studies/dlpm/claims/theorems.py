@@ -1,4 +1,4 @@
-"""Claims 37 to 39: the bounds of [DLPM] Theorems 4.1, 4.2 and 5.1 in figure 7's runs."""
+"""Claims on the theorems of the DLPM paper: bounds in the runs of figures 1 and 7."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import NamedTuple
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.run_facts import read_tables
 from fairbench.results.store import StoredRun
+from fairbench_studies.dlpm.claims.leads import newcomer_wait, shortfall_everywhere
+from fairbench_studies.dlpm.claims.places import AT_FOUR
+from fairbench_studies.dlpm.fig1 import joins_with_quantum
 from fairbench_studies.kit.leads import largest_lead
 from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.kit.seeds import derived
+
+WAITED = ("the bound holds in every run", "while a newcomer waits, the others receive at most")
 
 
 class Bounded(NamedTuple):
@@ -23,36 +28,82 @@ class Bounded(NamedTuple):
 
 
 def judge_bound(
-    cells: Sequence[SchedulerResults], *, theorem: str, measured: Callable[[StoredRun], float]
+    cells: Sequence[SchedulerResults],
+    *,
+    theorem: str,
+    measured: Callable[[StoredRun], float],
+    scheduler: str = "d2lpm",
+    times: Callable[[StoredRun], float] = lambda _: 1.0,
+    texts: tuple[str, str] = ("the bound holds in every run", "the largest difference is"),
 ) -> list[Part]:
     """Judge that no run exceeds a theorem's bound; the part names the run nearest to the bound.
 
     Args:
-        cells: The cells of figure 7.
+        cells: The cells of a figure.
         theorem: The source of the bound, in the words of a run's summary.
         measured: A function that returns a run's difference in service, which is bounded.
+        scheduler: The scheduler whose runs are judged.
+        times: A function that returns the factor by which a run's bound is multiplied.
+        texts: The part's statement, and the words before the measured tokens.
     """
-    runs = [one.run for cell in cells for one in cell.runs if _bounded_by(one.run, theorem)]
-    found = [Bounded(measured(run), run.summary["service_gap_bound"]) for run in runs]
+    runs = [
+        one.run for cell in cells for one in cell.runs if _bounded_by(one.run, theorem, scheduler)
+    ]
+    found = [Bounded(measured(run), times(run) * run.summary["service_gap_bound"]) for run in runs]
     found = [one for one in found if one.gap == one.gap]
     if not found:
-        return [Part("the bound holds in every run", Outcome.UNCONTENDED, "no run has a gap")]
+        return [Part(texts[0], Outcome.UNCONTENDED, "no run has a gap")]
     nearest = max(found, key=lambda one: one.gap / one.bound)
     held = sum(one.gap <= one.bound for one in found)
     return [
         Part(
-            "the bound holds in every run",
+            texts[0],
             Outcome.HOLDS if held == len(found) else Outcome.REVERSED,
-            f"in {held} of {len(found)} runs; the largest difference is {nearest.gap:,.0f} tokens, "
+            f"in {held} of {len(found)} runs; {texts[1]} {nearest.gap:,.0f} tokens, "
             f"{nearest.gap / nearest.bound:.0%} of its bound",
         )
     ]
 
 
-def _bounded_by(run: StoredRun, theorem: str) -> bool:
+def _bounded_by(run: StoredRun, theorem: str, scheduler: str) -> bool:
     summary = run.summary
-    there = summary["scheduler"] == "d2lpm" and summary.get("bound_source") == theorem
+    there = summary["scheduler"] == scheduler and summary.get("bound_source") == theorem
     return there and summary["service_gap_bound"] is not None
+
+
+def others(run: StoredRun) -> float:
+    """Return the number of other clients, by which Theorems A.2 and A.4 multiply the bound."""
+    return float(len(run.summary["clients"]) - 1)
+
+
+def judge_as_printed(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge Theorem A.2 where clients join without credit, as in Algorithm 1."""
+    return judge_bound(
+        [cell for cell in cells if not joins_with_quantum(cell)],
+        theorem="DLPM Theorem 4.1",
+        measured=newcomer_wait,
+        scheduler="dlpm",
+        times=others,
+        texts=WAITED,
+    )
+
+
+def judge_round_robin(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge that round-robin within each client keeps VTC's bounds on several workers.
+
+    Theorem A.6 multiplies a scheduler's bounds by the number of workers. VTC's bound is 2U between
+    backlogged clients ([VTC] Theorem 4.4), and 4U against other clients ([VTC] Theorem 4.9).
+    """
+    judge = partial(judge_bound, cells, theorem="VTC Theorem A.6", scheduler="vtc")
+    said = "the largest difference is"
+    return [
+        *judge(measured=service_gap, texts=("the bound between backlogged clients holds", said)),
+        *judge(
+            measured=shortfall_everywhere,
+            times=lambda _: 2.0,
+            texts=("the bound against other clients holds", said),
+        ),
+    ]
 
 
 def service_gap(run: StoredRun) -> float:
@@ -105,6 +156,52 @@ CLAIMS = (
         "[DLPM] Theorem 5.1",
         "fig7",
         partial(judge_bound, theorem="D2LPM Theorem 5.1", measured=service_gap),
+        "a bound is exceeded only if the scheduler or its accounting is wrong",
+    ),
+    Claim(
+        42,
+        "on several workers: a client that is backlogged everywhere is at most 2 (U + Q^u) per "
+        "worker below any other client",
+        "Theorem 5.2",
+        "[DLPM] Theorem 5.2",
+        AT_FOUR,
+        partial(judge_bound, theorem="D2LPM Theorem 5.1", measured=shortfall_everywhere),
+        "a bound is exceeded only if the scheduler or its accounting is wrong",
+    ),
+    Claim(
+        43,
+        "an idle client's next request waits for at most 2 (n - 1) (U + Q^u) of the others' "
+        "service",
+        "Theorem A.2",
+        "[DLPM] Theorem A.2",
+        "fig1",
+        judge_as_printed,
+        "a bound is exceeded only if the scheduler or its accounting is wrong",
+    ),
+    Claim(
+        45,
+        "on several workers: an idle client's next request waits for at most 2 (n - 1) (U + Q^u) "
+        "per worker of the others' service",
+        "Theorem A.4",
+        "[DLPM] Theorem A.4",
+        AT_FOUR,
+        partial(
+            judge_bound,
+            theorem="D2LPM Theorem 5.1",
+            measured=newcomer_wait,
+            times=others,
+            texts=WAITED,
+        ),
+        "a bound is exceeded only if the scheduler or its accounting is wrong",
+    ),
+    Claim(
+        47,
+        "round-robin within each client keeps the bounds of a fair local scheduler, times the "
+        "number of workers",
+        "Theorem A.6",
+        "[DLPM] Theorem A.6",
+        AT_FOUR,
+        judge_round_robin,
         "a bound is exceeded only if the scheduler or its accounting is wrong",
     ),
 )

@@ -34,6 +34,7 @@ ACTIVE = "service_rate_paper_window_tok_s"
 NEARLY = 0.95
 PREBLE_WINS = Place("long-qa", "s2", 8)
 HARD = ("tot", "s2")
+SEVERAL = ", on several replicas"  # the end of a part's text where one replica is judged apart
 WORST = "long-qa"
 
 
@@ -80,7 +81,7 @@ def parts_apart(
         return [part_of(text, tallies, ours(tallies))]
     split = [one for one in several if one.overall is None]
     return [
-        part_of(f"{text}, on several replicas", split, ours(several)),
+        part_of(f"{text}{SEVERAL}", split, ours(several)),
         part_of(f"{text}, on one replica", alone[:1], ours(alone)),
     ]
 

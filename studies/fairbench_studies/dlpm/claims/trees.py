@@ -152,7 +152,7 @@ FAIR = ("vtc", "d2lpm")
 
 
 def _equal(runs: Runs, unfair: Sequence[str]) -> Equal:
-    found = {name: _while_all_active(runs[name]) for name in (*FAIR, *unfair)}
+    found = {name: while_all_active(runs[name]) for name in (*FAIR, *unfair)}
     return Equal(
         {name: jain(computed) for name, (computed, _) in found.items()},
         all(int(np.argmax(found[name][1])) == 0 for name in FAIR),
@@ -187,7 +187,7 @@ def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
     ]
 
 
-def _while_all_active(run: StoredRun) -> Floats:
+def while_all_active(run: StoredRun) -> Floats:
     """Return the clients' service in the paper's window; the rows are computed and client view."""
     found: Floats = derived(run, "service while all are active", lambda: _services(run))
     return found

@@ -1,0 +1,170 @@
+"""Measures of the theorems on several workers and of waits, from a run's records."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.metrics.records import REFUSED, Flags, Floats, Requests, Window
+from fairbench.metrics.tables import ServiceRows
+from fairbench.metrics.waiting import Backlog, Intervals, Waits, merged, merged_each, waits
+from fairbench.results.run_facts import read_tables, stored_facts
+from fairbench.results.store import StoredRun
+from fairbench_studies.kit.leads import ServiceHistory
+from fairbench_studies.kit.seeds import derived
+
+NAN = float("nan")
+
+
+def shortfall_everywhere(run: StoredRun) -> float:
+    """Return the largest service deficit of a client that is backlogged at every worker.
+
+    The deficit is relative to any other client, backlogged or not (Theorem 5.2). The result is NaN
+    if no client was backlogged at every worker.
+    """
+    return float(derived(run, "shortfall everywhere", lambda: _shortfall(run)))
+
+
+def _shortfall(run: StoredRun) -> float:
+    tables, horizon_s = read_tables(run), run.summary["duration"]
+    backlog = Backlog.of_requests(tables.requests, stored_facts(run, Window(0.0, horizon_s)))
+    return lead_over(backlog, tables.service, len(tables.clients))
+
+
+def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
+    """Return the largest lead of a client over a client that was backlogged all the time.
+
+    Args:
+        backlog: The intervals in which each client was backlogged at every worker.
+        service: The service log of all workers.
+        clients: The number of clients.
+    """
+    if not len(backlog.client):
+        return NAN
+    history = ServiceHistory.of(service, clients)
+    largest = 0.0
+    for client, start_s, end_s in zip(backlog.client, backlog.start, backlog.end, strict=True):
+        served = history.between(float(start_s), float(end_s))
+        lead = served - served[:, [client]]
+        rise = lead - np.minimum.accumulate(lead, axis=0)
+        largest = max(largest, float(rise.max(initial=0.0)))
+    return largest
+
+
+def newcomer_wait(run: StoredRun) -> float:
+    """Return the most service of other clients while the first request of an idle client waited.
+
+    The service includes all workers. The result is NaN without a client that began to send requests
+    (Theorems A.2 and A.4).
+    """
+    return float(derived(run, "newcomer wait", lambda: _newcomer_wait(run)))
+
+
+def _newcomer_wait(run: StoredRun) -> float:
+    tables = read_tables(run)
+    return largest_wait(
+        tables.requests, tables.service, len(tables.clients), run.summary["duration"]
+    )
+
+
+def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
+    """Return the most service of others while the first request of an idle client waited.
+
+    A client is idle if none of its requests waits or runs. Of several requests that a client sends
+    at the same instant, the request that is admitted first counts.
+
+    Args:
+        requests: The requests of the run.
+        service: The service log of all workers.
+        clients: The number of clients.
+        horizon_s: The end of the run, seconds, at which waits of other requests end.
+    """
+    first = _after_idle_times(requests, horizon_s)
+    waiting = first.admitted_s > first.arrival_s
+    if not len(first.client):
+        return NAN
+    history = ServiceHistory.of(service, clients)
+    largest = 0.0
+    for client, start_s, end_s in zip(*(column[waiting] for column in first), strict=True):
+        served = history.between(float(start_s), float(end_s))
+        gained = served[-1] - served[0]
+        largest = max(largest, float(gained.sum() - gained[client]))
+    return largest
+
+
+class _Firsts(NamedTuple):
+    """The first request of each client after an idle time; arrays have the shape (n_firsts,)."""
+
+    client: np.ndarray
+    arrival_s: Floats
+    admitted_s: Floats
+
+
+def _after_idle_times(requests: Requests, horizon_s: float) -> _Firsts:
+    kept = requests.status != REFUSED
+    client, arrival_s = requests.client[kept], requests.arrival_s[kept]
+    admitted_s, finish_s = (
+        np.where(np.isnan(column[kept]), horizon_s, column[kept])
+        for column in (requests.admitted_s, requests.finish_s)
+    )
+    order = np.lexsort((admitted_s, arrival_s, client))
+    busy_until_s: dict[int, float] = {}
+    rows = []
+    for row in order.tolist():
+        before_s = busy_until_s.get(int(client[row]), -np.inf)
+        if arrival_s[row] > before_s:
+            rows.append(row)
+        busy_until_s[int(client[row])] = max(before_s, float(finish_s[row]))
+    return _Firsts(client[rows], arrival_s[rows], admitted_s[rows])
+
+
+class IdleShares(NamedTuple):
+    """The shares of the worker seconds without computation while a request waits in some queue."""
+
+    own: float
+    another: float
+
+
+def idle_while_waiting(run: StoredRun) -> IdleShares:
+    """Return how long workers idle while a request waits in their own, or in another's, queue."""
+    return IdleShares(*derived(run, "idle while waiting", lambda: _idle_while_waiting(run)))
+
+
+def _idle_while_waiting(run: StoredRun) -> IdleShares:
+    tables, end_s = read_tables(run), run.summary["duration"]
+    return idle_shares(tables.requests, tables.service, run.summary["dp"], end_s)
+
+
+def idle_shares(requests: Requests, service: ServiceRows, workers: int, end_s: float) -> IdleShares:
+    """Return the shares of the worker seconds without computation while requests wait.
+
+    Args:
+        requests: The requests of the run.
+        service: The service log of all workers.
+        workers: The number of workers.
+        end_s: The end of the run, seconds.
+    """
+    rows = service.between(0, len(service))
+    queued = waits(requests, end_s)
+    at, busy = merged_each(rows.worker, rows.start_s, rows.end_s)
+    own_s = another_s = 0.0
+    for worker in range(workers):
+        computing = Intervals(busy.start[at == worker], busy.end[at == worker])
+        here = queued.worker == worker
+        own_s += _outside(_queued(queued, here), computing)
+        another_s += _outside(_queued(queued, ~here), computing)
+    return IdleShares(own_s / (workers * end_s), another_s / (workers * end_s))
+
+
+def _queued(queued: Waits, rows: Flags) -> Intervals:
+    return merged(queued.start[rows], queued.end[rows])
+
+
+def _outside(waiting: Intervals, computing: Intervals) -> float:
+    """Return the seconds of disjoint intervals that lie outside of other disjoint intervals."""
+    inside_s = sum(
+        float((np.minimum(waiting.end, end) - np.maximum(waiting.start, start)).clip(0).sum())
+        for start, end in zip(*computing, strict=True)
+    )
+    return float((waiting.end - waiting.start).sum()) - inside_s

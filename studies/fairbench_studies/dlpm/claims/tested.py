@@ -1,0 +1,96 @@
+"""Claims 44, 46 and 48, which tests of this project decide instead of runs of a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fairbench_studies.kit.outcomes import Outcome
+from fairbench_studies.kit.parts import Claim, Part
+
+TESTS = "tests"
+"""The name of the source of these claims, in place of a figure's name."""
+FOLDER = "tests/schedulers/local"
+
+
+class ByTests(NamedTuple):
+    """The source of claims that tests decide; ``basis`` describes the source on the page."""
+
+    basis: str = f"named tests in {FOLDER}, on a small engine and on the simulated engine"
+
+
+class Statement(NamedTuple):
+    """A statement, its outcome, what a test shows, and the test as ``FILE::NAME`` in ``FOLDER``."""
+
+    text: str
+    outcome: Outcome
+    shown: str
+    test: str
+    under: Mapping[str, Outcome] = {}
+
+    @property
+    def part(self) -> Part:
+        """The statement as the part of a claim."""
+        return Part(self.text, self.outcome, f"{self.shown} (`{self.test}`)", under=self.under)
+
+
+CREDIT = Statement(
+    "the service that a client lacks or has too much is bounded",
+    Outcome.HOLDS,
+    "at every event each credit is above -U and at most Q^u, on two to four workers",
+    "test_local_theorems_simulated.py::test_d2lpm_theorem_a_3_at_every_event",
+)
+INFINITE = Statement(
+    "an infinite Q^w is not fair",
+    Outcome.HOLDS,
+    "one client stays at the worker of its prefix, and the bound of Theorem 5.1 is exceeded; with "
+    "a finite Q^w, the same load keeps the bound",
+    "test_local_theorems_simulated.py::test_an_endless_worker_quantum_violates_theorem_5_1",
+)
+CONSERVING = Statement(
+    "DLPM admits every request that fits into the batch",
+    Outcome.REVERSED,
+    "a client with credit whose request does not fit prevents the refill, so smaller requests "
+    "wait although memory is free",
+    "test_local_theorems_dlpm.py::test_strict_is_fair_and_relaxed_conserves_work",
+    {"Algorithm 1 as printed": Outcome.REVERSED, "dlpm.refill=relaxed": Outcome.HOLDS},
+)
+STATEMENTS = (CREDIT, INFINITE, CONSERVING)
+
+
+def shown_by(statement: Statement) -> Callable[[Any], Sequence[Part]]:
+    """Return the judge of a claim with a single statement."""
+    return lambda _: [statement.part]
+
+
+CLAIMS = (
+    Claim(
+        44,
+        "on several workers: a client's service differs from its quanta by at most max(Q^u, U) "
+        "per worker",
+        "Theorem A.3",
+        "[DLPM] Theorem A.3",
+        TESTS,
+        shown_by(CREDIT),
+        "a bound is exceeded only if the scheduler or its accounting is wrong",
+    ),
+    Claim(
+        46,
+        "D2LPM with an infinite Q^w is not fair",
+        "Theorem A.5",
+        "[DLPM] Theorem A.5",
+        TESTS,
+        shown_by(INFINITE),
+        "a bound is exceeded only if the scheduler or its accounting is wrong",
+    ),
+    Claim(
+        48,
+        "DLPM is work-conserving",
+        "does not reject a request if it fits into the running batch",
+        "[DLPM] §4.2",
+        TESTS,
+        shown_by(CONSERVING),
+        "Algorithm 1 refills only when no waiting client has credit ([gaps] A4); a refill that "
+        "skips such clients admits every request that fits, and breaks Theorem 4.1",
+    ),
+)
