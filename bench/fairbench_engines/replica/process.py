@@ -94,7 +94,7 @@ class EngineProcess:
         return self._is_answered and not any(one.unanswered for one in self._channels)
 
     def source(self) -> dict[str, Any]:
-        """Return which code decides (``inside.source``).
+        """Return which code decides (``inside.provenance``).
 
         ``is_loaded`` is false if the files have changed since the process imported them.
         """

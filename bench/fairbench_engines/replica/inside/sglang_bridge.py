@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+from fairbench_engines.replica.inside.provenance import source_of
 from fairbench_engines.replica.inside.replicas import EngineReplicas, seed_all
 from fairbench_engines.replica.inside.sglang_seam import (
     SGLangScheduling,
@@ -13,7 +14,6 @@ from fairbench_engines.replica.inside.sglang_seam import (
     path,
     sglang,
 )
-from fairbench_engines.replica.inside.source import source_of
 from fairbench_engines.replica.inside.token_ids import TokenIds
 
 # folders of the package with the code that decides

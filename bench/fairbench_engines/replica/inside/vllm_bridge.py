@@ -5,8 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from fairbench_engines.replica.inside.provenance import source_of
 from fairbench_engines.replica.inside.replicas import EngineReplicas, seed_all
-from fairbench_engines.replica.inside.source import source_of
 from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 from fairbench_engines.replica.inside.vllm_seam import VLLMScheduling, admitted, vllm
