@@ -172,15 +172,16 @@ def fork(tmp_path_factory):
     return made
 
 
-NAMED_VTC = ('    FCFS = "fcfs"', '    FCFS, VTC = "fcfs", "vtc"')
+NAMED_VTC = ('    LOF = "lof"', '    LOF = "vtc"')
 
 
 def test_a_policy_of_the_fork_comes_before_ours_of_the_same_name(fork):
-    spec = short(fork(NAMED_VTC)).model_copy(update={"local": "vtc"})
-    theirs, summary = records(spec)
+    full = short_cell(*CHAT[:4], 4, 3, 40_000, engine__max_running_requests=6)
+    coded = full.model_copy(update={"engine_code": fork(NAMED_VTC), "local": "vtc"})
+    theirs, summary = records(coded)
     assert summary["engine_code"]["policy_of"] == "sglang"
-    stock, _ = records(spec.model_copy(update={"engine_code": PYTHON, "local": "fcfs"}))
-    assert_same(stock, theirs)  # SGLang keeps the order of a policy that no branch sorts
+    stock, _ = records(full.model_copy(update={"engine_code": PYTHON, "local": "lof"}))
+    assert_same(stock, theirs)
 
 
 def test_a_function_that_does_not_fit_the_plugin_is_named(fork):

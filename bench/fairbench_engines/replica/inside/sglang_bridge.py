@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import ExitStack
 from enum import EnumMeta
 from importlib import import_module
@@ -47,8 +46,9 @@ def prefix_len(req: Any) -> int:
 
 def has_policy(name: str) -> bool:
     """Return whether SGLang, or the fork, has a policy of this name itself."""
-    kinds: Iterable[Any] = vars(sglang().schedule_policy).values()
-    return any(name == one.value for kind in kinds if isinstance(kind, EnumMeta) for one in kind)
+    named = vars(sglang().schedule_policy).values()
+    kinds: list[Any] = [one for one in named if isinstance(one, EnumMeta)]
+    return any(name == policy.value for kind in kinds for policy in kind)
 
 
 class SGLangWorker:
