@@ -298,7 +298,7 @@ READERS = {
     "execute/sent_files.py": "read_bytes: regular files, copied and not parsed",
     "fairbench_ray/tasks.py": "pickle.loads, read_bytes: our own task, and what it saved",
     "fairbench_engines/replica/inside/bridge.py": "json.loads: messages of the simulator",
-    "fairbench_engines/replica/inside/source.py": "read_bytes: an engine's code, and its digest",
+    "fairbench_engines/replica/inside/provenance.py": "read_bytes: the digest of code",
     "fairbench_engines/replica/process.py": "json.loads: answers of our own program",
     "fairbench_engines/rank_board.py": "np.memmap: sums that our own processes write",
     "hardware/catalogue.py": "json.loads, read_text: bundled profiles",

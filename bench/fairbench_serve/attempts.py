@@ -14,11 +14,10 @@ from aiohttp import ClientSession, web
 
 from fairbench.core import Request
 from fairbench.live import headers
-from fairbench.live.headers import tagged
+from fairbench.live.headers import tagged_client
 from fairbench.live.json_errors import Problem
 from fairbench.live.ledger import FIRST_TOKEN
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.targets import Due
 from fairbench_serve.answers import NOTHING, Bill, Charge, HighestCost, Pace, broken_off, reported
 from fairbench_serve.breaker import Breakers, Doubts, Refusals
 from fairbench_serve.calls import Api, Call
@@ -294,8 +293,7 @@ class Attempts:
         exchange = Exchange(asking.http, asking.call, flight, begun, heard)
         worker = self.workers[flight.worker]
         request = asking.request
-        due = Due(request.first_token_by_s, request.deadline_s, request.token_every_s)
-        key = tagged(request.client, due, self.dispatcher.now_s())
+        key = tagged_client(request, self.dispatcher.now_s())
         asking.api.sign(asking.call, key)
         names = {headers.ROUTING_KEY: key, headers.SESSION: key}
         shown = {**asking.sent, **names, **worker.authorization}

@@ -23,6 +23,9 @@ CODE = {"engine_code": "fork/bin/python"}
         ({"scheduler": "lpm"}, "round-robin", "lpm"),
         ({"scheduler": "d2lpm+my-policy"}, "d2lpm", "my-policy"),
         ({"scheduler": "d2lpm", "schedule_policy": "hrrn"}, "d2lpm", "hrrn"),
+        ({"scheduler": "d2lpm"}, "d2lpm", "dlpm"),
+        ({"scheduler": "vtc", "router": "d2lpm"}, "d2lpm", "vtc"),
+        ({"schedule_policy": "vtc"}, "d2lpm", "vtc"),
     ],
 )
 def test_the_engines_policy_is_the_local_scheduler(flags, router, local):
@@ -34,9 +37,11 @@ def test_the_engines_policy_is_the_local_scheduler(flags, router, local):
     assert to_toml(again) == to_toml(spec)
 
 
-def test_only_lpm_has_a_parameter_of_fairbench():
+def test_lpm_and_schedulers_of_fairbench_have_parameters():
     settings = {name.partition(".")[0] for name in experiment(CODE, {}).settings}
     assert not settings & {"fcfs", "lpm", "dlpm"}
+    inside = experiment({**CODE, "scheduler": "d2lpm"}, {"dlpm.quantum": 7}).settings
+    assert (inside["dlpm.quantum"], inside["dlpm.no_room"]) == (7, "stop")
     assert experiment({**CODE, "scheduler": "lpm"}, {"lpm.queue_limit": 7}).settings[
         "lpm.queue_limit"
     ] == 7  # fmt: skip
@@ -45,7 +50,9 @@ def test_only_lpm_has_a_parameter_of_fairbench():
 @pytest.mark.parametrize(
     ("flags", "settings", "message"),
     [
-        ({"scheduler": "d2lpm"}, {}, "its local scheduler dlpm is no policy of an engine"),
+        ({"local": "rpm"}, {}, "local = 'rpm': refuses requests, which is not supported with"),
+        ({"local": "edf"}, {"edf.chunks": "x"}, "edf.chunks"),
+        ({"local": "dlpm"}, {"dlpm.quantum": 0}, "dlpm.quantum = 0: "),
         ({"schedule_policy": "a", "local": "b"}, {}, "local = 'b': cannot be combined with"),
         ({"engine": "lightllm"}, {}, "engine lightllm has none; engine must be sglang or vllm"),
         ({"backend": "emulator"}, {}, "only in simulations, and backend emulator has its own"),
@@ -138,6 +145,8 @@ def test_a_comparison_has_one_experiment_for_each_code():
     assert [(one.spec.local, one.spec.engine_code) for one in several.to_run] == [
         ("lpm", "A"), ("lpm", "B"), ("mine", "A"), ("mine", "B"),
     ]  # fmt: skip
+    inside = plan_comparison(["lpm", "d2lpm"], {"engine_code": ["A"]}, {}, 2)
+    assert [one.spec.local for one in inside.to_run] == ["lpm", "dlpm"]
     with pytest.raises(UsageError, match="given twice"):
         plan_comparison([], {"engine_code": ["A", "A"]}, {}, 2)
 

@@ -1,5 +1,9 @@
-"""Test runs whose every decision an installed SGLang's own code takes, stock and changed."""
+"""Test runs whose every decision an installed SGLang's own code takes, stock and changed.
 
+Also runs with a scheduler of fairbench in this code, by the plugin.
+"""
+
+import os
 import signal
 import subprocess
 import sys
@@ -25,6 +29,11 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "own-code"
 PATCH = EXAMPLES / "least-running.patch"
 CHAT = CELLS[-1]  # the shortest
 # with evictions, and with retractions
+# with few slots for a queue, or with retractions
+INSIDE = [
+    *(("chat", name, 2.5, 2, 4, 3, 40_000, 6) for name in ("vtc", "dlpm", "d2lpm")),
+    *(("tot", name, 0.66, 2, 8, 5, 20_000, 2_048) for name in ("vtc", "dlpm")),
+]
 STOCK = [CHAT, ("tot", "fcfs", 0.44, 2, 8, 5, 20_000)]
 RUN = (
     *("fairbench", "run", "--workload", "chat", "--scenario", "s1", "--duration", "4"),
@@ -65,6 +74,65 @@ def test_stock_policies_give_the_records_of_the_simulator(which):
     assert about.keys() == summary.keys()
 
 
+@pytest.mark.parametrize("which", INSIDE, ids=lambda which: f"{which[0]}-{which[1]}")
+def test_our_schedulers_inside_sglang_give_the_records_of_the_simulator(which):
+    *load, slots = which
+    spec = short_cell(*load, engine__max_running_requests=slots)
+    ours, summary = records(spec)
+    theirs, about = records(spec.model_copy(update={"engine_code": PYTHON}))
+    assert_same(ours, theirs)
+    assert len(ours[0]["request_id"]) > 100
+    assert which[0] == "chat" or ours[0]["retractions"].sum() > 0
+    code = about.pop("engine_code")
+    assert (code["policy"], code["policy_of"]) == (spec.local, "fairbench")
+    assert about == summary
+    other, _ = records(spec.model_copy(update={"local": "fcfs"}))
+    assert content(other[0]["admitted_s"]) != content(ours[0]["admitted_s"])
+
+
+NEWEST_FIRST = """
+from dataclasses import dataclass
+
+from fairbench.schedulers.base import LocalScheduler
+
+
+class NewestFirst(LocalScheduler):
+    name = "newest-first"
+
+    @dataclass(frozen=True)
+    class Params:
+        most: int = 3
+
+    def __init__(self, params):
+        self.most = params.most
+
+    def select(self, view, now_s):
+        for request in list(view.queue_order())[: -self.most - 1 : -1]:
+            if not (yield request):
+                return
+"""
+IN_FILE = """
+import sys
+
+from tests.sglang_cpu.test_sglang_cpu_own_code import PYTHON, assert_same, content, records
+from tests.sim.test_sim_sglang_cells import short_cell
+
+spec = short_cell("tot", "round-robin+newest-first", 0.66, 2, 8, 5, 20_000)
+ours, _ = records(spec)
+theirs, about = records(spec.model_copy(update={"engine_code": PYTHON}))
+assert_same(ours, theirs)
+assert about["engine_code"]["policy_of"] == "fairbench"
+stock, _ = records(spec.model_copy(update={"engine_code": PYTHON, "local": "fcfs"}))
+assert content(stock[0]["admitted_s"]) != content(ours[0]["admitted_s"])
+"""
+
+
+def test_a_scheduler_in_a_users_file_decides_inside_sglang(tmp_path):
+    (tmp_path / "mine.py").write_text(NEWEST_FIRST)
+    environment = {**os.environ, "FAIRBENCH_SCHEDULERS": str(tmp_path / "mine.py")}
+    subprocess.run([sys.executable, "-c", IN_FILE], env=environment, check=True)
+
+
 CHUNKED = {
     "sglang": (
         ["--chunked-prefill-size", "256", "--max-running-requests=6"],
@@ -102,6 +170,29 @@ def fork(tmp_path_factory):
         return str(fork_of(PYTHON, "sglang", folder, {POLICY: changes}))
 
     return made
+
+
+NAMED_VTC = ('    LOF = "lof"', '    LOF = "vtc"')
+
+
+def test_a_policy_of_the_fork_comes_before_ours_of_the_same_name(fork):
+    full = short_cell(*CHAT[:4], 4, 3, 40_000, engine__max_running_requests=6)
+    coded = full.model_copy(update={"engine_code": fork(NAMED_VTC), "local": "vtc"})
+    theirs, summary = records(coded)
+    assert summary["engine_code"]["policy_of"] == "sglang"
+    stock, _ = records(full.model_copy(update={"engine_code": PYTHON, "local": "lof"}))
+    assert_same(stock, theirs)
+
+
+def test_a_function_that_does_not_fit_the_plugin_is_named(fork):
+    old = "    def calc_priority(\n        self,\n        waiting_queue:"
+    spec = short(fork((old, old.replace("waiting_queue", "waiting"))))
+    with pytest.raises(UsageError) as refused:
+        simulate(spec.model_copy(update={"local": "vtc"}))
+    text = str(refused.value)
+    assert "calc_priority takes the arguments self, waiting, " in text
+    assert text.startswith("engine_code = ")
+    assert "\n" not in text
 
 
 NEVER = [

@@ -5,7 +5,14 @@ import sys
 
 import pytest
 
-from tests.sglang_cpu.test_sglang_cpu_own_code import assert_flags_reach, assert_same, records
+from fairbench.errors import UsageError
+from fairbench.sim.run import simulate
+from tests.sglang_cpu.test_sglang_cpu_own_code import (
+    assert_flags_reach,
+    assert_same,
+    content,
+    records,
+)
 from tests.sim import vllm_seam
 from tests.sim.test_sim_vllm_cells import CELLS, short_cell
 
@@ -17,6 +24,8 @@ pytestmark = [
 ]
 CHAT = next(one for one in CELLS if one[1] == "least-loaded+fcfs")
 FULL = ("tot", "fcfs", 0.44, 2, 8, 5, 1_200)  # with preemptions
+# with preemptions, and with evictions of which the router of d2lpm hears
+INSIDE = [("tot", name, 0.66, 2, 8, 5, 1_200) for name in ("vtc", "dlpm", "d2lpm")]
 EVICTING = next(one for one in CELLS if one[1] == "d2lpm+fcfs")
 
 
@@ -31,6 +40,28 @@ def test_fcfs_gives_the_records_of_the_simulator(which):
     assert (code["engine"], code["policy"], code["changed"]) == ("vllm", "fcfs", [])
     assert about.keys() == summary.keys()
     assert which is EVICTING or ours[0]["retractions"].sum() > 0
+
+
+@pytest.mark.parametrize("which", INSIDE, ids=lambda which: f"{which[0]}-{which[1]}")
+def test_our_schedulers_inside_vllm_give_the_records_of_the_simulator(which):
+    spec = short_cell(*which)
+    ours, summary = records(spec)
+    theirs, about = records(spec.model_copy(update={"engine_code": PYTHON}))
+    assert_same(ours, theirs)
+    assert ours[0]["retractions"].sum() > 0
+    code = about.pop("engine_code")
+    assert (code["policy"], code["policy_of"]) == (spec.local, "fairbench")
+    assert about == summary
+    other, _ = records(spec.model_copy(update={"local": "fcfs"}))
+    assert content(other[0]["admitted_s"]) != content(ours[0]["admitted_s"])
+
+
+def test_a_scheduler_that_vllm_cannot_run_is_refused_in_one_line():
+    spec = short_cell("chat", "dlpm", 2.5, 2, 4, 3, 2_000, dlpm__no_room="skip")
+    with pytest.raises(UsageError) as refused:
+        simulate(spec.model_copy(update={"engine_code": PYTHON}))
+    assert "dlpm tries requests other than the first, which vLLM's own" in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_flags_of_a_server_reach_the_engine():

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from fairbench.config.backend import BackendConfig
+from fairbench.config.own_code import is_plugged_in
 from fairbench.config.spec import MAX_REPLICAS, Draft, ExperimentSpec
 from fairbench.doors import CODE_GROUP, registered
 from fairbench.errors import UsageError, about
@@ -17,6 +18,7 @@ from fairbench.hardware.engines import DEFAULT_ENGINE, DISAGGREGATION
 from fairbench.hardware.engines import ENGINES as ENGINE_KINDS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.named import imported
+from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.eviction.policy import ClientEviction
 from fairbench.schedulers.eviction.registry import (
     ALL_EVICTIONS,
@@ -42,6 +44,7 @@ from fairbench.schedulers.gateway.registry import (
 from fairbench.schedulers.load_cap import AUTO
 from fairbench.schedulers.params import as_settings, make_params, own_settings
 from fairbench.schedulers.peers import ROUTERS, RoutersParams
+from fairbench.schedulers.registry import build_local
 
 SIDES = ("prefill", "decode")
 # engines with prefill and decode workers, and with fairbench's eviction policies
@@ -411,7 +414,11 @@ OF_THE_MODEL = (
 
 
 def check_own_code(
-    draft: Draft, backend: BackendConfig | None, engine: str | None, settings: Mapping[str, Any]
+    draft: Draft,
+    backend: BackendConfig | None,
+    engine: str | None,
+    local: str,
+    settings: Mapping[str, Any],
 ) -> None:
     """Raise UsageError for parts that cannot be combined with the draft's ``engine_code``."""
     given = f"{ENGINE_CODE} = {draft[ENGINE_CODE]!r}"
@@ -436,6 +443,24 @@ def check_own_code(
             policy, ENGINE_CODE
         )
     _check_settings(name, settings)
+    if is_plugged_in(local, engine):
+        _check_plugged_in(local, settings)
+
+
+def _check_plugged_in(policy: str, settings: Mapping[str, Any]) -> None:
+    """Raise UsageError for a scheduler of fairbench that cannot decide inside ``engine_code``."""
+    scheduler = build_local(policy, settings)
+    for does, what in (
+        (type(scheduler).accepts is not LocalScheduler.accepts, "refuses requests"),
+        (not scheduler.work_conserving, "may wait although there is room"),
+        (scheduler.sort_queue is not None, "is a model of an engine's own policy"),
+        (scheduler.pass_s is not None, "models the time of a pass"),
+    ):
+        if does:
+            raise UsageError(
+                f"local = {policy!r}: {what}, which is not supported with {ENGINE_CODE}; give "
+                "another scheduler of fairbench, or a policy of the engine by --schedule-policy"
+            ).of("local", "scheduler", ENGINE_CODE)
 
 
 def _check_settings(engine: str, settings: Mapping[str, Any]) -> None:
@@ -452,23 +477,16 @@ def _check_settings(engine: str, settings: Mapping[str, Any]) -> None:
 
 
 def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterable[str]) -> str:
-    """Return the engine's own policy: the local scheduler as given, else the pair's, else FCFS.
+    """Return the policy in the engine: the local scheduler as given, else the pair's, else FCFS.
 
     Args:
         draft: The draft, which has ``engine_code``.
         of_pair: Local scheduler of the draft's pair.
-        known: Names of fairbench's local schedulers that are policies of engines, too.
-
-    Raises UsageError if the user has named a pair whose local scheduler no engine has.
+        known: Names of the policies that engines have themselves.
     """
     if "local" in draft:
         return str(draft["local"])
-    if of_pair in known or "+" in str(draft.get("scheduler")):
+    said = isinstance(draft, Draft) and draft.is_said("scheduler")
+    if of_pair in known or "+" in str(draft.get("scheduler")) or said:
         return of_pair
-    if isinstance(draft, Draft) and draft.is_said("scheduler") and "router" not in draft:
-        raise UsageError(
-            f"scheduler = {draft['scheduler']!r}: its local scheduler {of_pair} is no policy of "
-            "an engine; with engine_code, give the engine's policy by --schedule-policy, and the "
-            "router by --router"
-        ).of("scheduler", ENGINE_CODE)
     return DEFAULT_POLICY

@@ -24,6 +24,7 @@ from fairbench.config.cluster import (
     own_policy,
 )
 from fairbench.config.flags import RUN
+from fairbench.config.own_code import is_plugged_in
 from fairbench.config.settings import (
     machine_of,
 )
@@ -236,6 +237,7 @@ def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
         return ()
     router, local = parts_of(draft)
     modelled = not has_own_code(draft) or local in WITH_SETTINGS
+    modelled |= is_plugged_in(local, engine_of(draft))
     parts: tuple[str, ...] = (router, local) if modelled else (router,)
     if "gateway" in draft and (gateway := gateway_of(draft)):
         parts += (*gateway.values(), GATEWAY)

@@ -1,14 +1,30 @@
-"""Flags of an engine's server that reach the engine's own code in a simulation."""
+"""Policies of an engine's own code in a simulation, and flags of its server that reach the code."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
+from fairbench.config.backend import SGLangPolicy
 from fairbench.config.flag import parse_assignment
 from fairbench.errors import UsageError, unknown_name
-from fairbench.hardware.engines import ENGINES
+from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.named import imported
+from fairbench.schedulers.registry import locals_by_name
+
+# The policies that a stock engine has itself.
+OWN_POLICIES = {"sglang": get_args(SGLangPolicy), "vllm": ("fcfs", "priority")}
+
+
+def is_plugged_in(policy: str, engine: str | None) -> bool:
+    """Return whether ``engine_code`` gets a scheduler of fairbench for a policy.
+
+    The scheduler decides inside the engine unless a fork has a policy of the same name.
+    """
+    if policy in OWN_POLICIES.get(engine or DEFAULT_ENGINE, ()):
+        return False
+    return policy in locals_by_name()
+
 
 # The parameters of an engine that its own code gets, by the engine's names.
 CARRIED = {

@@ -35,6 +35,7 @@ from fairbench.config.defaults import (
     has_own_code,
     machine_of_workload,
     moved_weights,
+    parts_of,
     preset_for,
     read_workload,
     resolve_weights,
@@ -242,7 +243,8 @@ def _checked_engine(
     check_scheduling(backend, draft.settings.of_flags())
     check_order(backend, engine, draft, settings)
     if has_own_code(draft):
-        check_own_code(draft, backend, engine, {**settings, **resolved})
+        local = parts_of(draft)[1]
+        check_own_code(draft, backend, engine, local, {**settings, **resolved})
     if backend is None and engine is None and "engine" in machine_of_workload(workload):
         # the scenario is named, because stored values would otherwise be taken for workload values
         return DEFAULT_ENGINE

@@ -70,7 +70,7 @@ class ExperimentSpec(BaseModel):
       saturation detector.
     - ``routers``: number of routers that share the workers [one].
     - ``engine``: engine of simulated workers [the default engine].
-    - ``engine_code``: Python whose installed engine decides, with its own policy ``local``
+    - ``engine_code``: Python whose installed engine decides, with the policy ``local``
       [fairbench's model of the engine].
     - ``eviction``: eviction policy of KV memory [the engine's LRU]; ``memory_records``: whether
       the holders of KV memory are recorded under LRU, too.

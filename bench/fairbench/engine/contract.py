@@ -120,7 +120,8 @@ class EngineCode(Protocol):
     and are called with the Python, the policy, the settings and the seed of the run.
     """
 
-    about: dict[str, Any]  # engine, policy, version, digest, commit and changed files
+    # engine, policy and its owner, version, digest, commit and changed files
+    about: dict[str, Any]
 
     @classmethod
     def installed(cls, python: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode
 
+from fairbench.core import Request
 from fairbench.targets import NOT_DUE, Due
 
 CLIENT = "x-fairbench-client"
@@ -103,6 +104,12 @@ def tagged(client: str, due: Due, now_s: float) -> str:
     ]
     # A name that already ends like a tag gets a tag, too, so that ``untagged`` does not shorten it.
     return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
+
+
+def tagged_client(request: Request, now_s: float) -> str:
+    """Return the request's client, tagged with the request's deadlines as in ``tagged``."""
+    due = Due(request.first_token_by_s, request.deadline_s, request.token_every_s)
+    return tagged(request.client, due, now_s)
 
 
 def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fairbench.config import ExperimentSpec
+from fairbench.config.own_code import is_plugged_in
 from fairbench.core import PS_PER_S
 from fairbench.doors import CODE_GROUP, through
 from fairbench.engine.clock import Clock
@@ -298,9 +299,10 @@ class Simulation:
         return Logs(cluster.request_log, cluster.program_log, self.log, self.memory_log)
 
     def _parts(self, index: int) -> WorkerParts:
-        # an engine's own code does not ask a scheduler of fairbench
-        name = self.spec.local if self.spec.engine_code is None else "fcfs"
-        local = build_local(name, self.spec.settings)
+        spec = self.spec
+        # an engine's own policy is no scheduler of fairbench
+        is_ours = spec.engine_code is None or is_plugged_in(spec.local, spec.engine)
+        local = build_local(spec.local if is_ours else "fcfs", spec.settings)
         draws = stream(self.spec.seed, f"scheduler/{index}")
         local.prepare(replace(self.setup, shuffle=draws.shuffle, order=self.router.order))
         on_evict = reports_of(self.spec, self.clock, self.router, index)

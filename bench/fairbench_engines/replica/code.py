@@ -7,24 +7,79 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar
 
+from fairbench.core import NoBound, ServiceBound
 from fairbench.engine.contract import Replica, WorkerParts
-from fairbench.errors import RunFailed
+from fairbench.errors import RunFailed, UsageError
+from fairbench.live.plugin_config import plugin_config
+from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import NoParams
+from fairbench.schedulers.registry import user_files
 from fairbench_engines.replica import sglang, vllm
-from fairbench_engines.replica.process import Channel, EngineProcess
+from fairbench_engines.replica.process import DOOR, Channel, EngineProcess
+from fairbench_engines.replica.remote import RemoteReplica
 from fairbench_engines.sglang.release import SUPPORTED as SGLANG_RELEASES
 from fairbench_engines.vllm.release import SUPPORTED as VLLM_RELEASES
 
 
 class OwnPolicy(FCFS):
-    """The name of an engine's own policy, for reports; nobody asks the object for an order."""
+    """The name of an engine's own policy, for reports; nobody asks the object for an order.
 
-    def __init__(self, name: str) -> None:
+    ``inside`` is a scheduler of fairbench that decides inside the engine, if any.
+    """
+
+    def __init__(self, name: str, inside: LocalScheduler | None = None) -> None:
         super().__init__(NoParams())
         vars(self)["name"] = name
+        self._inside = inside
+
+    def service_bound(self) -> ServiceBound | NoBound:
+        return super().service_bound() if self._inside is None else self._inside.service_bound()
+
+
+def _folder_of(package: str) -> str:
+    """Return the folder that holds a package of this Python."""
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    return str(Path(spec.origin).parents[1])
+
+
+FAIRBENCH = "fairbench"
+# The packages that the plugin needs in the engine's Python, which has pydantic, as
+# ``inside.packages.provide`` takes them.
+PACKAGES = {
+    "own": {name: str(DOOR.parent) for name in (FAIRBENCH, "fairbench_rivals")},
+    "missing": {"sortedcontainers": _folder_of("sortedcontainers")},
+}
+
+
+def plugin_of(scheduler: LocalScheduler, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a scheduler of fairbench, for ``inside.plugin``.
+
+    ``path`` is empty for a class outside fairbench's packages, which is in one of the ``files`` of
+    FAIRBENCH_SCHEDULERS or installed in the engine's Python, too. Raises UsageError for clients
+    whose names do not contain their tenants.
+    """
+    if scheduler.setup.tenant_paths:
+        raise UsageError(
+            f"local = {scheduler.name!r}: with engine_code, the name of each client must contain "
+            "its tenants, because the engine knows only the name"
+        )
+    config = plugin_config(scheduler.name, settings, dict(scheduler.setup.weights))
+    kind = type(scheduler)
+    is_packaged = kind.__module__.partition(".")[0] in PACKAGES["own"]
+    return {
+        "local": config.local,
+        "params": config.params,
+        "weights": config.weights,
+        "path": f"{kind.__module__}:{kind.__qualname__}" if is_packaged else "",
+        "files": [str(path) for path in user_files()],
+    }
 
 
 class OwnCode(ABC):
@@ -42,7 +97,7 @@ class OwnCode(ABC):
 
     def __init__(self, python: str, policy: str, settings: Mapping[str, Any], seed: int) -> None:
         self._policy, self._settings, self._seed = policy, settings, seed
-        self._is_open = False
+        self._is_open = self._runs_ours = False
         self._key = (python, self.engine)
         idle = self._key in IDLE
         self._process = IDLE.pop(self._key) if idle else self._new_process()
@@ -77,19 +132,31 @@ class OwnCode(ABC):
     def worker(self, parts: WorkerParts) -> Replica:
         """Return a replica whose decisions the engine's code takes."""
         if not self._is_open:
-            told = self._opening(parts)
-            self._process.ask("open", {**told, "policy": self._policy, "seed": self._seed})
-            self._is_open = True
+            self._open(parts)
         channel = self._process.add(tells_evicted=parts.on_evict is not None)
         policy = OwnPolicy(f"{self._policy} of {self.engine}")
-        return self._replica(replace(parts, scheduler=policy), channel)
+        if self._runs_ours:
+            policy = OwnPolicy(self._policy, parts.scheduler)
+        made = self._replica(replace(parts, scheduler=policy), channel)
+        made.tags_clients = self._runs_ours
+        return made
+
+    def _open(self, parts: WorkerParts) -> None:
+        """Tell the process the run; it answers whether a scheduler of fairbench decides."""
+        told = {**self._opening(parts), "policy": self._policy, "seed": self._seed}
+        told |= {"release": self._process.version, "packages": PACKAGES, "plugin": None}
+        if parts.scheduler.name == self._policy:
+            told["plugin"] = plugin_of(parts.scheduler, self._settings)
+        self._runs_ours = bool(self._process.ask("open", told))
+        self.about["policy_of"] = FAIRBENCH if self._runs_ours else self.engine
+        self._is_open = True
 
     @abstractmethod
     def _opening(self, parts: WorkerParts) -> dict[str, Any]:
         """Return the limits and the configuration of the engine, for its bridge."""
 
     @abstractmethod
-    def _replica(self, parts: WorkerParts, channel: Channel) -> Replica:
+    def _replica(self, parts: WorkerParts, channel: Channel) -> RemoteReplica:
         """Return a replica with an empty cache."""
 
     def close(self) -> None:
@@ -128,7 +195,7 @@ class SGLangCode(OwnCode):
     def _opening(self, parts: WorkerParts) -> dict[str, Any]:
         return sglang.opening(self._settings, parts, self._policy)
 
-    def _replica(self, parts: WorkerParts, channel: Channel) -> Replica:
+    def _replica(self, parts: WorkerParts, channel: Channel) -> RemoteReplica:
         return sglang.SGLangCodeReplica(parts, self._settings, channel)
 
 
@@ -141,5 +208,5 @@ class VLLMCode(OwnCode):
     def _opening(self, parts: WorkerParts) -> dict[str, Any]:
         return vllm.opening(self._settings, parts)
 
-    def _replica(self, parts: WorkerParts, channel: Channel) -> Replica:
+    def _replica(self, parts: WorkerParts, channel: Channel) -> RemoteReplica:
         return vllm.VLLMCodeReplica(parts, self._settings, channel)

@@ -60,7 +60,7 @@ class EngineProcess:
         self, named: str, engine: str, supported: Sequence[str], *, only_source: bool = False
     ) -> None:
         self._named, self._engine, self._supported = named, engine, supported
-        self._version = ""
+        self.version = ""  # of the engine, after ``source``
         self._is_answered = True  # whether the last message was answered
         python = python_of(named)
         # passes the ends of the replicas' sockets to the process
@@ -94,12 +94,12 @@ class EngineProcess:
         return self._is_answered and not any(one.unanswered for one in self._channels)
 
     def source(self) -> dict[str, Any]:
-        """Return which code decides (``inside.source``).
+        """Return which code decides (``inside.provenance``).
 
         ``is_loaded`` is false if the files have changed since the process imported them.
         """
         found: dict[str, Any] = self.ask("source")
-        self._version = found["version"]
+        self.version = found["version"]
         return found
 
     def ask(self, *message: Any) -> Any:
@@ -173,13 +173,15 @@ class EngineProcess:
         """Return the error for a failure that the process has described."""
         text = f"{told['type']}: {told['text']}"
         where = f"{told['file']}, line {told['line']}, in {told['function']}"
-        if told["type"] == "ModuleNotFoundError" and not self._version:
+        if told["type"] == "ModuleNotFoundError" and not self.version:
             return UsageError(
                 f"engine_code = {self._named!r}: cannot import {self._engine}: {told['text']}"
             )
+        if told["type"] == UsageError.__name__:  # of the plugin
+            return UsageError(f"engine_code = {self._named!r}: {told['text']}")
         if told["fits"]:
             return RunFailed(f"code of {self._engine}: {where}: {text}")
-        version = f" {self._version}" if self._version else ""
+        version = f" {self.version}" if self.version else ""
         return RunFailed(
             f"{self._engine}{version} differs from what fairbench drives, {self._supported[0]} to "
             f"{self._supported[-1]}: {text} ({where})"

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
+from fairbench.core import PS_PER_S
 from fairbench.engine.contract import WorkerParts
 from fairbench.engine.sequence import Sequence
+from fairbench.live.headers import tagged_client
 from fairbench_engines.replica.base import RealReplica, prompt_of
 from fairbench_engines.replica.process import Channel
 
@@ -31,6 +33,8 @@ class RemoteReplica(RealReplica):
         self._arrivals: list[tuple[Any, ...]] = []  # requests that the engine gets with its turn
         self._outputs: dict[int, int] = {}  # output tokens that the engine has told last
         self._state: dict[str, int] = {"waiting": 0, "free": capacity, "evictable": 0}
+        # whether a client's name has the request's deadlines, as in a request to a real server
+        self.tags_clients = False
 
     @property
     def cache(self) -> Any:
@@ -49,7 +53,10 @@ class RemoteReplica(RealReplica):
 
     def _take_in(self, sequence: Sequence) -> None:
         number, request = next(self._numbers), sequence.request
-        asked = request.max_new_tokens, request.client, request.priority
+        client = request.client
+        if self.tags_clients:
+            client = tagged_client(request, self.clock.now_ps / PS_PER_S)
+        asked = request.max_new_tokens, client, request.priority
         self._arrivals.append((number, request.prompt, sequence.output, *asked))
         self._sequences[number] = sequence
 

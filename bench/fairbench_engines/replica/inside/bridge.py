@@ -1,11 +1,12 @@
 """The program in the engine's Python: it asks the engine's own code for every decision.
 
-The program imports nothing but the standard library and the engine. Each line of its input is a
-JSON list, an operation with its arguments; each line of its output is the JSON answer. The program
-imports the engine once, and serves each run in a copy of itself, so that no run sees the state that
-another run has left. Each replica of a run is a copy of the run's process, with a socket of its own
-in place of input and output; replicas therefore compute at the same time. The program ends with its
-input, or within a second after the process that started it.
+The program imports nothing but the standard library and the engine; a run with a scheduler of
+fairbench inside the engine also imports fairbench, in the run's copy of the process. Each line of
+its input is a JSON list, an operation with its arguments; each line of its output is the JSON
+answer. The program imports the engine once, and serves each run in a copy of itself, so that no run
+sees the state that another run has left. Each replica of a run is a copy of the run's process, with
+a socket of its own in place of input and output; replicas therefore compute at the same time. The
+program ends with its input, or within a second after the process that started it.
 """
 
 from __future__ import annotations
@@ -75,8 +76,7 @@ def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas], pas
                 os._exit(1)
             operation, *values = message
             if operation == "open":
-                run.configure(values[0])
-                _write(answers, True)
+                _write(answers, run.configure(values[0]))
             elif operation == "add":
                 copies.append(_started_replica(run, passing, len(copies), *values))
                 _write(answers, True)

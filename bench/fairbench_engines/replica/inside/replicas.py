@@ -27,8 +27,8 @@ class EngineReplicas:
         self._clock.install(engine)
         self._tokens = TokenIds()
 
-    def configure(self, told: dict[str, Any]) -> None:
-        """Configure the engine for a run."""
+    def configure(self, told: dict[str, Any]) -> bool:
+        """Configure the engine for a run; return whether a scheduler of fairbench will decide."""
         raise NotImplementedError
 
     def worker(self, index: int, tells_evicted: bool) -> Any:

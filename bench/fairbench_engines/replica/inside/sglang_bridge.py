@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from enum import EnumMeta
+from importlib import import_module
 from typing import Any
 
+from fairbench_engines.replica.inside.packages import provide
+from fairbench_engines.replica.inside.provenance import source_of
 from fairbench_engines.replica.inside.replicas import EngineReplicas, seed_all
 from fairbench_engines.replica.inside.sglang_seam import (
+    MODULES,
     SGLangScheduling,
     configured,
     extend_len,
     path,
     sglang,
 )
-from fairbench_engines.replica.inside.source import source_of
 from fairbench_engines.replica.inside.token_ids import TokenIds
+from fairbench_engines.replica.inside.virtual_time import VirtualTime
+
+PLUGIN = "fairbench_engines.replica.inside.sglang_plugin"  # needs fairbench's packages
+HOST_POLICY = "fcfs"  # the policy of SGLang around which the plugin works
 
 # folders of the package with the code that decides
 DECIDING = ("srt/managers", "srt/mem_cache")
@@ -36,14 +44,32 @@ def prefix_len(req: Any) -> int:
     return length
 
 
-class SGLangWorker:
-    """A replica: a SGLang scheduler, and its requests by number."""
+def has_policy(name: str) -> bool:
+    """Return whether SGLang, or the fork, has a policy of this name itself."""
+    named = vars(sglang().schedule_policy).values()
+    kinds: list[Any] = [one for one in named if isinstance(one, EnumMeta)]
+    return any(name == policy.value for kind in kinds for policy in kind)
 
-    def __init__(self, tokens: TokenIds, limits: dict[str, Any], *, tells_evicted: bool) -> None:
-        self._tokens = tokens
+
+class SGLangWorker:
+    """A replica: a SGLang scheduler, and its requests by number.
+
+    With the plugin's ``hooks``, a scheduler of fairbench decides.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualTime,
+        tokens: TokenIds,
+        limits: dict[str, Any],
+        *,
+        hooks: Any,
+        tells_evicted: bool,
+    ) -> None:
+        self._clock, self._tokens, self._hooks = clock, tokens, hooks
         self._evicted: list[Any] = []
         on_evict = self._note_evicted if tells_evicted else lambda node: None
-        self.engine = SGLangScheduling(**limits, on_evict=on_evict)
+        self.engine = SGLangScheduling(**limits, hooks=hooks, on_evict=on_evict)
         self._batch: Any = None
         self._running: dict[str, Any] = {}  # requests by rid, which is the number as a text
 
@@ -69,6 +95,8 @@ class SGLangWorker:
         """Plan the next batch; ``whole`` asks for the context of each decoding request."""
         batch = self._batch = self.engine.plan()
         answer = self._state()
+        if batch is not None and self._hooks:
+            batch.launch_ts = self._clock.now_s()  # as ``run_batch`` does, for measured costs
         if batch is None:
             pass
         elif batch.forward_mode.is_extend():
@@ -139,19 +167,29 @@ class SGLangBridge(EngineReplicas):
         super().__init__("sglang")
         self._configured = ExitStack()
         self._limits: dict[str, Any] = {}
-        self._seed = 0
+        self._plugin: Any = None  # the module of the plugin, if a scheduler of fairbench decides
+        self._told: dict[str, Any] = {}
 
-    def configure(self, told: dict[str, Any]) -> None:
-        """Configure SGLang for a run."""
-        self._seed = told["seed"]
-        limits, policy = told["limits"], told["policy"]
+    def configure(self, told: dict[str, Any]) -> bool:
+        self._told, policy = told, told["policy"]
+        if told["plugin"] and not has_policy(policy):
+            provide(**told["packages"])
+            self._plugin, policy = import_module(PLUGIN), HOST_POLICY
+        limits = told["limits"]
         shared = {name: limits[name] for name in ("chunk", "max_prefill", "slots")}
         self._configured = configured(policy, **shared, **told["configured"])
         self._limits = {"policy": policy, **limits}
+        return self._plugin is not None
 
     def worker(self, index: int, tells_evicted: bool) -> SGLangWorker:
-        seed_all(self._seed, index, sglang().torch)
-        return SGLangWorker(self._tokens, self._limits, tells_evicted=tells_evicted)
+        seed_all(self._told["seed"], index, sglang().torch)
+        hooks = None
+        if self._plugin:
+            told, now_s = self._told, self._clock.now_s
+            shown = told["plugin"], told["release"], now_s, MODULES.values()
+            hooks = self._plugin.sglang_hooks(*shown)
+        shared = (self._clock, self._tokens, self._limits)
+        return SGLangWorker(*shared, hooks=hooks, tells_evicted=tells_evicted)
 
 
 BRIDGE = SGLangBridge

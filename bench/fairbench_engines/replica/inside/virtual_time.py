@@ -26,6 +26,10 @@ class VirtualTime:
         """Move the clock to the simulator's time."""
         self._now_s = now_ps / PS_PER_S
 
+    def now_s(self) -> float:
+        """Return the simulator's time, the same for all readings at one time."""
+        return self._now_s
+
     def seconds(self) -> float:
         self._last_s = max(self._now_s, nextafter(self._last_s, inf))
         return self._last_s

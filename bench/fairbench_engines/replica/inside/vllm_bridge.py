@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import types
+from importlib import import_module
 from typing import Any
 
+from fairbench_engines.replica.inside.packages import provide
+from fairbench_engines.replica.inside.provenance import source_of
 from fairbench_engines.replica.inside.replicas import EngineReplicas, seed_all
-from fairbench_engines.replica.inside.source import source_of
 from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 from fairbench_engines.replica.inside.vllm_seam import VLLMScheduling, admitted, vllm
+
+PLUGIN = "fairbench_engines.replica.inside.vllm_plugin"  # needs fairbench's packages
+HOST_POLICY = "fcfs"  # the policy of vLLM whose queue the plugin replaces
 
 # parts of the package with the code that decides
 DECIDING = ("v1/core",)
@@ -25,14 +30,30 @@ def load() -> None:
     vllm()
 
 
+def has_policy(name: str) -> bool:
+    """Return whether vLLM, or the fork, has a policy of this name itself."""
+    return name in [one.value for one in vllm().scheduler.SchedulingPolicy]
+
+
 class VLLMWorker:
-    """A replica: a vLLM scheduler, and its requests by number."""
+    """A replica: a vLLM scheduler, and its requests by number.
+
+    ``scheduler_cls`` is the class of the plugin, with which a scheduler of fairbench decides, or
+    None for the class of vLLM.
+    """
 
     def __init__(
-        self, clock: VirtualTime, tokens: TokenIds, limits: Any, policy: str, *, tells_evicted: bool
+        self,
+        clock: VirtualTime,
+        tokens: TokenIds,
+        limits: Any,
+        policy: str,
+        *,
+        scheduler_cls: type | None,
+        tells_evicted: bool,
     ) -> None:
         self._clock, self._tokens, self._block_size = clock, tokens, limits.block_size
-        self.engine = VLLMScheduling(limits, policy)
+        self.engine = VLLMScheduling(limits, policy, scheduler_cls=scheduler_cls)
         self._plan: Any = None
         self._prefilling: set[str] = set()  # requests with incomplete prompts
         self._preempted: list[tuple[int, int]] = []
@@ -170,17 +191,25 @@ class VLLMBridge(EngineReplicas):
     def __init__(self) -> None:
         super().__init__("vllm")
         self._limits: Any = None
-        self._policy, self._seed = "", 0
+        self._plugin: Any = None  # the module of the plugin, if a scheduler of fairbench decides
+        self._policy = ""
+        self._told: dict[str, Any] = {}
 
-    def configure(self, told: dict[str, Any]) -> None:
-        """Configure vLLM for a run."""
-        self._seed = told["seed"]
-        self._limits, self._policy = types.SimpleNamespace(**told["limits"]), told["policy"]
+    def configure(self, told: dict[str, Any]) -> bool:
+        self._told, self._policy = told, told["policy"]
+        self._limits = types.SimpleNamespace(**told["limits"])
+        if told["plugin"] and not has_policy(self._policy):
+            provide(**told["packages"])
+            self._plugin, self._policy = import_module(PLUGIN), HOST_POLICY
+        return self._plugin is not None
 
     def worker(self, index: int, tells_evicted: bool) -> VLLMWorker:
-        seed_all(self._seed, index, vllm().torch)
+        seed_all(self._told["seed"], index, vllm().torch)
+        kind = None
+        if self._plugin:
+            kind = self._plugin.vllm_class(self._told["plugin"], self._clock.now_s)
         shared = (self._clock, self._tokens, self._limits, self._policy)
-        return VLLMWorker(*shared, tells_evicted=tells_evicted)
+        return VLLMWorker(*shared, scheduler_cls=kind, tells_evicted=tells_evicted)
 
 
 BRIDGE = VLLMBridge

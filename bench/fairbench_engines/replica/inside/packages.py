@@ -1,0 +1,39 @@
+"""Fairbench's packages in the engine's Python, for a scheduler of fairbench inside the engine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from types import ModuleType
+
+
+class FolderFinder(MetaPathFinder):
+    """A finder of some packages in given folders, of which other packages stay invisible.
+
+    Args:
+        folders: The parent folder of each package, by the package's name.
+    """
+
+    def __init__(self, folders: Mapping[str, str]) -> None:
+        self._folders = folders
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a package with a folder, and None for any other module."""
+        folder = self._folders.get(name)
+        return PathFinder.find_spec(name, [folder]) if folder else None
+
+
+def provide(own: Mapping[str, str], missing: Mapping[str, str]) -> None:
+    """Make packages importable in this process.
+
+    Args:
+        own: Folders of packages that replace a package of the same name in this Python.
+        missing: Folders of packages that are used only if this Python lacks the package.
+    """
+    absent = {name: folder for name, folder in missing.items() if find_spec(name) is None}
+    sys.meta_path.insert(0, FolderFinder({**absent, **own}))

@@ -1,0 +1,38 @@
+"""The configuration of fairbench's plugin in the engine's Python. Needs ``packages.provide``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from fairbench.live.plugin_config import PluginConfig
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.params import make_params
+from fairbench.schedulers.registry import VARIABLE
+
+
+@dataclass(frozen=True)
+class InsideConfig(PluginConfig):
+    """The configuration of a scheduler that the simulator names by ``MODULE:CLASS``.
+
+    The entry points of the engine's Python may be absent, or of another version of fairbench.
+    """
+
+    path: str = ""
+
+    def _build(self) -> LocalScheduler:
+        if not self.path:
+            return super()._build()
+        module, _, name = self.path.partition(":")
+        kind = getattr(import_module(module), name)
+        scheduler: LocalScheduler = kind(make_params(self.local, kind.Params, self.params))
+        return scheduler
+
+
+def config_of(told: Mapping[str, Any]) -> InsideConfig:
+    """Return the configuration that the simulator sends, as ``replica.code.plugin_of`` has it."""
+    os.environ[VARIABLE] = os.pathsep.join(told["files"])
+    return InsideConfig(told["local"], told["params"], told["weights"], path=told["path"])

@@ -1,0 +1,46 @@
+"""Fairbench's plugin around SGLang's functions, in SGLang's Python. Needs ``packages.provide``."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Collection, Mapping
+from functools import wraps
+from pkgutil import resolve_name
+from typing import Any
+
+from fairbench_engines.replica.inside.plugin import config_of
+from fairbench_engines.sglang import hooks
+from fairbench_engines.sglang.release import Hook, check_target
+
+
+def sglang_hooks(
+    told: Mapping[str, Any], release: str, now_s: Callable[[], float], modules: Collection[str]
+) -> hooks.Hooks:
+    """Put the plugin's hooks around SGLang's functions in this process, and return the hooks.
+
+    Args:
+        told: Configuration of the scheduler, as the simulator sends it.
+        release: Release of SGLang, for the plugin's report.
+        now_s: The simulator's clock.
+        modules: Modules of SGLang whose functions decide; servers have further functions.
+
+    Raises UsageError if one of SGLang's functions has other parameters than the plugin expects.
+    """
+    vars(hooks)["time"] = types.SimpleNamespace(monotonic=now_s)
+    made = hooks.Hooks(config_of(told), release)
+    for target, hook in made.by_target().items():
+        owner, name = target.rsplit(".", 1)
+        if owner.rpartition(".")[0] in modules:
+            check_target(target, hook.expected)
+            _wrap(resolve_name(owner), name, hook)
+    return made
+
+
+def _wrap(owner: type, name: str, hook: Hook) -> None:
+    original = getattr(owner, name)
+
+    @wraps(original)
+    def around(*arguments: Any, **named: Any) -> Any:
+        return hook.method(original, *arguments, **named)
+
+    setattr(owner, name, staticmethod(around) if hook.static else around)
