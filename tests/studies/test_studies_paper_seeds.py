@@ -52,8 +52,6 @@ def test_claims_are_the_same_from_runs_and_from_their_values(tmp_path, paper, ma
 
 @pytest.mark.parametrize("name", ["vtc", "preble"])
 def test_the_stored_page_is_what_the_stored_values_give(tmp_path, name):
-    if not (RESULTS / "seeds" / f"{name}.csv").exists():
-        pytest.skip(f"`fairbench reproduce {name}` has not stored per-seed values yet")
     assert invoke(name, "--from", RESULTS, "--claims-dir", tmp_path).exit_code == 0
     for page in (f"{name}-claims.md", f"{name}-claims.csv"):
         assert (tmp_path / page).read_bytes() == (RESULTS / page).read_bytes()
