@@ -107,7 +107,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
     for arguments, said in (
         ([], "nothing to compare"),
         (["vtc"], "vtc: a comparison needs two arguments; give another"),
-        (["vtc", "d2lmp"], "or a scheduler: choose from d2lpm, "),
+        (["vtc", "d2lmp"], "or a scheduler: choose from central-dlpm, d2lpm, "),
         (["vtc", "d2lmp"], "Did you mean 'd2lpm'?"),
         (["vtc", "vtc"], "this experiment is given twice; give different ones"),
         (["vtc", "lpm", "--workload", "chatt"], "Did you mean 'chat'?"),

@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 import tracemalloc
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -133,6 +134,23 @@ def test_a_connection_without_a_whole_header_is_closed(sent, monkeypatch):
                     return b""
 
     assert asyncio.run(run()) == b""
+
+
+def test_a_connection_stays_open_while_the_event_loop_is_late(monkeypatch):
+    """The request may have arrived while the loop was busy with other requests."""
+    monkeypatch.setattr(connections, "HEADER_S", 0.5)
+    monkeypatch.setattr(connections, "LOOK_S", 0.05)
+
+    async def run():
+        async with server(monkeypatch) as (port, _):
+            reader, writer = await opened(port)
+            await asyncio.sleep(0.1)  # the server has accepted the connection
+            time.sleep(1.0)
+            await asyncio.sleep(0.1)  # the server looks for idle connections
+            writer.write(ASKED)
+            return await reader.readline()
+
+    assert asyncio.run(run()) == b"HTTP/1.1 200 OK\r\n"
 
 
 def test_an_answered_connection_may_stay_idle_longer(monkeypatch):

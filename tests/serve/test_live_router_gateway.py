@@ -15,6 +15,7 @@ from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import build_gateway
 from fairbench.schedulers.registry import build_router
+from fairbench.schedulers.views import WorkerLoad
 from fairbench_serve.answers import Charge
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.ingress import RequestInFlight
@@ -223,7 +224,7 @@ def test_an_old_load_report_is_ignored():
     loads = PolledLoads(at, 1_000, 0.2, clock)
     assert loads.load(0).queued is None
     loads.record_report(0, Told(3, 9, 0.5))
-    assert loads.load(0) == (0, 500, 3, 9, True)
+    assert loads.load(0) == WorkerLoad(0, 500, 3, 9, True)
     clock.now = 0.3
     assert loads.load(0).queued is None
 

@@ -236,8 +236,9 @@ def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     if draft["scheduler"] == AS_SERVED:
         return ()
     router, local = parts_of(draft)
-    modelled = not has_own_code(draft) or local in WITH_SETTINGS
-    modelled |= is_plugged_in(local, engine_of(draft))
+    modelled = (
+        not has_own_code(draft) or local in WITH_SETTINGS or is_plugged_in(local, engine_of(draft))
+    )
     parts: tuple[str, ...] = (router, local) if modelled else (router,)
     if "gateway" in draft and (gateway := gateway_of(draft)):
         parts += (*gateway.values(), GATEWAY)

@@ -225,11 +225,19 @@ class Connections:
             log.warning("%s: idle connections are closed, new ones wait", why)
 
     async def _close_idle(self) -> None:
-        """Close connections that send no request for too long, until this task is cancelled."""
+        """Close connections that send no request for too long, until this task is cancelled.
+
+        Time for which the event loop was late does not count: requests may have arrived meanwhile.
+        """
+        loop = asyncio.get_running_loop()
         while True:
+            due_s = loop.time() + LOOK_S
             await asyncio.sleep(LOOK_S)
             self._forget_closed()
-            now_s = asyncio.get_running_loop().time()
+            now_s = loop.time()
+            if (late_s := now_s - due_s) > LOOK_S:
+                for connection in self._since_s:
+                    self._since_s[connection] += late_s
             for connection in list(self._idle()):
                 most_s = IDLE_S if connection in self._answered else HEADER_S
                 if now_s - self._since_s[connection] > most_s:

@@ -93,7 +93,7 @@ def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
             xerr=_arms(mine, metric, 1),
             yerr=_arms(mine, THROUGHPUT, 1000),
             color=style.colour, marker=style.marker, markersize=2,
-            linestyle="--" if second else ":", markerfacecolor="white" if second else style.colour,
+            linestyle="--" if second else ":", markerfacecolor="none" if second else style.colour,
             label=label + JOINED if second else label,
             ecolor=(style.colour, 0.25), elinewidth=1.0,
         )  # fmt: skip
@@ -101,7 +101,7 @@ def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
             [row[metric] for row in mine],
             [row[THROUGHPUT] / 1000 for row in mine],
             MARK, marker=style.marker, zorder=3,
-            facecolors="white" if second else (style.colour, 0.6),
+            facecolors="none" if second else (style.colour, 0.6),
             edgecolors=style.colour if second else "none", linewidths=1.0 if second else 0,
         )  # fmt: skip
         for number, row in enumerate(mine):
