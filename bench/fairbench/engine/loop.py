@@ -129,10 +129,33 @@ class EngineLoop(ABC, Generic[N]):
 
     # Slots, because CPython 3.11 is slow with objects that have more than 30 attributes in a dict.
     __slots__ = (
-        "_clock", "_computes_prompts", "_context_tokens", "_costs", "_end_ps", "_fixed_ps", "_idle",
-        "_inbox", "_log", "_passed", "_preempts", "_profile", "_run", "_step_ps", "_stretch",
-        "_token_ps", "_wake_up", "batch", "cap", "frontend", "host", "index", "on_pass",
-        "scheduler", "share", "waiting",
+        "_blocked",
+        "_clock",
+        "_computes_prompts",
+        "_context_tokens",
+        "_costs",
+        "_end_ps",
+        "_fixed_ps",
+        "_idle",
+        "_inbox",
+        "_log",
+        "_passed",
+        "_preempts",
+        "_profile",
+        "_run",
+        "_step_ps",
+        "_stretch",
+        "_token_ps",
+        "_wake_up",
+        "batch",
+        "cap",
+        "frontend",
+        "host",
+        "index",
+        "on_pass",
+        "scheduler",
+        "share",
+        "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -172,6 +195,8 @@ class EngineLoop(ABC, Generic[N]):
         self._computes_prompts = False
         self._wake_up = WakeUp(clock, index, self._awake)
         self._passed = 0  # decode steps of the batch at the last pass that blocked the worker
+        # whether this pass blocks; a scheduler without ``pass_s`` takes part in every pass
+        self._blocked = True
 
     @abstractmethod
     def fits(self, request: Request) -> bool:
@@ -309,9 +334,10 @@ class EngineLoop(ABC, Generic[N]):
     # The loop.
 
     def _decide(self) -> None:
+        self._blocked = self.scheduler.pass_s is None
         if not self._start():
             self._rest()
-        if self.on_pass is not None:
+        if self.on_pass is not None and (self._blocked or self._idle):
             self.on_pass()
 
     def _rest(self) -> None:
@@ -413,7 +439,7 @@ class EngineLoop(ABC, Generic[N]):
             return delay_ps
         if not prompts and self.batch.steps - self._passed < self.scheduler.steps_per_pass:
             return delay_ps
-        self._passed = self.batch.steps
+        self._passed, self._blocked = self.batch.steps, True
         return delay_ps + round(pass_s() * PS_PER_S)
 
     # Runs of decode steps.
