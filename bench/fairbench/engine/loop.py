@@ -129,33 +129,10 @@ class EngineLoop(ABC, Generic[N]):
 
     # Slots, because CPython 3.11 is slow with objects that have more than 30 attributes in a dict.
     __slots__ = (
-        "_blocked",
-        "_clock",
-        "_computes_prompts",
-        "_context_tokens",
-        "_costs",
-        "_end_ps",
-        "_fixed_ps",
-        "_idle",
-        "_inbox",
-        "_log",
-        "_passed",
-        "_preempts",
-        "_profile",
-        "_run",
-        "_step_ps",
-        "_stretch",
-        "_token_ps",
-        "_wake_up",
-        "batch",
-        "cap",
-        "frontend",
-        "host",
-        "index",
-        "on_pass",
-        "scheduler",
-        "share",
-        "waiting",
+        "_blocked", "_clock", "_computes_prompts", "_context_tokens", "_costs", "_end_ps",
+        "_fixed_ps", "_idle", "_inbox", "_log", "_passed", "_preempts", "_profile", "_run",
+        "_step_ps", "_stretch", "_token_ps", "_wake_up", "batch", "cap", "frontend", "host",
+        "index", "on_pass", "scheduler", "share", "waiting",
     )  # fmt: skip
 
     def __init__(
