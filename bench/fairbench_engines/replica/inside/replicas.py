@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from typing import Any
 
 from fairbench_engines.replica.inside.token_ids import TokenIds
@@ -19,7 +20,7 @@ def seed_all(seed: int, index: int, torch: Any) -> None:
     torch.manual_seed(own % 2**63)
 
 
-class EngineReplicas:
+class EngineReplicas(ABC):
     """The configuration of one simulation; an engine's bridge adds ``configure`` and ``worker``."""
 
     def __init__(self, engine: str) -> None:
@@ -27,13 +28,13 @@ class EngineReplicas:
         self._clock.install(engine)
         self._tokens = TokenIds()
 
+    @abstractmethod
     def configure(self, told: dict[str, Any]) -> bool:
         """Configure the engine for a run; return whether a scheduler of fairbench will decide."""
-        raise NotImplementedError
 
+    @abstractmethod
     def worker(self, index: int, tells_evicted: bool) -> Any:
         """Return a replica that reports evictions if a router wants reports."""
-        raise NotImplementedError
 
     def replica(self, index: int, tells_evicted: bool) -> ClockedReplica:
         """Return a replica, which is the only replica of its process."""
