@@ -113,7 +113,8 @@ def factor_of(metric, simulated, measured):
 
 def largest(servers):
     """Return the largest of the servers' 95th percentiles; ``servers`` has lists of factors."""
-    return max((np.percentile(factors, PERCENT) for factors in servers), default=np.nan)
+    logs = (np.percentile(np.log(factors), PERCENT) for factors in servers)
+    return float(np.exp(max(logs, default=np.nan)))
 
 
 def line_of(grade, metric, values):
