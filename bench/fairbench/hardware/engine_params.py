@@ -238,10 +238,11 @@ class VLLMParams:
     ``fairbench list engines`` prints the meaning of each setting. 0 means: chosen automatically, as
     the API server of vLLM 0.32.0 does for the GPU. ``num_gpu_blocks_override`` = 0 gives vLLM the
     KV pool that an SGLang engine would have, or the pool that vLLM computes if the profile has a
-    ``VLLMMemory``. The default ``release`` has the rules of 0.31 and 0.32. From 0.33 on, if a running request is preempted because of its own need for memory (under
-    a retraction order), the loop over the requests after it continues. ``async_scheduling`` decides
-    each step while the previous step runs, as vLLM does on GPUs unless ``--no-async-scheduling`` is
-    given; the default is off. ``long_prefill_token_threshold`` is off by default (0), as in vLLM.
+    ``VLLMMemory``. The default ``release`` has the rules of 0.31 and 0.32. From 0.33 on, if a
+    running request is preempted because of its own need for memory (under a retraction order), the
+    loop over the requests after it continues. ``async_scheduling`` decides each step while the
+    previous step runs, as vLLM does on GPUs unless ``--no-async-scheduling`` is given; the default
+    is off. ``long_prefill_token_threshold`` is off by default (0), as in vLLM.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0
