@@ -157,7 +157,7 @@ class EngineContract(Protocol):
 
 CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContract]] = by_path(
     {
-        DEFAULT_ENGINE: "fairbench.engine.sglang:SGLangContract",
+        DEFAULT_ENGINE: "fairbench.engine.sglang_variants:SGLangContract",
         "vllm": "fairbench.engine.vllm:VLLMContract",
         "lightllm": "fairbench.engine.lightllm:LightLLMContract",
     }
