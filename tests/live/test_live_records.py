@@ -35,7 +35,7 @@ from fairbench.live.summary import (
     summary_of,
     token_gaps_s,
 )
-from fairbench.metrics.entries import LIMIT
+from fairbench.metrics.optional_entries import LIMIT
 from fairbench.metrics.reasons import QUEUE_ESTIMATED
 from fairbench.metrics.service_rows import DECODE_STEPS
 from fairbench.metrics.totals import statistic_of

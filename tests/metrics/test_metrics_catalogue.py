@@ -19,8 +19,8 @@ from fairbench.metrics.catalogue import (
     forget_needing,
     metric_of,
 )
-from fairbench.metrics.entries import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Shown
+from fairbench.metrics.optional_entries import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.run_data import RunData
 from fairbench.metrics.summary import summarize
 from fairbench.report import comparison_table, interval_lines, run_table

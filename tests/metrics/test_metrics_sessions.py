@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.metrics.entries import SESSIONS
+from fairbench.metrics.optional_entries import SESSIONS
 from fairbench.metrics.records import REFUSED, UNFINISHED, Window
 from fairbench.metrics.run_data import RunData
 from fairbench.metrics.service_rows import service_of

@@ -50,6 +50,9 @@ class Needs(Enum):
     CACHED = "cached tokens"
 
 
+CACHED = frozenset({Needs.CACHED})
+
+
 class Form(Enum):
     """The format in which a value is written for people."""
 

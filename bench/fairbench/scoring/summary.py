@@ -13,8 +13,8 @@ from fairbench.config.resolve import read_spec
 from fairbench.core import ServiceBound
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.metrics.catalogue import forget_metrics, forget_needing, needing
-from fairbench.metrics.entries import STALLS
 from fairbench.metrics.metric import Needs
+from fairbench.metrics.optional_entries import STALLS
 from fairbench.metrics.records import (
     Client,
     Facts,
