@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, cast
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.engine.client_cache import ClaimedNode, ClientCache, Residency
 from fairbench.engine.kv_cache import KVNode
-from fairbench.schedulers.eviction.policy import EvictionPolicy
+from fairbench.schedulers.eviction.policies import EvictionPolicy
 
 # name for all clients without an entitlement of their own
 OTHERS = "clients without an entitlement"

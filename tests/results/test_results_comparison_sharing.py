@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.metrics.beside import incentive, worst
-from fairbench.metrics.reasons import NAN, Noted
+from fairbench.metrics.metric import NAN, Noted
 from tests.results.comparison_helpers import alone_row, client
 
 

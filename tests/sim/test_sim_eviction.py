@@ -12,7 +12,7 @@ from hypothesis.stateful import invariant, rule
 from fairbench.core import Request, Segment
 from fairbench.engine.client_cache import ClientCache
 from fairbench.errors import UsageError
-from fairbench.schedulers.eviction.policy import Claimant
+from fairbench.schedulers.eviction.policies import Claimant
 from fairbench.schedulers.eviction.registry import ALL_EVICTIONS, build_eviction
 from fairbench.schedulers.prefix_tree import path
 from fairbench.schedulers.setup import Setup

@@ -15,7 +15,7 @@ from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.hardware.timing import TimingProfile
 from fairbench.named import by_path
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.eviction.policy import EvictionPolicy
+from fairbench.schedulers.eviction.policies import EvictionPolicy
 from fairbench.schedulers.views import Room
 
 

@@ -11,7 +11,7 @@ from statistics import fmean
 from sortedcontainers import SortedList
 
 from fairbench.core import Request
-from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
+from fairbench.schedulers.eviction.policies import EvictionPolicy, Leaf, Rank
 from fairbench.schedulers.local.programs import IDLE_PROGRAMS, has_program
 from fairbench.schedulers.params import NoParams
 

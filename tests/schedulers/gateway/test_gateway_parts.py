@@ -6,7 +6,7 @@ from fairbench.core import Segment
 from fairbench.errors import UsageError
 from fairbench.schedulers.gateway.build import build_gateway
 from fairbench.schedulers.gateway.orders import ORDERS
-from fairbench.schedulers.gateway.policies.round_robin import RoundRobinFlows
+from fairbench.schedulers.gateway.policies import RoundRobinFlows
 from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.registry import GATEWAY_PARAMS, policies_by_name
 from fairbench.schedulers.gateway.saturation import AlwaysRoom

@@ -16,7 +16,7 @@ from fairbench.named import imported
 from fairbench.schedulers.params import make_params
 
 if TYPE_CHECKING:
-    from fairbench.schedulers.eviction.policy import EvictionPolicy
+    from fairbench.schedulers.eviction.policies import EvictionPolicy
 
 DEFAULT_EVICTION = "lru"
 EVICTION_GROUP = "fairbench.evictions"

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairbench.figures.style import SeriesStyle, caption, log_x, log_y, panels, styles_of
+from fairbench.errors import UsageError, unknown_name
+from fairbench.figures.style import (
+    SeriesStyle,
+    caption,
+    check_drawable,
+    log_x,
+    log_y,
+    panels,
+    paper_style,
+    save_in,
+    styles_of,
+)
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.censored_latency import Sample, pooled, samples
 from fairbench.metrics.records import Floats, Window
@@ -270,3 +282,46 @@ def _fullest(grid: Iterable[Iterable[Axes]]) -> Axes:
     """Return the panel with the most legend entries."""
     panels = (panel for row in grid for panel in row)
     return max(panels, key=lambda panel: len(panel.get_legend_handles_labels()[1]))
+
+
+KINDS: Mapping[str, Callable[[Sequence[SchedulerResults]], Figure]] = {
+    "bars": bars,
+    "tradeoff": tradeoff,
+    "cdf": cdfs,
+    "parameter": against_parameter,
+}
+
+
+def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
+    """Return one figure. Raises UsageError for an unknown kind, or without the plot extra."""
+    if kind not in KINDS:
+        raise unknown_name("kind of picture", kind, KINDS)
+    if kind == "cdf" and not _have_latencies(cells):
+        raise UsageError("kind 'cdf': needs result_dir, because latencies are read from saved runs")
+    if kind == "parameter" and not axes_of(cells):
+        raise UsageError(
+            "kind 'parameter': needs a sweep over the values of a parameter, a load or replicas"
+        )
+    check_drawable()
+    with paper_style():
+        return KINDS[kind](cells)
+
+
+def write_pictures(
+    cells: Sequence[SchedulerResults], output: Path, name: str, formats: Sequence[str]
+) -> list[Path]:
+    """Write every kind of figure; return the files. Raises UsageError for an unwritable file."""
+    check_drawable()
+    written: list[Path] = []
+    for kind, draw in KINDS.items():
+        if kind == "cdf" and not _have_latencies(cells):
+            continue
+        if kind == "parameter" and not axes_of(cells):
+            continue
+        with paper_style():
+            written += save_in(draw(cells), output, f"{name}-{kind}", formats)
+    return written
+
+
+def _have_latencies(cells: Sequence[SchedulerResults]) -> bool:
+    return any(distribution(cell) is not None for cell in cells)
