@@ -6,9 +6,10 @@ from importlib.resources import files
 
 import pytest
 
-from fairbench.hardware.catalogue import load_profile, model_configs, vllm_pool_tokens, with_serving
+from fairbench.hardware.catalogue import load_profile, model_configs
 from fairbench.hardware.gpus import GPUS
 from fairbench.hardware.model_shape import shape_of
+from fairbench.hardware.served import vllm_pool_tokens, with_serving
 from fairbench.profiling.derived_profile import pool_of
 
 ENTRIES = json.loads(

@@ -1,4 +1,4 @@
-"""Python functions for the commands ``fairbench diagnose``, ``score`` and ``plan``."""
+"""Python functions for ``fairbench diagnose``, ``score`` and ``plan``, also on tables in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts of ``plan`` on targets, and ``answer.json``."""
+"""The search of ``plan`` for a cluster or for users, verdicts on targets, and ``answer.json``."""
 
 from __future__ import annotations
 

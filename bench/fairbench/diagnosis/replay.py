@@ -14,8 +14,8 @@ import numpy as np
 from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import experiment
 from fairbench.diagnosis import FCFS
-from fairbench.execute.expected import MeanCall, gpu_s, machine_of
 from fairbench.execute.tasks import Failure, Interruption, RunContext
+from fairbench.execute.workload_check import MeanCall, gpu_s, machine_of
 from fairbench.files.times import ClockTime
 from fairbench.metrics.records import Floats, Ints
 from fairbench.metrics.traffic import Traffic, weighted_tokens

@@ -1,4 +1,7 @@
-"""Simulations as tasks of an executor: single runs, and jobs of a sweep with their outcomes."""
+"""Simulations as tasks of an executor: single runs, and jobs of a sweep with their outcomes.
+
+``outdated_runs`` compares stored runs that an engine's own code decided with the installed code.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 asyncio's own server accepts connections until no file descriptor is left, and then writes a
 traceback for each waiting connection. This server stops accepting before that limit.
+
+Errors are answered in OpenAI's format; ``Problem`` is the exception by which the router refuses a
+request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The entry of a metric: name, unit, direction, form, the tables that show it, and its function."""
+"""The entry of a metric: name, unit, direction, form, the tables that show it, and its function.
+
+``Noted`` is a value with the reason why it is missing; several entries share the same reasons.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from fairbench.metrics.beside import RunBeside
     from fairbench.metrics.records import Floats, Ints
     from fairbench.metrics.run_data import RunData
+    from fairbench.metrics.sharing_incentive import RunBeside
 
 LATENCIES = {
     "ttft": "no request completed",

@@ -382,7 +382,17 @@ DECODE_STEPS = 16
 
 
 def service_of(requests: Requests, last_token_s: Floats) -> Service:
-    """Return the prefill and decode rows of all requests, ordered by start time and worker.
+    """Return the service log of a live run, computed from what clients of the server see.
+
+    Each request that produced output gets two rows. The prefill row lasts from admission to the
+    first token. Its input counts at the start of the row; the first token and the computed part of
+    the input count at the end. The decode row lasts from the first token to the last token. Its
+    tokens are divided evenly among at most ``DECODE_STEPS`` steps. Metrics expand each step, so one
+    step per token would take gigabytes. The rows are ordered by start time and worker.
+
+    A simulated log has a row for each change of the batch, and rows of one worker do not overlap.
+    In this log rows overlap, ``batch_size`` is 1, and ``context_tokens`` is 0. The difference in
+    service between two clients at an instant is exact to one step of each request in progress.
 
     ``last_token_s`` has the time of each request's last received token in seconds, or NaN without a
     token.

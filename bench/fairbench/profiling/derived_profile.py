@@ -11,15 +11,10 @@ import numpy as np
 
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.formats import json_objects, parsed
-from fairbench.hardware.catalogue import (
-    canonical_model,
-    derived_errors,
-    model_configs,
-    profile_ids,
-    with_serving,
-)
+from fairbench.hardware.catalogue import canonical_model, derived_errors, model_configs, profile_ids
 from fairbench.hardware.gpus import GPU, find_gpu
 from fairbench.hardware.model_shape import ModelShape, check_split, shape_of
+from fairbench.hardware.served import with_serving
 from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 from fairbench.profiling.estimates import NoTable, operators_ms, roofline_ms
 from fairbench.profiling.fit import MOST_CONTEXT, Column, Iterations, drawn, errors_pct, fitted

@@ -5,6 +5,10 @@ where ``:`` separates several files, or install the scheduler with an entry poin
 ``fairbench.local_schedulers`` or ``fairbench.routers``. The entry point's name is the scheduler's
 name. An environment variable, not a flag, names the files, so that every process of a run knows the
 files, including processes of a sweep, emulated workers and SGLang servers.
+
+The classes of such files are checked when the file is read, before any simulation: a class must
+have a name and a constructor, no hook may be misspelt, and each hook must accept the arguments of
+the host's calls.
 """
 
 from __future__ import annotations

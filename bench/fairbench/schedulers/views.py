@@ -1,4 +1,9 @@
-"""Views of a host for schedulers: the waiting queue, the running batch and the workers' loads."""
+"""Views of a host for schedulers: the waiting queue, the running batch and the workers' loads.
+
+``ListView`` and ``QueueView`` are slow and obviously correct. Plugins in real servers use
+``ListView``, which sorts the server's own list (SGLang's ``calc_priority``); tests compare the
+simulator's incremental queue with ``ListView``.
+"""
 
 from __future__ import annotations
 

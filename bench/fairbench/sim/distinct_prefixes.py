@@ -1,4 +1,9 @@
-"""The distinct prefixes of a run's prompts: an unbounded cache of the whole cluster."""
+"""The distinct prefixes of a run's prompts, and the fewest tokens that a cache must compute.
+
+An unbounded cache of the whole cluster computes each distinct prefix once. Under Belady's rule, a
+cache of limited size evicts the token whose next use is furthest in the future; no eviction policy
+computes fewer tokens for prompts in a given order [Belady 1966].
+"""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from sortedcontainers import SortedList
 
 from fairbench.core import Request
 from fairbench.schedulers.eviction.policies import EvictionPolicy, Leaf, Rank
-from fairbench.schedulers.local.programs import IDLE_PROGRAMS, has_program
 from fairbench.schedulers.params import NoParams
+from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
 FEW_GAPS, MOST_GAPS = 100, 4_096  # with at most FEW_GAPS gaps, the TTL is FIRST_TTL_S
 FIRST_TTL_S = 2.0

@@ -10,7 +10,7 @@ from fairbench.schedulers.accounts.counters import Counters
 from fairbench.schedulers.base import Read, WaitingView
 from fairbench.schedulers.params import PositiveInt
 from fairbench.schedulers.setup import Setup
-from fairbench_rivals.gateway.placement_gates import PlacedSession, PlacementGate, whole
+from fairbench_rivals.gateway.session_pauses import PlacedSession, PlacementGate, whole
 
 IDLE_S = 30.0  # idle seconds that end a visit
 

@@ -14,7 +14,7 @@ from fairbench.core import Request
 from fairbench.schedulers.base import Read
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import QueueView, WorkerLoad
-from fairbench_rivals.gateway.placement_gates import BUFFER
+from fairbench_rivals.gateway.session_pauses import BUFFER
 from fairbench_rivals.gateway.thunderagent import ThunderAgent
 from tests.shared_data import SHARED, needs
 

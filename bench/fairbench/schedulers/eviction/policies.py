@@ -1,4 +1,4 @@
-"""Eviction policies other than the default LRU: by frequency, by client, and by session."""
+"""The interface of an eviction policy, the default LRU, and policies by use, client and session."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from annotated_types import Ge, Gt
 
 from fairbench.core import Request
 from fairbench.errors import UsageError, unknown_name
-from fairbench.schedulers.local.programs import IDLE_PROGRAMS, has_program
 from fairbench.schedulers.params import NoParams
+from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 from fairbench.schedulers.setup import Setup
 
 # the time of a leaf's last use; the value of a later use is larger

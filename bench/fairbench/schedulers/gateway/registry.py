@@ -1,6 +1,6 @@
 """Gateways: policies and detectors by name, and parameters of gateway and admission control.
 
-To add a policy, write the policy's file and add a line here; a detector is a class in
+To add a policy, write a class in ``policies`` and add a line here; a detector is a class in
 ``saturation``. Any local scheduler is also a policy under its own name, including users'
 schedulers.
 """

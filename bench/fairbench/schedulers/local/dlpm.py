@@ -1,4 +1,7 @@
-"""Deficit Longest Prefix Match ([DLPM] Alg. 1), with rules for cases that the paper leaves open."""
+"""Deficit Longest Prefix Match ([DLPM] Alg. 1), with rules for cases that the paper leaves open.
+
+``HoldingDLPM`` also keeps room free for a client that is in credit and has no waiting request.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from fairbench.core import OUTPUT_PRICE, NoBound, Request, ServiceBound
 from fairbench.schedulers.accounts.credits import Credits, Rejoin, RelaxedTurns, Turns
 from fairbench.schedulers.base import Scan, Selection, WaitingView
 from fairbench.schedulers.charging.engine import Prices
+from fairbench.schedulers.charging.shared_prefixes import Sharing
 from fairbench.schedulers.load_cap import BatchCost, step_units
 from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.params import NotNegativeInt
-from fairbench.schedulers.sharing import Sharing
 from fairbench.tenants import ROOT, Tenants
 
 KEPT_AS_IN_DLPM = (

@@ -1,4 +1,4 @@
-"""Virtual Token Counter ([VTC] Alg. 2), and least counter first, which is VTC without lifts."""
+"""Virtual Token Counter ([VTC] Alg. 2), without lifts (LCF), and with predictions (Alg. 3)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fairbench.schedulers.accounts.counters import Counters
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.charging.engine import GPU_TIME, Prices, TokenCharging
 from fairbench.schedulers.charging.predicted import LINEAR, CostName, PredictedCharging, own_cost
+from fairbench.schedulers.charging.shared_prefixes import Sharing
 from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.params import Fraction
-from fairbench.schedulers.sharing import Sharing
 from fairbench.tenants import Tenants
 
 

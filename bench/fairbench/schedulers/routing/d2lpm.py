@@ -16,8 +16,8 @@ from fairbench.schedulers.accounts.account import rounds_to_credit
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.charging.dispatch import Charge, dispatch_charging
 from fairbench.schedulers.charging.engine import GPU_TIME
-from fairbench.schedulers.lengths import BATCH, MAX_CLIENTS
 from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, RecentNode
+from fairbench.schedulers.output_lengths import BATCH, MAX_CLIENTS
 from fairbench.schedulers.peers import CreditChange, SharedCredit, Sums, Totals
 from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.fleet import Filling, as_bits, members

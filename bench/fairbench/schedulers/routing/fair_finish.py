@@ -1,4 +1,7 @@
-"""Fair finish: locality, unless the request would end much sooner at another worker."""
+"""Fair finish: locality, unless the request would end much sooner at another worker.
+
+The end of a request at each worker is computed as if the worker's clients shared the worker fairly.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from pydantic import FiniteFloat
 
 from fairbench.core import OUTPUT_PRICE, CostModel, Request, Segment
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.lengths import OutputLengths
 from fairbench.schedulers.load_cap import step_units
 from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, Holders
+from fairbench.schedulers.output_lengths import OutputLengths
 from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.fleet import lowest, members
 from fairbench.tenants import Tenants, lineage, parent_of

@@ -1,4 +1,7 @@
-"""Preble's cost of a GPU for a request ([Preble] Alg. 2), and its prefix autoscaling."""
+"""Preble's load of GPUs in a recent window, its cost of a GPU for a request, and its autoscaling.
+
+Sections 3.2 and Alg. 2 of [Preble].
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests of a trace: one request as read, and all requests as arrays in order of time.
+"""The requests of a trace: a request as read, all requests as arrays, and facts about them.
 
 The texts of prompts become blocks of characters. The identity of a block is a hash of its
 characters and of all blocks before it, so the text is not kept, and texts with equal beginnings

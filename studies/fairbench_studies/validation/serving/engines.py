@@ -16,7 +16,7 @@ from fairbench.engine.logs import ServiceLog
 from fairbench.engine.sglang import SGLangReplica
 from fairbench.engine.vllm import VLLMReplica
 from fairbench.errors import DataError
-from fairbench.hardware.catalogue import model_configs, vllm_pool_tokens
+from fairbench.hardware.catalogue import model_configs
 from fairbench.hardware.engine_params import (
     EngineParams,
     VLLMLimits,
@@ -24,6 +24,7 @@ from fairbench.hardware.engine_params import (
     engine_limits,
 )
 from fairbench.hardware.model_shape import shape_of
+from fairbench.hardware.served import vllm_pool_tokens
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.local.fcfs import FCFS

@@ -1,4 +1,4 @@
-"""Parts of gates that place sessions: room of replicas, paused sessions, ThunderAgent's rules."""
+"""Pauses of sessions: room of replicas, which sessions a gate pauses, and which it resumes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from math import inf
 from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 from fairbench.core import Request
-from fairbench.schedulers.gateway.sessions import GateSession, SessionGate
 from fairbench.schedulers.params import Positive
+from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
 BUFFER = 100  # tokens that a replica reserves for each session besides its context
 

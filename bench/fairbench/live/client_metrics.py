@@ -1,4 +1,4 @@
-"""The ledger: sums of tokens for each client in one process, and their export to Prometheus."""
+"""The metrics of each client in one process: sums of tokens, shares, and export to Prometheus."""
 
 from __future__ import annotations
 

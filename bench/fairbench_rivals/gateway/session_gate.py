@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from fairbench.core import Request
 from fairbench.schedulers.base import Read, Selection, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy
-from fairbench.schedulers.local.programs import ProgramStates
+from fairbench.schedulers.program_states import ProgramStates
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,102 @@
+"""Costs that vLLM's servers add to the times of operator tables, and the size of vLLM's KV pool.
+
+Operator tables hold the times of single GPU operations. Servers on an H100 were measured to need
+more time for the linear layers, and time for sampling, which the tables lack. vLLM determines the
+KV pool by a profiling step at start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fairbench.hardware.model_shape import ModelShape
+from fairbench.hardware.timing import KVPool
+
+HOPPER_GB_S = {"h100-80gb": 3_350, "gh200-96gb": 4_000, "h200-141gb": 4_800}
+"""Memory bandwidth (10^9 bytes/s) of the GPUs with the chip of the H100."""
+
+LINEAR_FACTOR = 1.10
+"""Measured time of the linear layers of an H100 per token (c_T), relative to operator times.
+
+Two servers of other models and engines were measured: Llama-3.1-8B in SGLang (1.10, profile
+``measured-sglang-triton``) and Qwen3-14B in vLLM (1.09, ``measured-vllm``). Published TTFT of
+prompts of 28,650 tokens agree: 1,077 ms on an H100, and 976 ms by the operators.
+"""
+
+SAMPLING_MS, SAMPLING_VOCABULARY = 0.012, 151_936
+"""Time in ms that vLLM needs on an H100 for each sequence of a step, and the model's vocabulary.
+
+Measured with Qwen3-14B (``measured-vllm``). The likely cause is sampling with ``top_p`` over all
+logits, which moves memory, so the time grows with the vocabulary and shrinks with the bandwidth.
+"""
+
+
+def with_serving(
+    coefficients_ms: Mapping[str, float], gpu: str, vocabulary: int
+) -> dict[str, float]:
+    """Return the coefficients of vLLM's operators with the costs that servers on Hopper add.
+
+    Args:
+        coefficients_ms: Coefficients of a ``TimingProfile``.
+        gpu: Name of the GPU; coefficients of other GPUs than Hopper are unchanged.
+        vocabulary: Tokens of the model's vocabulary.
+    """
+    found = dict(coefficients_ms)
+    if gpu in HOPPER_GB_S:
+        slower = HOPPER_GB_S["h100-80gb"] / HOPPER_GB_S[gpu]
+        sampling_ms = SAMPLING_MS * vocabulary / SAMPLING_VOCABULARY * slower
+        found["c_T"] *= LINEAR_FACTOR
+        found["c_nd"] = max(found["c_nd"], sampling_ms)
+    return found
+
+
+TOTAL_GIB = {
+    "a10g-24gb": 22.06,
+    "rtx4090-24gb": 23.52,
+    "a40-48gb": 44.43,
+    "l40s-48gb": 44.40,
+    "a100-80gb": 79.25,
+    "h100-80gb": 79.19,
+    "h200-141gb": 139.8,
+}
+"""GiB that PyTorch reports as a GPU's total memory, from messages of public logs."""
+
+OTHER_GIB = 0.79
+"""GiB beside weights, KV and activations: libraries, workspaces and buffers of the input.
+
+Three logs of vLLM 0.19 with Llama-3.1-8B leave 0.81 (H100), 0.79 (A100) and 0.77 GiB (RTX 4090).
+"""
+
+BLOCK = 16  # tokens of a KV block
+_LOGIT_BYTES = 2 + 4 + 4  # a logit of 16 bits, the logit in 32 bits, and its probability
+_ACTIVATION_BYTES = 2
+
+
+def vllm_pool_tokens(
+    pool: KVPool, shape: ModelShape, gpu: str, tp: int, *, utilization: float, tokens: int,
+    sequences: int,
+) -> int:  # fmt: skip
+    """Return the size of vLLM's KV pool in tokens, 0 if no memory is left.
+
+    vLLM takes a part of the GPU's memory and subtracts weights, activations and other memory
+    (``determine_available_memory`` in ``vllm/v1/worker/gpu_worker.py``). The activations are the
+    peak of a profiling step, which computes the largest number of tokens and then samples for the
+    largest number of sequences.
+
+    Args:
+        pool: Memory of the GPU and of the weights.
+        shape: The model's shape.
+        gpu: Name of the GPU.
+        tp: GPUs that share the model.
+        utilization: vLLM's ``gpu_memory_utilization``.
+        tokens: vLLM's ``max_num_batched_tokens``.
+        sequences: vLLM's ``max_num_seqs``.
+    """
+    hidden = tokens * shape.hidden * _ACTIVATION_BYTES
+    # Two tensors of the hidden size, and the outputs of gate, up and activation of the MLP.
+    forward = 2 * hidden + 3 * tokens * shape.mlp / tp * _ACTIVATION_BYTES
+    sampling = hidden + min(sequences, tokens) * shape.vocabulary * _LOGIT_BYTES
+    activations_gib = max(forward, sampling) / 2**30
+    total_gib = TOTAL_GIB.get(gpu, pool.pre_load_avail_gib)
+    gib = total_gib * utilization - pool.weights_gib - activations_gib - OTHER_GIB
+    return max(0, int(gib * 2**30 / (BLOCK * pool.kv_bytes_per_token))) * BLOCK
