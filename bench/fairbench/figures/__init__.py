@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from fairbench.figures.latex import latex_table as latex_table
     from fairbench.figures.plan_and_trace import draw_plan as draw_plan
     from fairbench.figures.plan_and_trace import draw_trace as draw_trace
-    from fairbench.figures.profile_fit import Points as Points
-    from fairbench.figures.profile_fit import draw_profile as draw_profile
     from fairbench.figures.style import FORMATS as FORMATS
     from fairbench.figures.style import check_plot as check_plot
 
@@ -23,7 +21,6 @@ __getattr__ = lazy_names(
         "plan_and_trace": "draw_plan draw_trace",
         "latex": "latex_table",
         "comparison": "write_pictures",
-        "profile_fit": "Points draw_profile",
         "style": "FORMATS check_plot",
     },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison
 
 # Smaller differences between measurements do not rank schedulers: under every scheduler, the runs

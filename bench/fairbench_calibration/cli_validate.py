@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from fairbench import results, sim
-from fairbench import validate as validation
 from fairbench.cli.flags import json_option, option_of
 from fairbench.cli.output import print_json
 from fairbench.config.flags import RUN
 from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError
 from fairbench.results.new_directories import check_writable
+from fairbench_calibration import validate as validation
 
 
 def validate(

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from fairbench import execute, validate
+from fairbench import execute
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import json_option, option_of
 from fairbench.cli.output import print_json
 from fairbench.config.flags import ENGINE_CODE, RUN
 from fairbench.errors import UsageError
+from fairbench_calibration import validate
 
 if TYPE_CHECKING:
-    from fairbench.validate.engine_check import FirstDifference
+    from fairbench_calibration.validate.engine_check import FirstDifference
 
 STREAMS = 8
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench import live, profiling
+from fairbench import live
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import (
     Headers,
@@ -22,6 +22,7 @@ from fairbench.cli.flags import (
 from fairbench.cli.output import print_json
 from fairbench.config.flags import HEADER
 from fairbench.errors import RunFailed
+from fairbench_calibration import profiling
 
 
 def doctor(
@@ -51,7 +52,7 @@ def doctor(
     The command asks first, unless `--yes` is given. The exit code is 0 if fairbench's scheduler is
     active and the other client did not wait, and 1 otherwise.
     """
-    from fairbench.live import doctor as checks
+    from fairbench_calibration import server_checks as checks
 
     live.require_live_extra()
     root, headers = profiling.root_of(base_url), parse_headers(header)

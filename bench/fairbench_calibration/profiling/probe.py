@@ -15,7 +15,7 @@ import numpy as np
 
 from fairbench.errors import RunFailed
 from fairbench.hardware.timing import FitDomain, KVPool, TimingProfile
-from fairbench.profiling.fit import Column, Iterations, fitted, predicted_ms
+from fairbench_calibration.profiling.fit import Column, Iterations, fitted, predicted_ms
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

@@ -16,8 +16,15 @@ from fairbench.hardware.gpus import GPU, find_gpu
 from fairbench.hardware.model_shape import ModelShape, check_split, shape_of
 from fairbench.hardware.served import with_serving
 from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
-from fairbench.profiling.estimates import NoTable, operators_ms, roofline_ms
-from fairbench.profiling.fit import MOST_CONTEXT, Column, Iterations, drawn, errors_pct, fitted
+from fairbench_calibration.profiling.estimates import NoTable, operators_ms, roofline_ms
+from fairbench_calibration.profiling.fit import (
+    MOST_CONTEXT,
+    Column,
+    Iterations,
+    drawn,
+    errors_pct,
+    fitted,
+)
 
 HUB = "https://huggingface.co/{}/resolve/main/config.json"
 _WAIT_S = 20.0

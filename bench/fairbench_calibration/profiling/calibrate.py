@@ -14,7 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.hardware.timing import TimingProfile
-from fairbench.profiling.fit import Column, Iterations, minimised, predicted_ms, softened
+from fairbench_calibration.profiling.fit import (
+    Column,
+    Iterations,
+    minimised,
+    predicted_ms,
+    softened,
+)
 
 CALIBRATED = "calibrated"  # last part of the id of a calibrated profile
 MOST_REQUESTS = 400  # maximum number of requests that a fit uses

@@ -24,7 +24,7 @@ import numpy as np
 
 from fairbench.hardware.gpus import GPU, Interconnect
 from fairbench.hardware.model_shape import WEIGHT_BYTES, ModelShape
-from fairbench.profiling.fit import Column, Iterations
+from fairbench_calibration.profiling.fit import Column, Iterations
 
 PACKAGE = "aiconfigurator_core"
 _KV = {

@@ -13,7 +13,7 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
-from fairbench import figures, files, hardware, live, profiling, results, scoring
+from fairbench import figures, files, hardware, live, results, scoring
 from fairbench.cli.flags import (
     Headers,
     ServedModel,
@@ -27,11 +27,12 @@ from fairbench.config.flags import PICTURE, RUN
 from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError
 from fairbench.hardware.gpus import GPU, Interconnect
+from fairbench_calibration import profiling
 
 if TYPE_CHECKING:
-    from fairbench.figures.profile_fit import Points
     from fairbench.hardware.timing import TimingProfile
-    from fairbench.profiling.derived_profile import Derived
+    from fairbench_calibration.profiling.derived_profile import Derived
+    from fairbench_calibration.profiling.figure import Points
 
 # Options with the names of simulation flags and with different values.
 GPU_OPTION = RUN["gpu"].but(default="")
@@ -273,7 +274,7 @@ def derive_profile(
         error_pct=found.error_pct,
     )  # fmt: skip
     if plot is not None:
-        figures.draw_profile(
+        profiling.draw_profile(
             _fit_points(found), plot, f"{found.profile.profile_id}: iterations held out"
         )
 
@@ -347,6 +348,6 @@ def _fit_points(found: Derived) -> list[Points]:
         "both": (it.prefills > 0) & (it.decodes > 0),
     }
     return [
-        figures.Points(name, it.tokens[rows], found.times_ms[rows], ours[rows])
+        profiling.Points(name, it.tokens[rows], found.times_ms[rows], ours[rows])
         for name, rows in kinds.items()
     ]
