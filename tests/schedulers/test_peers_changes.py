@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.peers import Changes, Heard, Terms, Totals
 from fairbench.schedulers.routing import d2lpm
 from fairbench.schedulers.routing.d2lpm import D2LPM
-from fairbench.schedulers.setup import Setup
 from tests.schedulers.gateway.gateway_helpers import Desk
 from tests.strategies import examples
 

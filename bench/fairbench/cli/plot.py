@@ -122,7 +122,7 @@ def _plot_own(
         raise UsageError(f"--table {table}: must end in .tex")
     cells = results.sides_below(folder)
     if table is not None:  # the table comes first, because the table needs no drawing library
-        text = figures.latex(cells, columns)
+        text = figures.latex_table(cells, columns)
         with writing(table, "--table"):
             if table.parent == output_dir:  # a missing output directory is created
                 output_dir.mkdir(parents=True, exist_ok=True)

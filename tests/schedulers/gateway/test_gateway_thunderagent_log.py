@@ -11,8 +11,7 @@ from itertools import count
 import pytest
 
 from fairbench.core import Request
-from fairbench.schedulers.base import Read
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Read, Setup
 from fairbench.schedulers.views import QueueView, WorkerLoad
 from fairbench_rivals.gateway.session_pauses import BUFFER
 from fairbench_rivals.gateway.thunderagent import ThunderAgent

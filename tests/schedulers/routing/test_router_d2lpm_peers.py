@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.peers import Exchanges
 from fairbench.schedulers.routing import d2lpm
 from fairbench.schedulers.routing.baselines import LeastLoaded
 from fairbench.schedulers.routing.d2lpm import D2LPM
-from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import answer, request
 from tests.strategies import examples
 

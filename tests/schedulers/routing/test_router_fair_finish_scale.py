@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, prompt_tokens
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.routing.fair_finish import (
     FEW,
     LEVELS,
@@ -16,7 +17,6 @@ from fairbench.schedulers.routing.fair_finish import (
     FinishBounds,
     WorkerBacklog,
 )
-from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import answer, prompt
 from tests.strategies import examples
 

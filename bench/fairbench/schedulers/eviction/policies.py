@@ -12,9 +12,9 @@ from annotated_types import Ge, Gt
 
 from fairbench.core import Request
 from fairbench.errors import UsageError, unknown_name
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
-from fairbench.schedulers.setup import Setup
 
 # the time of a leaf's last use; the value of a later use is larger
 Access: TypeAlias = tuple[int, int, int]
