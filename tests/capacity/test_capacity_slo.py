@@ -5,7 +5,7 @@ import pytest
 from fairbench.capacity.answer import judge
 from fairbench.capacity.question import parse_slo, parse_slos
 from fairbench.errors import UsageError
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 
 
 def summary(completed=100, unfinished=0, **values):

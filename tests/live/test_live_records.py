@@ -35,8 +35,8 @@ from fairbench.live.summary import (
     summary_of,
     token_gaps_s,
 )
-from fairbench.metrics.metric import QUEUE_ESTIMATED
 from fairbench.metrics.optional_entries import LIMIT
+from fairbench.metrics.reasons import QUEUE_ESTIMATED
 from fairbench.metrics.service import DECODE_STEPS
 from fairbench.metrics.totals import statistic_of
 from fairbench.report.run_table import summary_text

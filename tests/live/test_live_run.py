@@ -14,7 +14,7 @@ from fairbench.cli.app import app
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.live.backends.emulator import EmulatorBackend
 from fairbench.live.processes.servers import start_all, stop_all
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.sim.run import simulate
 from tests.live.live_cli import (
     WAIT_S,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.metrics.fairness import Shares, entitlement_ratios, max_min, tenant_shares
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.records import Client, Facts, Window
 from fairbench.metrics.service import Booked
 from fairbench.report.result_lines import tenant_lines

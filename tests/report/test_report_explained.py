@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.report.explained import explained_text, explanations
 from fairbench.report.result_lines import window_lines
 

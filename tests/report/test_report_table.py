@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.report.client_table import described
 from fairbench.report.numbers import index, more_than, number, percent
 from fairbench.report.pages.run_page import client_grid

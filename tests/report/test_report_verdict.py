@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.report.verdict import repeats_verdict, verdict
 from fairbench.results.references import SHARES, Reference
 

@@ -1,6 +1,6 @@
 """Test due service on whole simulations: an idle cluster, and one in which LPM starves clients."""
 
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.sim.run import simulate
 from tests.sim.sim_helpers import small_spec
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fairbench.metrics.floods import Flood
-from fairbench.metrics.metric import NO_GAPS
+from fairbench.metrics.reasons import NO_GAPS
 from fairbench.metrics.records import Client, Facts, Floats, Measurements, Service, Window
 from fairbench.metrics.summary import stall_summary
 from fairbench.metrics.tables import FiledService, Tables

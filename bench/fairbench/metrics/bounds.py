@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from fairbench.core import ServiceBound, ServiceWeights
 from fairbench.metrics.arrays import in_order, spread
-from fairbench.metrics.metric import NAN
+from fairbench.metrics.reasons import NAN
 from fairbench.metrics.records import Facts, Flags, Floats, Ints, Requests, Service
 from fairbench.metrics.service import Stretches, step_times
 from fairbench.metrics.tables import ServiceRows

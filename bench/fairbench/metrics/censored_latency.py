@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.metrics.arrays import in_order, spread
-from fairbench.metrics.metric import NAN, NO_COHORT, NO_VICTIM, Noted
+from fairbench.metrics.reasons import NAN, NO_COHORT, NO_VICTIM, Noted
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,

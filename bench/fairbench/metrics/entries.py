@@ -21,26 +21,15 @@ from fairbench.metrics.metric import (
     CACHED,
     CLIENT,
     COUNT,
-    EMPTY_WINDOW,
     IN_REPORTS,
-    LATENCIES,
     LESS,
     MORE,
-    NAN,
-    NO_BOUND,
-    NO_COHORT,
-    NO_DEMAND,
-    NO_SERVICE,
-    NO_TIME,
-    NO_VICTIM,
-    NOT_ALL_ACTIVE,
     OPTIONAL,
     Display,
     Form,
     Kind,
     Metric,
     Needs,
-    Noted,
     Shown,
 )
 from fairbench.metrics.optional_entries import (
@@ -55,6 +44,19 @@ from fairbench.metrics.optional_entries import (
     STALLS,
     TREE,
     WINDOWS,
+)
+from fairbench.metrics.reasons import (
+    EMPTY_WINDOW,
+    LATENCIES,
+    NAN,
+    NO_BOUND,
+    NO_COHORT,
+    NO_DEMAND,
+    NO_SERVICE,
+    NO_TIME,
+    NO_VICTIM,
+    NOT_ALL_ACTIVE,
+    Noted,
 )
 from fairbench.metrics.records import FINISHED, UNFINISHED
 from fairbench.metrics.service import gpu_time, gpu_time_of_clients, outside_fit_ratio

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from fairbench.metrics.arrays import ratio
 from fairbench.metrics.contention import contended
 from fairbench.metrics.due import shortfall
-from fairbench.metrics.metric import NAN, NOT_CONTENDED
+from fairbench.metrics.reasons import NAN, NOT_CONTENDED
 from fairbench.metrics.records import (
     FINISHED,
     UNFINISHED,

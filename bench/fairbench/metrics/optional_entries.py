@@ -11,14 +11,21 @@ from fairbench.metrics.arrays import ratio
 from fairbench.metrics.fairness import jain, least
 from fairbench.metrics.goodput import TICK_S, median, met_ratio
 from fairbench.metrics.metric import (
-    ALL_FIT,
     BOTH,
     CACHED,
     CLIENT,
     COUNT,
-    EMPTY_WINDOW,
     LESS,
     MORE,
+    Display,
+    Form,
+    Metric,
+    Of,
+    Shown,
+)
+from fairbench.metrics.reasons import (
+    ALL_FIT,
+    EMPTY_WINDOW,
     NAN,
     NO_COHORT,
     NO_DEMAND,
@@ -32,12 +39,7 @@ from fairbench.metrics.metric import (
     NOT_SENT,
     TOO_FEW_CALLS,
     TOO_FEW_REQUESTS,
-    Display,
-    Form,
-    Metric,
     Noted,
-    Of,
-    Shown,
 )
 from fairbench.metrics.records import PLAIN
 from fairbench.metrics.sessions import SESSION_WINDOW_S

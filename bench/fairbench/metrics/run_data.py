@@ -40,7 +40,7 @@ from fairbench.metrics.fairness_over_time import (
 from fairbench.metrics.gap import max_service_gap
 from fairbench.metrics.goodput import Goodput, goodput_of, padding_of, useful
 from fairbench.metrics.limit import limit_values
-from fairbench.metrics.metric import (
+from fairbench.metrics.reasons import (
     NAN,
     NO_COHORT,
     NO_SERVICE,

@@ -17,7 +17,7 @@ import numpy as np
 from fairbench.metrics.arrays import Floats, Ints, in_order, ratio
 from fairbench.metrics.censored_latency import Sample
 from fairbench.metrics.contention import first_token_alone_s, pace_alone_s, with_admissions
-from fairbench.metrics.metric import NAN
+from fairbench.metrics.reasons import NAN
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,

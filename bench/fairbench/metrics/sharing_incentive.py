@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fairbench.metrics.fairness import least, max_min
-from fairbench.metrics.metric import NAN, NO_VICTIM, NOT_ALONE, NOT_CONTENDED, Noted
+from fairbench.metrics.reasons import NAN, NO_VICTIM, NOT_ALONE, NOT_CONTENDED, Noted
 
 ClientRow = Mapping[str, Any]
 HEAVY = "the client is heavy"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.metrics.arrays import ratio
-from fairbench.metrics.metric import NAN
+from fairbench.metrics.reasons import NAN
 from fairbench.metrics.records import (
     FINISHED,
     Facts,

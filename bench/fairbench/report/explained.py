@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from textwrap import wrap
 from typing import Any
 
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.shown_percentiles import ENOUGH, P95, P99, chosen_percentiles, is_few
 from fairbench.report.client_table import is_weighted
 from fairbench.report.limit_lines import limit_sentences

@@ -10,7 +10,8 @@ from fairbench.errors import printable
 from fairbench.files.times import ClockTime, read_clock
 from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
 from fairbench.metrics.contention import hides_backlog
-from fairbench.metrics.metric import NOT_CONTENDED, TOO_FEW_REQUESTS, Display, Form
+from fairbench.metrics.metric import Display, Form
+from fairbench.metrics.reasons import NOT_CONTENDED, TOO_FEW_REQUESTS
 from fairbench.metrics.service import WARN_ABOVE
 from fairbench.metrics.shown_percentiles import (
     ENOUGH,

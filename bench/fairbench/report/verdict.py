@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import printable
 from fairbench.files.times import read_clock
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.report.numbers import percent
 from fairbench.report.result_lines import HEADLINE, NEAR_ALL, is_of_failures
 from fairbench.results.references import Reference

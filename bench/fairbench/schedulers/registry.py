@@ -169,8 +169,6 @@ def _with_plugins(group: str) -> Mapping[str, str]:
     found = dict(known)
     own = [(name, point.value) for name, point in registered(group).items()]
     for path in user_files():
-        from fairbench.schedulers.registry import schedulers_in
-
         if not any(schedulers_in(path, VARIABLE, kind) for kind in (LocalScheduler, Router)):
             raise UsageError(f"{VARIABLE}: {path} has no class of a LocalScheduler or Router")
         own += schedulers_in(path, VARIABLE, base).items()

@@ -18,7 +18,7 @@ from fairbench.config.sweep import read_sweep
 from fairbench.errors import DataError
 from fairbench.execute.places import LOCAL, executor_named
 from fairbench.execute.tasks import run_context
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.results.comparison import ComparedRun, SchedulerResults, compare_sweep
 from fairbench.results.store import StoredRun
 from fairbench_studies.kit.rows import ROOT, read_rows, write_rows

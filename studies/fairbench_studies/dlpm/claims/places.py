@@ -7,7 +7,7 @@ from math import nan
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.waiting import DEMAND_LIMITED_ABOVE
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary
