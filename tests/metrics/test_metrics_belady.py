@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Segment, prompt_tokens
-from fairbench.sim.distinct_prefixes import DistinctPrefixes, least_computed
+from fairbench.metrics.belady import least_computed
+from fairbench.sim.distinct_prefixes import DistinctPrefixes
 from tests.sim.sim_helpers import prompt
 from tests.strategies import examples, prompts, tokens_of
 

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairbench.capacity.answer import (
+from fairbench.capacity.question import Clusters, PlanChoice, PlanQuestion
+from fairbench.capacity.search import (
     JudgedTarget,
     Search,
     SmallestSize,
@@ -17,7 +18,6 @@ from fairbench.capacity.answer import (
     judge,
     largest,
 )
-from fairbench.capacity.question import Clusters, PlanChoice, PlanQuestion
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.sweep import Sweep, grid_of, make_sweep
 from fairbench.errors import DataError, RunFailed

@@ -15,11 +15,12 @@ from fairbench.engine.contract import Replica
 from fairbench.engine.logs import DECODE_COLUMNS, IntegerTable, RequestLog
 from fairbench.engine.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
 from fairbench.errors import ProgramFailed, RunFailed
+from fairbench.metrics.belady import least_computed
 from fairbench.schedulers.base import Router
-from fairbench.sim.distinct_prefixes import Answers, DistinctPrefixes, least_computed
+from fairbench.sim.distinct_prefixes import Answers, DistinctPrefixes
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.targets import NOT_DUE, Due, RequestCosts, alone
-from fairbench.workloads.disguise import EndedRequest, Reaction
+from fairbench.workloads.heavy_clients import EndedRequest, Reaction
 from fairbench.workloads.plan import ClientPlan, User
 from fairbench.workloads.programs.base import Job
 

@@ -1,21 +1,16 @@
-"""The distinct prefixes of a run's prompts, and the fewest tokens that a cache must compute.
-
-An unbounded cache of the whole cluster computes each distinct prefix once. Under Belady's rule, a
-cache of limited size evicts the token whose next use is furthest in the future; no eviction policy
-computes fewer tokens for prompts in a given order [Belady 1966].
-"""
+"""The distinct prefixes of a run's prompts: an unbounded cache of the whole cluster."""
 
 from __future__ import annotations
 
 from array import array
-from heapq import heappop, heappush
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment
-from fairbench.metrics.arrays import Ints, spread
+from fairbench.metrics.arrays import Ints
+from fairbench.metrics.belady import PrefixUses
 
 Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
 """The answers of a program, by key.
@@ -100,132 +95,3 @@ class DistinctPrefixes:
             made_tokens[node], maker[node] = tokens, prompt
         end, used = np.array(self._ends, np.int64).reshape(-1, 2).T
         return PrefixUses(parent, offset, maker, made_tokens, end, used, used_ps, finished_ps)
-
-
-class PrefixUses(NamedTuple):
-    """The prompts of a run as paths in a tree of segments, and the times at which they are used.
-
-    Nodes are numbered from 1, and row 0 of their arrays stands for the root.
-
-    - ``parent`` and ``offset``: a node continues the first ``offset`` tokens of its parent.
-    - ``maker`` is the prompt whose answer begins the node, -1 if none does, and ``made_tokens`` the
-      tokens of that answer.
-    - ``end`` and ``used``: a prompt ends after the first ``used`` tokens of node ``end``.
-    - ``used_ps`` and ``finished_ps`` are the times at which a prompt is looked up, and at which its
-      answer is complete.
-    """
-
-    parent: Ints
-    offset: Ints
-    maker: Ints
-    made_tokens: Ints
-    end: Ints
-    used: Ints
-    used_ps: Ints
-    finished_ps: Ints
-
-
-class _Stays(NamedTuple):
-    """Tokens that a cache keeps from one use to the next, and the times of both uses."""
-
-    start_ps: Ints
-    end_ps: Ints
-    tokens: Ints
-
-
-def least_computed(uses: PrefixUses, capacity: int) -> int:
-    """Return the fewest prompt tokens that any cache of ``capacity`` tokens has to compute."""
-    first_tokens, stays = _stays(uses)
-    return first_tokens + _evicted(stays, capacity)
-
-
-def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
-    """Return how many tokens no earlier prompt or answer contains, and the other tokens' stays."""
-    node, used, prompt = _paths(uses)
-    made = np.flatnonzero(uses.maker >= 0)
-    width = 1 + int(max(used.max(initial=0), uses.made_tokens.max(initial=0)))
-    # A piece is a part of a node between two neighbouring ends of prompts, children or answers.
-    marks = np.unique(np.concatenate([node * width + used, made * width + uses.made_tokens[made]]))
-    piece_node, piece_end = marks // width, marks % width
-    first_piece = np.searchsorted(piece_node, np.arange(len(uses.parent) + 1))
-    tokens = np.diff(piece_end, prepend=0)
-    is_first = np.diff(piece_node, prepend=-1) > 0
-    tokens[is_first] = piece_end[is_first]
-    count = np.searchsorted(marks, node * width + used) + 1 - first_piece[node]
-    row, piece = spread(first_piece[node], count)
-    at_ps = uses.used_ps[prompt[row]]
-    order = np.lexsort((at_ps, piece))
-    piece, at_ps = piece[order], at_ps[order]
-    is_first = np.diff(piece, prepend=-1) > 0
-    maker = uses.maker[piece_node[piece]]
-    is_made = is_first & (maker >= 0) & (piece_end[piece] <= uses.made_tokens[piece_node[piece]])
-    start_ps = np.where(is_made, uses.finished_ps[maker], np.roll(at_ps, 1))
-    stays = is_made | ~is_first
-    return int(tokens[piece[~stays]].sum()), _together(
-        _Stays(start_ps[stays], at_ps[stays], tokens[piece[stays]])
-    )
-
-
-def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
-    """Return each node on the path of each prompt: the node, its used tokens, and the prompt."""
-    node, used, prompt = uses.end, uses.used, np.arange(len(uses.end))
-    parts = []
-    while (inside := node > 0).any():
-        node, used, prompt = node[inside], used[inside], prompt[inside]
-        parts.append((node, used, prompt))
-        node, used = uses.parent[node], uses.offset[node]
-    if not parts:
-        return node[:0], used[:0], prompt[:0]
-    nodes, ends, prompts = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return nodes, ends, prompts
-
-
-def _together(stays: _Stays) -> _Stays:
-    """Return the stays in order of start; equal stays are merged, and empty stays are left out.
-
-    A stay is empty if both of its uses come at one time.
-    """
-    real = stays.start_ps < stays.end_ps
-    start_ps, end_ps, tokens = stays.start_ps[real], stays.end_ps[real], stays.tokens[real]
-    order = np.lexsort((end_ps, start_ps))
-    start_ps, end_ps = start_ps[order], end_ps[order]
-    differs = (np.diff(start_ps, prepend=-1) > 0) | (np.diff(end_ps, prepend=-1) != 0)
-    first = np.flatnonzero(differs)
-    if not len(first):
-        return _Stays(start_ps, end_ps, tokens)
-    return _Stays(start_ps[first], end_ps[first], np.add.reduceat(tokens[order], first))
-
-
-def _evicted(stays: _Stays, capacity: int) -> int:
-    """Return the fewest tokens that are evicted before their next use."""
-    ends = np.argsort(stays.end_ps, kind="stable")
-    ended = np.searchsorted(stays.end_ps[ends], stays.start_ps, "right")
-    gone = np.append(0, np.cumsum(stays.tokens[ends]))[ended]
-    if (np.cumsum(stays.tokens) - gone <= capacity).all():
-        return 0
-    return _evicted_one_by_one(stays, ends, capacity)
-
-
-def _evicted_one_by_one(stays: _Stays, ends: Ints, capacity: int) -> int:
-    """Return how many tokens Belady's rule evicts; ``ends`` are the stays in order of end."""
-    kept = stays.tokens.tolist()
-    ending = list(zip(stays.end_ps[ends].tolist(), ends.tolist(), strict=True))
-    held = ended = evicted = 0
-    latest: list[tuple[int, int]] = []  # heap of (negative end, stay), the latest end first
-    rows = zip(stays.start_ps.tolist(), stays.end_ps.tolist(), stays.tokens.tolist(), strict=True)
-    for stay, (start_ps, end_ps, tokens) in enumerate(rows):
-        while ending[ended][0] <= start_ps:
-            held -= kept[ending[ended][1]]
-            kept[ending[ended][1]] = 0
-            ended += 1
-        heappush(latest, (-end_ps, stay))
-        held += tokens
-        while held > capacity:
-            furthest = latest[0][1]
-            lost = min(kept[furthest], held - capacity)
-            kept[furthest] -= lost
-            held -= lost
-            evicted += lost
-            if not kept[furthest]:
-                heappop(latest)
-    return evicted

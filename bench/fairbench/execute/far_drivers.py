@@ -2,7 +2,7 @@
 
 A driver on another machine connects back to this machine and sends records:
 
-    python -m fairbench.execute.crews HOST PORT NUMBER
+    python -m fairbench.execute.far_drivers HOST PORT NUMBER
 
 The key is passed in the environment, because lists of processes show command lines.
 """
@@ -33,7 +33,7 @@ from fairbench.live.processes.process import Process, ReplicaPlace
 from fairbench.live.records import PROGRAMS_FILE, REQUESTS_FILE
 
 KEY = "FAIRBENCH_DRIVER_KEY"
-MODULE = "fairbench.execute.crews"
+MODULE = "fairbench.execute.far_drivers"
 
 
 class Telling:
