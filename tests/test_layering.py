@@ -35,7 +35,7 @@ FLOORS = (
     ("live",),  # the emulator uses the simulator's engine
     ("execute",),
     ("report",),
-    ("figures", "gate", "scoring", "capacity"),
+    ("figures", "scoring", "capacity"),
     ("diagnosis",),
     ("api",),
     ("cli",),

@@ -109,10 +109,6 @@ _OWN: Mapping[str, Command] = {
     ),
     "score": _own(LOGS, "Compute every fairness metric from any system's records.", "score:score"),
     "trace": _own(LOGS, "Inspect recorded traffic, or write a changed copy of it.", "trace:trace"),
-    "check": _own(CI, "Compare runs with a baseline; exit 1 if one got worse.", "check:check"),
-    "baseline": _own(
-        CI, "Rerun stored experiments; report or accept differences.", "baseline:baseline"
-    ),
 }
 GROUPS = (SIMULATE, STORED, LOGS, SERVERS, CI, PAPERS)
 

@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.gate.judge import Verdict
-from fairbench.gate.outcome import Change, ClauseRow, Outcome, counted, of_the_cluster
 from fairbench.report.pages.markdown import escaped, table
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
+from fairbench_gate.judge import Verdict
+from fairbench_gate.outcome import Change, ClauseRow, Outcome, counted, of_the_cluster
 
 STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.INCONCLUSIVE: "yellow"}
 STYLES[Verdict.ERROR] = STYLES[Verdict.FAIL]

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from fairbench import gate
+import fairbench_gate as gate
 from fairbench.cli.output import show
 from fairbench.errors import NotJudged, RunFailed, UsageError
 
 if TYPE_CHECKING:
-    from fairbench.gate.outcome import Outcome
+    from fairbench_gate.outcome import Outcome
 
 # variable that names the file whose Markdown GitHub Actions shows for a job
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -115,7 +115,7 @@ def judged(
     left_out: Collection[str] = (),
 ) -> Outcome:
     """Compare two directories of runs. Raises UsageError for an unusable directory or clause."""
-    from fairbench.gate.outcome import judge
+    from fairbench_gate.outcome import judge
 
     return judge(gate.read_pairs(baseline, current, allowed, left_out), clauses, alpha=alpha)
 

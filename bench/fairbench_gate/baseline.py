@@ -18,13 +18,13 @@ from fairbench.config.resolve import read_experiment, read_spec, with_new_defaul
 from fairbench.config.spec import experiment_tables, without_given
 from fairbench.errors import DataError, UsageError
 from fairbench.files.formats import read_toml
-from fairbench.gate.formats import changes_table
-from fairbench.gate.outcome import changes
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.comparison import experiment_of
 from fairbench.results.experiments import CHOSEN, differences
 from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, read_json, write_json
 from fairbench.results.summary import values_of
+from fairbench_gate.formats import changes_table
+from fairbench_gate.outcome import changes
 
 # Keys that identify a run and do not affect results; a rerun elsewhere keeps their values.
 NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")

@@ -9,7 +9,12 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
-from fairbench.gate.judge import (
+from fairbench.metrics.catalogue import CLIENTS, metric_of
+from fairbench.metrics.metric import Better
+from fairbench.results.intervals import mean_value
+from fairbench.results.store import Summary
+from fairbench.results.summary import ABSENT, Value, basis, values_of
+from fairbench_gate.judge import (
     Clause,
     Verdict,
     judge_exact,
@@ -17,12 +22,7 @@ from fairbench.gate.judge import (
     judge_repeated,
     parse_clause,
 )
-from fairbench.gate.points import PairedPoint, over_seeds
-from fairbench.metrics.catalogue import CLIENTS, metric_of
-from fairbench.metrics.metric import Better
-from fairbench.results.intervals import mean_value
-from fairbench.results.store import Summary
-from fairbench.results.summary import ABSENT, Value, basis, values_of
+from fairbench_gate.points import PairedPoint, over_seeds
 
 # Least relative change: processors add floating point numbers in different orders, with smaller
 # effects; a changed decision of a scheduler has larger effects.

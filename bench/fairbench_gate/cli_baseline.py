@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from fairbench import execute, gate, report
+import fairbench_gate as gate
+from fairbench import execute, report
 from fairbench import results as stored
-from fairbench.cli.check import (
+from fairbench.cli.exits import complain
+from fairbench.cli.flags import NoProgress
+from fairbench.cli.output import terminal_look
+from fairbench_gate.cli_check import (
     CheckFormat,
     FormatOption,
     judged,
@@ -20,9 +24,6 @@ from fairbench.cli.check import (
     print_outcome,
     reporting,
 )
-from fairbench.cli.exits import complain
-from fairbench.cli.flags import NoProgress
-from fairbench.cli.output import terminal_look
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
