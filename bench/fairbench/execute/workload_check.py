@@ -1,4 +1,4 @@
-"""The expected load of a workload on a cluster, for `fairbench check`."""
+"""The expected load of a workload on a cluster, for ``fairbench workload check``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run beside other runs: quantities of metrics that a single run does not have."""
+"""A run beside other runs: shares of the best total, and the sharing incentive of clients."""
 
 from __future__ import annotations
 
