@@ -60,6 +60,11 @@ def points(seeds: Sequence[int]) -> Iterator[tuple[str, str, str, int]]:
         yield *place, scheduler, seed
 
 
+def extend(seeds: Sequence[int]) -> None:
+    """Append the runs that the table lacks."""
+    extend_rows(TABLE, IDENTITY, points(seeds), measured)
+
+
 def tables() -> dict[str, str]:
     """Return the Markdown tables of the page, as means over the stored seeds."""
     return {"limit/share": share_table(), "limit/losses": loss_table()}
@@ -114,7 +119,7 @@ def _marked(share: float, best: float) -> str:
 def main(*seeds: str) -> None:
     """Simulate the missing runs, print the tables, and write them into the page."""
     try:
-        extend_rows(TABLE, IDENTITY, points([int(seed) for seed in seeds] or SEEDS), measured)
+        extend([int(seed) for seed in seeds] or SEEDS)
     except ValueError:
         raise SystemExit(f"seeds = {' '.join(seeds)}: must be whole numbers") from None
     for table in tables().values():
