@@ -31,10 +31,12 @@ from fairbench_serve.fields import Fields, encoded
 from fairbench_serve.prompts import NO_LIMITS, PromptLimits, TextTokens
 
 COMPLETION_TOKENS = 16  # default limit on output tokens of OpenAI and SGLang
-MOST_PROMPT_LOGPROBS = 8_192  # limit on prompt tokens with logprobs; each takes a vocabulary row
+# Prompt tokens with logprobs are limited, because each takes memory for a row of the vocabulary.
+MOST_PROMPT_LOGPROBS = 8_192
 LOST = "the workers' engine does not tell its scheduler the client of this kind of request"
 SEVERAL = "a request must have one prompt, because workers do not keep the client of a batch"
-MOST_ANSWERS = 16  # limit on ``n``, because client limits count a request with n answers once
+# Limit on ``n`` (answers per request); client limits count a request with n answers once.
+MOST_ANSWERS = 16
 # Prefixes of the types of tools that the client runs. A tool without a type is a function. If the
 # worker runs a tool, the worker generates again, but the router reserves a single output only.
 _OWN_TOOLS = (
@@ -143,7 +145,7 @@ class BodyReader:
         return array("I", chain.from_iterable(media_of(one).ids() for one in media))
 
     def check_sampling(self, fields: Fields, sampling: shapes.Shared, where: str = "") -> None:
-        """Raise Problem for sampling parameters that would crash an engine or slow each step."""
+        """Raise Problem for sampling parameters that would crash an engine or slow its steps."""
         vocab_size = self.limits.vocab_size
         shapes.check_constraints(fields, patterns=self.limits.patterns, where=where)
         shapes.check_stops(sampling.stop)
@@ -157,7 +159,8 @@ class BodyReader:
         given, body = self.given, self.body
         outputs = body.structured_outputs or {}
         if isinstance(outputs.get("json"), str):
-            # The parsed schema replaces its text, because engines disagree on repeated keys.
+            # Engines disagree on which of two repeated JSON keys counts. The parsed schema
+            # therefore replaces the text of the schema.
             with _readable("structured_outputs: json: "):
                 schema = msgspec.json.decode(outputs["json"])
             given["structured_outputs"] = encoded({**outputs, "json": schema})
@@ -257,7 +260,8 @@ class GenerateApi(Api):
         return sampling
 
     def sign(self, call: Call, routing_key: str) -> None:
-        # SGLang reads the header with the routing key only on the paths of OpenAI's APIs.
+        # On the path /generate, SGLang ignores the header with the routing key, so the body holds
+        # the key.
         call.set("routing_key", routing_key)
 
 
@@ -305,7 +309,7 @@ class ChatApi(Api):
         most = max(body.max_completion_tokens or 0, body.max_tokens or 0) or None
         is_long = body.ignore_eos or body.logit_bias or (body.min_tokens or 0) > MOST_RESERVED
         if most is None and is_long:
-            # With ``ignore_eos`` and similar fields, an answer may fill the whole context.
+            # An answer with ``ignore_eos`` or a similar field may fill the model's whole context.
             most = reader.limits.most_tokens
         return reader.openai_call(ids, most)
 

@@ -31,12 +31,13 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 # Limits of the repetition penalty. Engines divide logits by the penalty and take the exponential. A
 # number such as 1e-40 gives infinite logits and NaN probabilities, which crash some samplers.
 Scale = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
-# Limits of the temperature: 1e39 is infinite in a float32 tensor; near 0, engines decode greedily.
+# A temperature of 1e39 is infinite in a float32 tensor. With a temperature near 0, engines decode
+# greedily.
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
 # Engines reject a top_p of 0, and a number below 1e-6 becomes 0 in a tensor of half precision.
 TopP = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-# limits of OpenAI, SGLang and vLLM on penalties
+# OpenAI, SGLang and vLLM have these limits on penalties.
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 # in SGLang, -1 means that no prompt token gets log-probabilities
 LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
@@ -77,7 +78,7 @@ UNFAIR = {
     "use_beam_search": "beams that are thrown away are not in the usage; 'n' returns all answers",
 }
 _FLOAT_SIGNS, _LONGEST_NUMBER = (b".", b"e", b"E"), 40
-_EXACT_FLOAT = 2**53  # largest number below which a float represents each integer exactly
+_EXACT_FLOAT = 2**53  # A float represents each integer up to this number exactly.
 
 _fields = msgspec.json.Decoder(Fields)
 
@@ -278,7 +279,7 @@ def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields
     """Return the fields in ``allowed`` for a worker, without fields whose value is null.
 
     Other fields are removed if their value is null or false, or if ``DROPPED`` has the name. Raises
-    Problem for all remaining fields; the message puts ``where`` before the field's name.
+    Problem if any other field remains; the message puts ``where`` before the field's name.
     """
     kept: Fields = {}
     for name, value in found.items():
@@ -333,7 +334,9 @@ def check_template_kwargs(values: Mapping[str, object] | None) -> None:
     """Raise Problem unless all values are scalars, because the template runs in the worker."""
     for name, value in (values or {}).items():
         if name == "chat_template" or isinstance(value, list | dict):
-            raise bad_request(f"chat_template_kwargs: {name[:64]!r} is not a switch")
+            raise bad_request(
+                f"chat_template_kwargs: {name[:64]!r} must be true, false, a number or a string"
+            )
 
 
 ALLOW_FLAG = "--allow-regex"
@@ -344,7 +347,7 @@ PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
 TURNS = frozenset({"messages", "input"})
-# Fields of a message or item that never contain a schema. The set lacks "tools", because some
+# Fields of a message or item that never contain a schema. This set omits "tools", because some
 # templates and engines read this field.
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
@@ -366,13 +369,13 @@ LARGEST_NUMBER = 2**63  # limit on the absolute value of a number in a schema
 ANY_OBJECT = "$$ANY$$"  # value by which SGLang denotes a schema that allows any object
 FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
 SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})  # fields that may hold JSON as a string
-# number of levels between a field and its schema; in a list of tools, "parameters" is the schema
+# A schema lies this many levels below its field. In a list of tools, "parameters" holds the schema.
 WRAPPINGS = {"json_schema": 1, FORMAT: 3}
 MOST_WRAPPINGS = 4
 
-# words in names or types of keywords that hold regular expressions or grammars
+# These words occur in the names of keywords and types that hold regular expressions or grammars.
 _PATTERN_WORDS = ("pattern", "regex", "grammar", "ebnf", "lark", "structural_tag", "x-guidance")
-# keywords whose keys the client chooses; "mapping" is part of the keyword "discriminator"
+# In these keywords, the client chooses the keys. The key "mapping" is part of "discriminator".
 _NAMED_SCHEMAS = (
     *("properties", "$defs", "definitions", "dependentSchemas", "dependentRequired"),
     *("dependencies", "patternProperties", "mapping"),
@@ -455,7 +458,7 @@ def check_many(name: str, values: object, most: int) -> None:
 
 
 class _Budget:
-    """The number of JSON values that the schemas of one request may still contain."""
+    """A budget: how many more JSON values the schemas of one request may contain."""
 
     def __init__(self, patterns: bool) -> None:
         self._patterns = patterns
@@ -474,7 +477,7 @@ class _Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A position in a JSON value: its depth, the objects around it, and its maximum repetitions.
+    """A position in a JSON value: its depth, the enclosing objects, and the maximum repetitions.
 
     ``within`` holds the references that are being followed, each with the id of its object.
     """
@@ -487,7 +490,9 @@ class _Place:
 
 @dataclass(eq=False)
 class _Walk:
-    """A single pass over a value that contains JSON schemas. References are replaced by targets.
+    """A single pass over a value that contains JSON schemas.
+
+    References to other schemas are followed.
 
     Engines move schemas between levels and accept different spellings of keys. The whole value is
     therefore checked as if it were a schema.
@@ -539,7 +544,7 @@ class _Walk:
         return int(times * max(most, 1))
 
     def _follow(self, name: str, target: Any, place: _Place) -> None:
-        """Check all possible targets of a reference, because the root object is not known."""
+        """Check all possible targets of a schema reference, as the root object is not known."""
         if target == "#":
             return  # the reference denotes the whole schema, and grammars support this recursion
         path = str(target).split("/")
@@ -568,7 +573,7 @@ class _Walk:
             self._literal(one, depth + 1)
 
     def _charge_size(self, value: Any, depth: int) -> None:
-        """Subtract the size of a value from the budget, without nested values."""
+        """Subtract the size of a value from the budget; nested values are subtracted separately."""
         texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
         self.budget.spend(1 + texts, self.where)
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:

@@ -33,7 +33,7 @@ PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
 LOOKS = 8  # number of checks of each worker within the stall timeout
 # seconds per output token that an answer without streaming may take; its tokens are not visible
 SLOWEST_TOKEN_S = 0.1
-# limit on the time for an answer without streaming, as a multiple of the stall timeout
+# An answer without streaming may take this many times the stall timeout.
 LONGEST_STALLS = 5
 # metrics that change while an engine decodes: token counts, and the used fraction of the KV pool
 MOVING = (
@@ -198,7 +198,7 @@ class WorkerWatch:
 
     def __post_init__(self) -> None:
         self._silent_s: defaultdict[int, float] = defaultdict(float)
-        # metrics as text, because a float NaN differs from itself
+        # The metrics are compared as text, because a float NaN differs from itself.
         self._told: dict[int, list[str]] = {}
 
     def heard(self, worker: int) -> None:
@@ -214,7 +214,7 @@ class WorkerWatch:
             await asyncio.gather(*(self._look(worker, pause_s) for worker in busy))
 
     def _flights_being_read(self, worker: int) -> list[RequestInFlight]:
-        """Return the worker's requests whose clients do not read too slowly."""
+        """Return the worker's requests whose clients read fast enough."""
         return [one for one in self.dispatcher.flights.get(worker, ()) if not one.paused]
 
     async def _look(self, worker: int, passed_s: float) -> None:

@@ -41,7 +41,9 @@ REQUESTS = (
 
 
 class TotalsByClient(Collector):
-    """Totals of clients. The most recent clients have totals of their own; all others share totals.
+    """Totals of clients.
+
+    Each of the most recent clients has totals of its own, and all other clients share totals.
 
     Fewer clients have histograms of their own, because a histogram has many values.
     """

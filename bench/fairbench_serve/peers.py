@@ -2,7 +2,7 @@
 
 The simulation uses the classes of ``schedulers/peers.py``, too. In this module, a message contains
 only the changes since the peer's last confirmation. The next message repeats the changes of a lost
-message. Messages are therefore not sent again, and an unreachable peer costs nothing.
+message. No message is therefore stored for a retry, and an unreachable peer takes no memory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ Versions = dict[str, dict[str, int]]
 """The last known version of the totals, by router and by part of the router."""
 PATH = "/peers/totals"
 PATIENCE_S = 2.0  # limit in seconds on a peer's answer
-RELAYED_S = 30.0  # seconds for which totals of stopped routers are sent after a router changes
+# For this many seconds after a peer changes, the totals of stopped routers are sent, too.
+RELAYED_S = 30.0
 ROUTER, GATEWAY = "router", "gateway"  # names of the parts that may share totals
 MOST_KNOWN = 1_000  # limit on the routers whose totals are kept
 
@@ -127,17 +128,17 @@ class Peering:
     key: str = field(repr=False)
     dispatcher: Dispatcher
     forget_s: float
-    # worker numbers of the router, priority bands of the gateway
+    # The parts number their totals by worker (router) and by priority band (gateway).
     places: Mapping[str, Collection[int]]
     origin: str = field(default_factory=lambda: token_hex(8))
-    # Times of the first and last message from each router, in seconds of the dispatcher's clock.
+    # These are the times of the first and last message from each router, on the dispatcher's clock.
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: PeerKnowledge | None = None) -> bytes:
         """Return the message for a peer: the totals that the peer lacks, and the waiting clients.
 
-        If no worker is available here, the message omits waiting clients, because they would
-        otherwise delay clients of other routers.
+        If no worker is available here, the message omits waiting clients, because waiting clients
+        would otherwise delay clients of other routers.
         """
         known = known or PeerKnowledge()
         versions = known.versions.get(self.origin, {})
@@ -154,7 +155,7 @@ class Peering:
         return msgspec.json.encode(PeerMessage(self.origin, self.fleet, parts, gone))
 
     def _gone(self) -> dict[str, dict[str, Totals]]:
-        """Return the last totals of routers that no longer send, without their waiting clients."""
+        """Return the last totals of stopped routers, without their waiting clients."""
         now_s = self.dispatcher.now_s()
         newest_s = max((first_s for first_s, _ in self.heard_s.values()), default=-inf)
         found: dict[str, dict[str, Totals]] = {}
@@ -262,7 +263,7 @@ def check_peers(router: type, name: str, gateway: str | None) -> None:
 
 
 async def tell_peer(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:
-    """Send one peer the totals that the peer lacks, repeatedly until cancelled."""
+    """Send one peer the totals that the peer lacks, every ``every_s`` seconds until cancelled."""
     headers = {"Authorization": f"Bearer {peering.key}", "Content-Type": "application/json"}
     trouble: str | None = None
     known = PeerKnowledge()

@@ -69,7 +69,7 @@ class RouterPolicy:
         self._lock = Lock()
 
     def send(self, loads: Mapping[str, int], client: str, text: str) -> tuple[str, RequestInFlight]:
-        """Choose a worker; return its name and a flight, which records the request as sent.
+        """Choose a worker and record the request as sent; return the worker's name and the record.
 
         Args:
             loads: The number of requests in flight of each available worker; at least one worker.

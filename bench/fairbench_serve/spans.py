@@ -39,7 +39,7 @@ class RequestTrace:
 
 
 class Traces:
-    """A source of traces that exports nothing."""
+    """A tracer for runs without OpenTelemetry; this tracer exports nothing."""
 
     @contextmanager
     def request(self, path: str, sent: dict[str, str]) -> Iterator[RequestTrace]:
@@ -102,8 +102,8 @@ class OtelTraces(Traces):
         finally:
             outcome = trace.outcome or LEFT
             span.set_attributes(_told(trace, outcome))
-            # OpenTelemetry's convention for servers: an error of the client is not an error of the
-            # span.
+            # By OpenTelemetry's convention for servers, an error of the client does not mark the
+            # span as failed.
             if outcome not in (OK, LEFT) and not (outcome == REFUSED and status < 500):
                 span.set_status(self._error)
             span.end()
