@@ -1,4 +1,4 @@
-"""Equinox: the client with the least sum of a user's and an operator's predicted counter."""
+"""Equinox: the client with the least sum of a user counter and a resource counter goes first."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Equinox(LeastCounter):
         self._produced[request] += tokens
 
     def on_finish(self, request: Request) -> None:
-        if request not in self._charged:  # the request never ran
+        if request not in self._charged:  # the request never ran, so its client was not charged
             return
         charge, produced = self._charged.pop(request), self._produced.pop(request)
         self._count_charge(request, charge, -1)

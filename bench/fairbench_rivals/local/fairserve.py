@@ -33,7 +33,7 @@ class _Application:
 
 
 class FairServe(LeastCounter):
-    """The client with the least service in typical requests of its application goes first.
+    """A scheduler that counts clients' service in typical requests of their applications.
 
     [FairServe] divides weighted tokens by the expected need of the application, so that no client
     is served less because its application has long answers. FairServe refuses requests only under
@@ -76,7 +76,8 @@ class FairServe(LeastCounter):
         super().__init__(self.counters)
         self.params = params
         self._applications: dict[str, _Application] = {}
-        # ("user" or "application", name) -> times of requests in seconds, oldest first
+        # Maps ("user" or "application", name) to the times of requests in seconds, the oldest
+        # first.
         self._asked: dict[tuple[str, str], deque[float]] = {}
         self._waiting: set[Request] = set()
         self._usage = 0.0
