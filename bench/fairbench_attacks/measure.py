@@ -31,7 +31,8 @@ class Seen(NamedTuple):
     - ``victims`` is the mean over the victims of the fraction of their due service that was served.
     - ``finished`` is the number of finished programs of the victims.
     - ``p95_s`` is the mean of the victims' P95 latencies in seconds, for programs that arrived
-      after the warm-up. None means unknown or infinite. With ``more``, the value is a lower bound.
+      after the warm-up. None means unknown or infinite. If ``more`` is true, ``p95_s`` is a lower
+      bound.
     - ``hits`` is the mean of the victims' cache hit rates.
     """
 
@@ -49,7 +50,8 @@ class AttackHarm(NamedTuple):
     - ``gain`` is the ratio of the attacker's service without padding.
     - ``kept`` is the ratio of the victims' served fraction of their due service.
     - ``finished`` is the ratio of the victims' finished programs.
-    - ``p95`` is the ratio of the victims' P95 latency; with ``more``, the ratio is a lower bound.
+    - ``p95`` is the ratio of the victims' P95 latency; if ``more`` is true, the ratio is a lower
+      bound.
     - ``hits`` is the ratio of the victims' cache hit rate.
 
     None means that a value is unknown or that the twin's value is 0.

@@ -88,7 +88,7 @@ def timed(
     spec: ExperimentSpec,
     interrupted: Callable[[], bool],
 ) -> tuple[Any, float]:
-    """Return the result of ``how`` and the processor time that ``how`` took, in seconds."""
+    """Call ``how``; return its result and the processor time of the call in seconds."""
     begun_s = process_time()
     return how(spec, interrupted), process_time() - begun_s
 

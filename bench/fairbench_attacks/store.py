@@ -81,7 +81,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An attack with its ratios at each seed, or with the reason why simulation is impossible."""
+    """An attack with its ratios at each seed, or the reason why it cannot be simulated."""
 
     __pydantic_config__ = NO_MORE
 

@@ -178,7 +178,7 @@ def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
     is_full = len(ids) >= most
     found = [Ending(most, LENGTH)] if is_full else []
     token = next((place for place, one in enumerate(ids) if one in stops.tokens), None)
-    lengths = [0]  # lengths in characters of the first 0, 1, 2, ... tokens
+    lengths = [0]  # the lengths in characters of the first 0, 1, 2, ... tokens
     if stops.texts or token is not None:
         lengths += accumulate(len(text.decode([one])) for one in ids)
     if token is not None:
@@ -225,7 +225,7 @@ class Generation:
         await self._news.wait()
 
     async def changed(self) -> None:
-        """Wait until more tokens are produced than at the last call, or until the output ends."""
+        """Wait until tokens have been produced since the last call, or until the output ends."""
         await self._news.wait()
         self._news.clear()
 

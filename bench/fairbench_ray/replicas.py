@@ -23,7 +23,8 @@ from fairbench_ray.connection import connected
 POLL_S = 0.05  # seconds between two checks for answers while calls are open
 IDLE_POLL_S = 0.5  # seconds between two checks for a message while no call is open
 CLOSE_S = 30.0  # limit in seconds on closing all actors
-AT_ONCE = 4  # limit on concurrent calls of one actor; a status check must not wait for a stop
+# An actor runs up to this many calls at once, so that a status check need not wait for a stop.
+AT_ONCE = 4
 CPU, GPU = "CPU", "GPU"
 
 # Ray kills the direct children of an actor that ends. The shell makes the reaper a grandchild of
@@ -67,7 +68,7 @@ class ReplicaActor:
         return free_ports(count)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the server. Precondition: no server of this actor is running."""
+        """Start the server. The actor must not have a running server."""
         under = (*BETWEEN, sys.executable, "-I", "-S", reaper.__file__, str(GRACE_S))
         self._server = ServerProcess(
             [*under, *command], self._log, environment=environment, reaped=True
@@ -108,7 +109,7 @@ class Bundles(NamedTuple):
 
 
 class Placing(NamedTuple):
-    """A progress message: the number of placed replicas, and the resources that each needs."""
+    """A progress message: how many replicas are placed, and what each replica needs."""
 
     placed: int
     needs: str
@@ -184,7 +185,8 @@ def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, 
             return True
         pipe.send(Placing(placed, text))
         if pipe.poll(IDLE_POLL_S):
-            return False  # the parent sends only ``Close`` before the replicas are placed
+            # Before the replicas are placed, the parent sends no message except ``Close``.
+            return False
 
 
 def _hosts(ray: Any, seats: list[tuple[Any, int]]) -> list[str]:
