@@ -2,8 +2,8 @@
 
     python studies newcomers
 
-The script runs what results/tables/newcomers.toml lacks, and writes results/seeds/newcomers.csv and
-results/tables/newcomers.csv.
+The script makes the missing runs of the sweep results/tables/newcomers.toml, and writes
+results/seeds/newcomers.csv and results/tables/newcomers.csv.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairbench_studies.kit.seeds import completed_cells, derived, value_at, writ
 from fairbench_studies.kit.table_store import write
 from fairbench_studies.kit.values import mean_of
 
-LATE = 12  # the clients that join last, of 30
+LATE = 12  # number of clients that join last, among 30 clients
 
 
 def first_waits(run: StoredRun) -> Floats:
@@ -53,7 +53,7 @@ def late_waits(run: StoredRun) -> list[float]:
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return a row of the table: the scheduler, and means over the seeds."""
+    """Return a row of the table, with the scheduler and means over the seeds."""
     waits = [late_waits(one.run) for one in cell.runs]
     experiment = cell.runs[0].experiment
     quantum = value_at(experiment, "settings.dlpm.quantum")
@@ -70,12 +70,12 @@ def row(cell: SchedulerResults) -> dict[str, str]:
 
 
 def table(cells: Sequence[SchedulerResults]) -> list[dict[str, str]]:
-    """Return a row per scheduler and setting."""
+    """Return the table, which has a row per scheduler and setting."""
     return [row(cell) for cell in cells]
 
 
 def main() -> None:
-    """Complete the runs, and write their values and the table."""
+    """Make the missing runs, and write the per-seed values and the table."""
     _, cells = completed_cells(str(TABLES / "newcomers.toml"))
     rows = table(cells)
     write_seeds(SEEDS / "newcomers.csv", cells)

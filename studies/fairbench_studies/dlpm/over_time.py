@@ -25,7 +25,7 @@ INTERVALS = 40
 
 
 class Measure(NamedTuple):
-    """A row of panels; ``of`` returns values of shape (clients, intervals) for a run."""
+    """A row of panels; ``of`` computes a run's values, of shape (clients, intervals)."""
 
     label: str
     of: Callable[[StoredRun, Floats], Floats]
@@ -110,7 +110,7 @@ def draw_over_time(
 
 
 def _end(cells: Sequence[SchedulerResults], scheduler: str) -> str:
-    """Return a text on when the run ended, and whether all work was done."""
+    """Return a text that says when the run ended, and whether all programs finished."""
     summary = _cell_of(cells, scheduler).runs[0].summary
     return (
         f"{'all done' if not summary['unfinished'] else 'cut off'} at {summary['duration']:,.0f} s"

@@ -17,9 +17,9 @@ from fairbench_studies.kit.tally import MOST, part_of
 from fairbench_studies.kit.values import chosen, mean_of
 
 RATE = "service_rate_tok_s"
-FAR = 0.10  # DLPM is near LPM if the service rates differ by at most this fraction
+FAR = 0.10  # DLPM counts as near LPM if the service rates differ by at most this fraction
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
-BAND_PCT = (25, 55)  # percent of a decode step: the paper's "about 40%"
+BAND_PCT = (25, 55)  # the paper's "about 40%" of a decode step, as a range in percent
 # Seven further runs of figure 4 on a shared machine: the lowest and highest overhead at the judged
 # point, in percent of a decode step. No overhead of these runs lies in the band.
 OTHER_RUNS = 7

@@ -1,4 +1,4 @@
-"""Claims on the theorems of the DLPM paper: bounds in the runs of figures 1 and 7."""
+"""Claims on the theorems of the DLPM paper: whether the runs of figures 1 and 7 keep the bounds."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def others(run: StoredRun) -> float:
 
 
 def judge_as_printed(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge Theorem A.2 where clients join without credit, as in Algorithm 1."""
+    """Judge Theorem A.2 in runs whose clients join without credit, as in Algorithm 1."""
     return judge_bound(
         [cell for cell in cells if not joins_with_quantum(cell)],
         theorem="DLPM Theorem 4.1",
