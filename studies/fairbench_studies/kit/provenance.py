@@ -11,7 +11,7 @@ from fairbench.results.summary import basis
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
-    """Return ``simulated on PROFILE; seeds 0 to 2, mean and 95% interval (Student's t)``."""
+    """Return a line such as ``simulated on PROFILE; seeds 0 to 2, mean and 95% interval``."""
     return origin_of([run.summary for cell in cells for run in cell.runs])
 
 

@@ -35,7 +35,7 @@ class Latency(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Results of the runs: latencies of each seed by key, decisions per second, and hardware."""
+    """The results of the runs: latencies by key and seed, decisions per second, and hardware."""
 
     runs: Mapping[Key, Sequence[Latency]]
     speeds: Mapping[str, Sequence[float]]
@@ -62,7 +62,7 @@ class Results(NamedTuple):
 
 
 def read(folder: Path, seeds: int) -> Results:
-    """Read the results of the first seeds; for a key, seeds end before the first missing run."""
+    """Read the results of the first seeds. Seeds of a key count up to its first missing run."""
     there = stored(folder)
     found: dict[Key, list[Latency]] = {}
     seen: dict[str, Latency] = {}

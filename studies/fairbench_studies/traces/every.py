@@ -1,4 +1,4 @@
-"""A table of public traces under every scheduler, with a row per scheduler.
+"""A table of public traces under all schedulers, with a row per scheduler.
 
     fairbench sweep examples/traces/every-scheduler.toml
     python studies traces-every results/runs/every-scheduler
@@ -20,7 +20,7 @@ from fairbench_studies.traces.table import TRACES
 
 
 def cell(summary: Summary) -> str:
-    """Return the results of one trace."""
+    """Return the table cell with the results of one trace."""
     share, on_time = summary["min_entitlement_ratio"], summary.get("goodput_ratio")
     parts = [
         f"{summary['service_rate_tok_s'] / 1000:.1f}",
@@ -33,7 +33,7 @@ def cell(summary: Summary) -> str:
 
 
 def name(summary: Summary) -> str:
-    """Return the schedulers: router, local scheduler, and gateway if any."""
+    """Return the names of the router, the local scheduler, and the gateway if any."""
     gateway = summary.get("gateway")
     return f"gateway {gateway}" if gateway else str(summary["scheduler"])
 
@@ -50,7 +50,7 @@ def table(summaries: Iterable[Summary], order: Iterable[str]) -> list[dict[str, 
 
 
 def main(folder: str) -> None:
-    """Read the store, and write the table."""
+    """Read the folder of runs, and write the table."""
     summaries = [run.summary for run in runs_in(Path(folder) / "runs")]
     names = set(map(name, summaries))
     order = sorted(names, key=lambda one: (one.startswith("gateway"), "+" in one, one))

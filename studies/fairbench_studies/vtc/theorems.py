@@ -28,7 +28,7 @@ from fairbench_studies.vtc.store import Seeds
 
 
 def judge_lead(seeds: Seeds) -> list[Part]:
-    """Judge Theorem 4.9: W_f >= W_g - 4U while client f is backlogged."""
+    """Judge Theorem 4.9: W_f >= W_g - 4U for services W while client f is backlogged."""
     text = "no client gets over 4U more than a client that waits meanwhile"
     return [_bounded(seeds, text, lambda one: one.lead, lambda one: 4 * one.unit)]
 
@@ -53,7 +53,7 @@ def judge_share(seeds: Seeds) -> list[Part]:
 
 
 def _rise_s(trace: Trace) -> float:
-    """Return by how much the first client's time to first token grew from first to last minute."""
+    """Return the growth of the first client's time to first token from first to last minute."""
     mine = trace.client == trace.clients[0]
     at_s, taken_s = trace.req_time_s[mine], trace.first_token_latency_s[mine]
     first, last = taken_s[at_s < WINDOW_S], taken_s[at_s >= trace.req_time_s.max() - WINDOW_S]
@@ -66,7 +66,7 @@ def _bounded(
     measured: Callable[[Extremes], float],
     bound: Callable[[Extremes], float],
 ) -> Part:
-    """Return the part that no run exceeds its bound, with the run nearest to its bound.
+    """Return the part that no run exceeds its bound; the part names the run nearest to it.
 
     Raises KeyError without a run.
     """

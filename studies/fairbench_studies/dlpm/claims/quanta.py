@@ -188,7 +188,7 @@ def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
 
 
 def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int]:
-    """Return how many points lie beyond the line from VTC to LPM, and how many undominated."""
+    """Count the points beyond the line between the ends, and those that no end dominates."""
     (x0, y0), (x1, y1) = ((mean_over(of, metric), mean_over(of, RATE)) for of in ends)
     points = [(mean_over(of, metric), mean_over(of, RATE)) for of in swept.values()]
     # The line connects VTC (fair, slow) and LPM (fast, less fair). Points to the right of this line

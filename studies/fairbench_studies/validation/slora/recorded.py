@@ -14,9 +14,8 @@ from fairbench_studies.validation.slora.forms import ArtifactForm, EarlyArtifact
 Recorded: TypeAlias = Literal["2023-12", "2024-04", "2024-06"]
 RECORDED: tuple[Recorded, ...] = get_args(Recorded)
 
-# Scenarios by scheduler. All other runs were recorded for the revision of June 2024, which added
-# the
-# schedulers that predict, have weights, or charge a profiled cost.
+# These are scenarios by scheduler. All other runs were recorded for the revision of June 2024,
+# which added the schedulers that predict, have weights, or charge a profiled cost.
 _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     "2023-12": {
         "FCFS": (
@@ -30,7 +29,7 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     },
     "2024-04": {
         "FCFS": ("poisson_short_long_2",),
-        "LCF": ("dist_shift",),  # recorded on 4 June 2024 with the code of April
+        "LCF": ("dist_shift",),  # this run was recorded on 4 June 2024 with the code of April
         "LShare/rpm10": ("real",),
         "LShare/rpm15": ("real",),
         "VTC": ("dist_shift", "proportional"),

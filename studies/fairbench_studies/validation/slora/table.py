@@ -28,7 +28,8 @@ from fairbench_studies.validation.windows import RATE_TARGET_PCT, Window
 FITTED, MISSED = "*", "!"
 
 
-# columns of the table of cross-checks; ``quoted`` is a prediction of another project in words
+# Each entry is a column of the table of cross-checks. The column ``quoted`` holds a prediction by
+# another project in words.
 CrossCheck: TypeAlias = Mapping[str, Any]
 
 
