@@ -97,7 +97,7 @@ def _with(runs: list[MeasuredRun], fits: list[Fit], overhead_ms: float) -> Calib
 
 
 def _response_ms(runs: list[MeasuredRun], overhead_ms: float) -> float:
-    """Return the lowest TTFT (ms) minus the time of a prefill on an idle server."""
+    """Return the lowest TTFT (ms) minus the times of this prefill and of starting a minibatch."""
     served = [run.trace.finished for run in runs]
     ttft_s = [run.trace.first_token_latency_s[mask] for run, mask in zip(runs, served, strict=True)]
     prompts = [run.trace.prompt_tokens[mask] for run, mask in zip(runs, served, strict=True)]

@@ -34,7 +34,7 @@ def p99_within(pair: Pair) -> bool:
 
 
 def least_within(pair: Pair) -> bool:
-    """Return whether the lowest TTFT meets its target; a server that is never idle has none."""
+    """Return whether the lowest TTFT meets its target; a lowest TTFT of a busy server has none."""
     off_s = abs(pair.simulated - pair.measured)
     return not (pair.measured <= IDLE_TTFT_S and off_s > IDLE_TARGET_S)
 
