@@ -31,7 +31,7 @@ from fairbench.schedulers.prefix_tree import Place
 from fairbench_emulator.tokens import TokenStreams
 
 BLOCK_TOKENS = 8  # number of tokens in a reported block
-MEDIUM = "GPU"  # kind of memory named in the events
+MEDIUM = "GPU"  # the events name this kind of memory
 
 
 class PublishingCache(KVCache):

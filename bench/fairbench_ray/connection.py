@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from fairbench.execute.tasks import leave_signals_to_parent
 
-ANSWER_S = 10.0  # limit in seconds on opening a TCP connection to a node
+ANSWER_S = 10.0  # seconds within which a TCP connection to a node must open
 LOOK_S = 2.0  # seconds between two checks that the node of this process answers
 
 

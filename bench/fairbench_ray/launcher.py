@@ -45,8 +45,8 @@ from fairbench_ray.replicas import (
 )
 
 LOOK_S = 0.2  # seconds between two checks of the servers on other nodes
-ASK_S = 60.0  # limit in seconds on an actor's answer
-STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0  # limit in seconds on stopping a server
+ASK_S = 60.0  # seconds within which an actor must answer
+STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0  # seconds within which a server must stop
 LOST = 255  # This exit code is recorded for a server whose node is unreachable.
 
 
@@ -242,7 +242,7 @@ class RemoteProcess:
 
 
 POLL_S = 0.2  # seconds between two checks for a message or an interruption
-DISMISS_S = 90.0  # limit in seconds on ending all replicas before their process is killed
+DISMISS_S = 90.0  # seconds for ending all replicas, after which their process is killed
 FIND_S = 120.0  # most seconds for a node's first answer; imports take long on a busy node
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from fairbench_ray.connection import connected
 
 POLL_S = 0.05  # seconds between two checks for answers while calls are open
 IDLE_POLL_S = 0.5  # seconds between two checks for a message while no call is open
-CLOSE_S = 30.0  # limit in seconds on closing all actors
+CLOSE_S = 30.0  # seconds within which all actors must close
 # An actor runs up to this many calls at once, so that a status check need not wait for a stop.
 AT_ONCE = 4
 CPU, GPU = "CPU", "GPU"

@@ -20,7 +20,7 @@ from fairbench_ray.connection import connected, give_up
 
 POLL_S = 0.2  # seconds between two checks for a request to stop
 STOP = "stop"  # the message that asks the process to stop all tasks
-MOST_LOST = 5  # limit on nodes lost by one task, because the task itself may crash its nodes
+MOST_LOST = 5  # a task that has lost this many nodes fails, because the task may crash nodes
 
 
 class StartedTasks:

@@ -27,7 +27,7 @@ ZLIB_METHOD, METHOD_BITS = 8, 0x0F
 PIECE_BYTES = 2**20  # limit on the bytes of one decompressed piece
 # limit on gzip members in a body; a body of 64 MiB in blocks of 64 KiB has 1024 members
 MOST_MEMBERS = 2048
-BODY_S = 120.0  # limit in seconds on the arrival of a body
+BODY_S = 120.0  # seconds within which a body must arrive completely
 ARRIVING_BYTES = 2**15  # bytes of memory for the connection, task and buffer of an arriving body
 SHARE = 4  # The default limit on all bodies is the machine's memory divided by this number.
 

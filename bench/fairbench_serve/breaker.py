@@ -12,7 +12,7 @@ from math import inf
 
 TRIPS_AFTER = 3  # number of consecutive failures that open a breaker
 FIRST_REST_S = 5.0  # seconds for which a worker gets no requests after its breaker first opens
-LONGEST_REST_S = 60.0  # limit in seconds on the time for which a worker gets no requests
+LONGEST_REST_S = 60.0  # most seconds for which a worker gets no requests
 # Limit on the number of remembered kinds of requests, clients and failing workers.
 MOST_KINDS = 1024
 

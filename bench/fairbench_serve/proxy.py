@@ -36,7 +36,7 @@ from fairbench_serve.worker_info import WorkerFacts
 
 # Most characters of the header that lists the routers which a request has passed.
 MOST_PASSED = 1024
-ASK_S = 60.0  # limit in seconds on a worker's answer to a request that needs no generation
+ASK_S = 60.0  # seconds within which a worker must answer a request without generation
 REFUSED_BY_ALL = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 JSON_BODY = {"Content-Type": "application/json"}
 _WHOLE = re.compile("-?[0-9]{1,18}")

@@ -64,7 +64,7 @@ class RouterPolicy:
             )
         self._weights = checked_weights(weights or {})
         self._answer_tokens, self._now_s = answer_tokens, now_s
-        self._numbers: dict[str, int] = {}  # number of each worker, by name
+        self._numbers: dict[str, int] = {}  # maps the name of a worker to its number
         self._dispatcher: Dispatcher | None = None
         self._lock = Lock()
 

@@ -187,7 +187,8 @@ def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
 
 # tokens of an unknown KV pool, about those of an 8B model on a GPU with 80 GB
 ASSUMED_POOL_TOKENS = 400_000
-ASK_TIMEOUT = ClientTimeout(total=5.0)  # limit in seconds on a page; vLLM's page takes seconds
+# Seconds within which a worker must return a page; vLLM's page takes seconds.
+ASK_TIMEOUT = ClientTimeout(total=5.0)
 # Path of the server information of SGLang, of the emulator, and of vLLM in development mode. Only
 # this page of vLLM reports the limit on running requests.
 SERVER_INFO = "/server_info?config_format=json"

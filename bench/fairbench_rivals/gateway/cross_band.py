@@ -57,9 +57,10 @@ class CrossBand(ClassQueues):
     def __init__(self, params: Params) -> None:
         super().__init__()
         self.params = params
-        self._weights: dict[int, float] = {}  # priority -> weight, the highest priority first
+        # Maps a priority to its weight, the highest priority first.
+        self._weights: dict[int, float] = {}
         self._credits: dict[int, int] = {}
-        self._virtual: dict[int, float] = {}  # priority -> virtual time
+        self._virtual: dict[int, float] = {}  # maps a priority to its virtual time
 
     def class_of(self, request: Request) -> int:
         return self.priority_of(request)

@@ -122,7 +122,7 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""By rival, the measures that are only lower bounds: those of fair-finish, and the rival's."""
+"""Measures that are only lower bounds, by rival: fair-finish's measures, and the rival's."""
 
 
 def _marks(

@@ -48,7 +48,7 @@ MEANING: dict[str, Any] = {
         },
     },
 }
-"""What the intervals mean, and how many intervals contained the measured value.
+"""The meaning of the intervals, and the number of intervals with the measured value.
 
 ``tests/validate/measure_intervals.py`` counted 117 measured runs to which no profile was fitted.
 """
