@@ -1,7 +1,8 @@
 """The behaviour of an attacker, as a set of choices, and the known attacks.
 
-Each choice has an honest value. The attacker's honest twin is a client with honest values only. An
-attacker runs the programs of its twin, and as many programs as its twin.
+Each choice has an honest value, with which a client does not attack. The attacker's honest twin is
+a client with honest values only. An attacker runs the programs of its twin, and as many programs as
+its twin.
 
 The files in ``workloads/attacks/`` are written from the known attacks.
 """
@@ -37,7 +38,7 @@ Part = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The behaviour of a client. The default values are honest.
+    """The behaviour of a client. With the default values, the client is honest.
 
     - ``identities`` is the number of client names that share the programs. The identities send at
       the same time or, with ``in_turn``, one after another for ``period_s`` seconds each.

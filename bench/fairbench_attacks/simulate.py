@@ -118,8 +118,8 @@ def replay(
 ) -> list[dict[str, Any]]:
     """Return the ratios of each attack run to its honest run, combined over the seeds.
 
-    ``pairs`` holds an honest and an attack experiment per attack. Equal honest experiments run
-    once.
+    ``pairs`` holds an honest and an attack experiment per attack. If several pairs have equal
+    honest experiments, these experiments run once.
     """
     specs: list[ExperimentSpec] = []
     for number in range(seeds):

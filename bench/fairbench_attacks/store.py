@@ -100,7 +100,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchStore:
-    """The directory of one search. Only the method ``create`` makes a directory."""
+    """The directory in which one search stores its files; only ``create`` makes a directory."""
 
     path: Path
 

@@ -90,7 +90,7 @@ def _scheduler_report(emulator: EmulatedWorker) -> dict[str, Any]:
 
 
 def models(emulator: EmulatedWorker) -> dict[str, Any]:
-    """Return the list of models in OpenAI's format. The list holds the only model."""
+    """Return the list of models in OpenAI's format. The list contains only the emulated model."""
     return {"object": "list", "data": [model_card(emulator)]}
 
 

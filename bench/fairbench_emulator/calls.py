@@ -50,7 +50,10 @@ class StopFields(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """Texts and token ids that end an output early. ``keep`` leaves the match in the text."""
+    """Texts and token ids that end an output early.
+
+    With ``keep``, the matched stop text stays in the output.
+    """
 
     texts: tuple[str, ...] = ()
     tokens: frozenset[int] = frozenset()
@@ -66,7 +69,9 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCall:
-    """A request to the emulated engine. The scheduler never sees ``output_tokens``.
+    """A request to the emulated engine.
+
+    The scheduler never sees the drawn output length ``output_tokens``.
 
     ``stream_interval`` is the number of tokens per event of a stream; the first and the last event
     may have fewer. ``routing_key`` holds the client's name and its remaining time (``due_tag``).
@@ -87,7 +92,10 @@ class EmulatedCall:
 
 
 def decoded(raw: bytes, kind: type[B]) -> B:
-    """Decode a JSON body as ``kind``. Numbers may be strings. Raises BadRequest."""
+    """Decode a JSON body as ``kind``.
+
+    Numbers in the body may be written as strings. Raises BadRequest.
+    """
     try:
         return msgspec.json.decode(raw, type=kind, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -221,7 +229,10 @@ class Generation:
         self._news.set()
 
     async def begun(self) -> None:
-        """Wait for the first output or for the end. The call does not affect ``changed``."""
+        """Wait for the first output or for the end.
+
+        This method does not affect the method ``changed``.
+        """
         await self._news.wait()
 
     async def changed(self) -> None:

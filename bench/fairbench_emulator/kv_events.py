@@ -118,8 +118,8 @@ KEPT_MESSAGES = 10_000  # number of recent messages that subscribers can request
 class Publisher:
     """A ZMQ PUB socket for events and a ROUTER socket for replays.
 
-    Call the publisher only in the event loop. Port 0 means any free port. Raises UsageError if a
-    port is not available.
+    Call the publisher only in the event loop. A port of 0 means any free port. Raises UsageError if
+    a port is not available.
     """
 
     def __init__(self, host: str, port: int, replay_port: int) -> None:

@@ -46,7 +46,9 @@ class EmulatedApi(ABC):
 
     @abstractmethod
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Parse the body ``raw`` and the ``headers``. ``text`` tokenizes a prompt that is text.
+        """Parse the body ``raw`` and the ``headers``.
+
+        The object ``text`` tokenizes prompts that are text.
 
         Raises BadRequest if the body is invalid.
         """
@@ -140,7 +142,10 @@ class _Chat(_Common, kw_only=True):
 
 
 class OpenAIApi(EmulatedApi):
-    """The common part of OpenAI's two APIs. The names are values of the answers' ``object``."""
+    """The common part of OpenAI's two APIs.
+
+    The name fields are the values of ``object`` in answers.
+    """
 
     object_name: str
     chunk_name: str

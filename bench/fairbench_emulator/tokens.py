@@ -188,7 +188,9 @@ def _hashed(piece: str) -> int:
 
 
 class TokenizerText:
-    """A tokenizer that uses a ``tokenizers`` object. Outputs consist of words of its vocabulary.
+    """A tokenizer that uses a ``tokenizers`` object.
+
+    Outputs consist of words from the tokenizer's vocabulary.
 
     Raises DataError if no token of the vocabulary is a whole word.
     """

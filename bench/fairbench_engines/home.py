@@ -120,12 +120,12 @@ class EngineHome:
         return self.view.clients()
 
     def look(self, now_s: float) -> None:
-        """Apply the charges of the other ranks."""
+        """Apply the charges that the other data-parallel ranks have published."""
         if self.ranks is not None:
             self.ranks.look(now_s)
 
     def tell(self, now_s: float) -> None:
-        """Send this rank's charges to the other ranks."""
+        """Publish this rank's charges for the other data-parallel ranks."""
         if self.ranks is not None:
             self.ranks.tell(now_s, self.view.clients(), idle=self.idle)
 
@@ -156,7 +156,7 @@ class EngineHome:
         self.scheduler.on_finish(request)
 
     def end_pass(self) -> None:
-        """End an admission pass."""
+        """Record that the engine has ended an admission pass."""
         self.view.end_pass()
         for request in self._left:
             del self._ours[request]

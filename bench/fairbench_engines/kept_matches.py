@@ -24,9 +24,9 @@ NO_OUTPUT = Segment("", 0)  # The queue does not read outputs, so this output is
 class Match(NamedTuple):
     """The result of looking up a prompt in an engine's prefix cache.
 
-    ``depth`` tokens are cached. ``at`` identifies the end of the cached prefix. ``awaited``
-    identifies the next part of the prompt, which would extend the match if it were cached.
-    ``awaited`` is None if no such part exists.
+    ``depth`` is the number of cached tokens of the prompt. ``at`` identifies the end of the cached
+    prefix. ``awaited`` identifies the next part of the prompt, which would extend the match if it
+    were cached. ``awaited`` is None if no such part exists.
     """
 
     depth: int

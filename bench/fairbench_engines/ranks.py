@@ -40,9 +40,9 @@ def _remove(folder: str, owner: int) -> None:
 class RankLink:
     """The link of one rank, which publishes its own totals and reads the totals of other ranks.
 
-    ``shared`` is the account of the rank's scheduler, None for a scheduler without an account.
-    Files are named after rank and process. A restarted rank reads all totals from the boards of
-    other ranks, and the charges of the rank's former process stay charged.
+    ``shared`` is the account of the rank's scheduler, None for a scheduler without an account. The
+    board file of a rank is named after the rank and its process. A restarted rank reads all totals
+    from the boards of other ranks, and the charges of the rank's former process stay charged.
     """
 
     def __init__(self, folder: Path, rank: int, shared: RankAccount | None) -> None:

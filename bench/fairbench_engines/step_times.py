@@ -17,7 +17,7 @@ FEW = 8  # The first prediction needs at least this number of observations.
 class _Fit:
     """A least-squares fit of seconds to a constant and several counts, weighted by recency.
 
-    Predictions are at least 0 seconds.
+    Negative predictions are replaced by 0 seconds.
     """
 
     def __init__(self, counts: int) -> None:
@@ -130,10 +130,11 @@ class Decode(NamedTuple):
 class StepTimes:
     """An object that reports step times to a scheduler, which charges clients for GPU time.
 
-    Time that several steps share counts once. The server's clock gives the duration of each step.
-    The model ``costs``, which is fitted to the server's own steps, divides the duration among
-    requests. Until the model has enough observations, all requests of a step bear equal parts. The
-    time to load tokens from host memory is charged to the requests that need these tokens.
+    If two steps overlap in time, the shared time is charged once. The server's clock gives the
+    duration of each step. The model ``costs``, which is fitted to the server's own steps, divides
+    the duration among requests. Until the model has enough observations, all requests of a step
+    bear equal parts. The time to load tokens from host memory is charged to the requests that need
+    these tokens.
     """
 
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:

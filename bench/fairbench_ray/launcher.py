@@ -171,7 +171,7 @@ class RemotePlace:
 
 
 class RemoteProcess:
-    """A server that an actor started on another node. Its log is copied to this machine."""
+    """A server that an actor started on another node, with a copy of its log on this machine."""
 
     def __init__(
         self,

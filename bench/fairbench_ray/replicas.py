@@ -123,7 +123,10 @@ class ReplicasPlaced(NamedTuple):
 
 
 class RemoteCall(NamedTuple):
-    """A call of a method of a replica's ``ReplicaActor``. The answer has an equal ``ticket``."""
+    """A call of a method of a replica's ``ReplicaActor``.
+
+    The answer carries the same ``ticket`` as the call.
+    """
 
     ticket: int
     replica: int
@@ -139,7 +142,7 @@ class CallResult(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A message that a call failed, with the reason. ``lost`` means that the replica is lost."""
+    """A message that a call failed, with the reason. ``lost`` is true if the replica is lost."""
 
     ticket: int
     reason: str
@@ -147,7 +150,7 @@ class Broken(NamedTuple):
 
 
 class Close(NamedTuple):
-    """A message that no more calls follow."""
+    """The parent's message that no more calls follow."""
 
 
 def serve_replicas(pipe: Connection, address: str) -> None:

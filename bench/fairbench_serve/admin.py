@@ -143,7 +143,9 @@ class Membership:
 def admin_app(
     membership: Membership, worker_keys: WorkerKeys, key: str | None = None
 ) -> web.Application:
-    """Return the HTTP application of the admin port. With ``key``, callers must send this key.
+    """Return the HTTP application of the admin port.
+
+    If ``key`` is given, callers must send this key.
 
     ``worker_keys`` holds the API keys of workers that may be added. A web page in a browser on the
     router's machine can reach the port but cannot change the workers. A page of another site can

@@ -103,9 +103,9 @@ class StreamReader:
     """A reader of a stream of server-sent events that decides which events the client receives.
 
     The reader holds back all events until the first event with output. A stream that fails before
-    this event can therefore be retried at another worker. Comments before this event are removed.
-    With ``hide_usage``, events that contain only the usage are removed. An error event in an
-    unusual format is replaced by an error event that clients recognise.
+    this event can therefore be retried at another worker. SSE comments before the first event with
+    output are removed. With ``hide_usage``, events that contain only the usage are removed. An
+    error event in an unusual format is replaced by an error event that clients recognise.
 
     - ``fault`` is the reason why the stream is no valid answer; None means that the answer is valid
       so far.
@@ -309,8 +309,8 @@ def broken_off(
     tokens are charged.
 
     An answer without streaming arrives only at its end. The estimate is one token per ``token_s``
-    seconds since sending, for each of the requested answers. ``token_s`` is None if the tokens were
-    counted.
+    seconds since sending, for each of the requested answers. ``token_s`` is None if the number of
+    received tokens is known.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens

@@ -143,9 +143,10 @@ class Refusals:
 
     A kind is a hash of properties such as model and fields. ``size`` is the number of tokens that a
     request needs. After ``TRIPS_AFTER`` refusals, requests of this kind and at least this size
-    avoid the worker for as long as with a breaker. At the end of this time, a single request tries
-    the worker again. A served request deletes the refusals of requests up to its size. Refusals of
-    a single client affect only this client's requests, because their content may be the cause.
+    avoid the worker for as long as with a breaker. When this time is over, a single request of the
+    kind tries the worker again. A served request deletes the refusals of requests up to its size.
+    Refusals of a single client affect only this client's requests, because their content may be the
+    cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:

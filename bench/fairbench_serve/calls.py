@@ -57,7 +57,7 @@ class Call:
     - ``fields`` are the body fields for the worker.
     - ``ids`` are the prompt's token ids; ``exact`` means that the worker counts equal tokens.
     - ``max_new_tokens`` limits the output tokens of each answer; None means that only the model's
-      context limits the output. ``answers`` is the number of answers.
+      context limits the output. ``answers`` is the number of requested answers.
     - ``said`` holds the body fields that may name the client.
     - ``hide_usage`` means that the router, not the client, requests the usage of a stream.
     """
@@ -85,7 +85,10 @@ class Call:
         self.fields[name] = encoded(value)
 
     def body(self) -> bytes:
-        """Return the JSON body for the worker. Long prompts are copied without a new encoding."""
+        """Return the JSON body for the worker.
+
+        A long prompt is copied from the client's body without encoding it again.
+        """
         return msgspec.json.encode(self.fields)
 
 
@@ -186,8 +189,8 @@ class BodyReader:
 class Api(ABC):
     """An API path that accepts a request body; ``passed`` holds the fields that workers receive.
 
-    If ``generates`` is true, requests are queued and charged. Requests of other paths go to any
-    worker.
+    If ``generates`` is true, requests are queued and charged. Requests to paths with ``generates``
+    false go to any worker.
     """
 
     path: str

@@ -159,7 +159,7 @@ class Quotas:
         self._buckets: dict[str, tuple[_Bucket, _Bucket]] = {}
 
     def replace_limits(self, limits: Mapping[str, Quota]) -> None:
-        """Replace the quotas. Clients keep the tokens that their buckets lack."""
+        """Replace the quotas. The number of tokens that a client's bucket lacks does not change."""
         self.limits = limits
         self._buckets = {one: both for one, both in self._buckets.items() if one in limits}
 

@@ -1,7 +1,8 @@
 """The dispatcher, which tells a Router object the state of workers, requests and caches.
 
-The dispatcher uses no sockets and no asyncio tasks. Each call takes effect immediately. For each
-worker, an assumed cache gives an upper bound on the prompts that the worker still has in its cache.
+The dispatcher uses no sockets and no asyncio tasks. Each method call takes effect immediately. For
+each worker, an assumed cache gives an upper bound on the prompts that the worker still has in its
+cache.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ rejected. If a field would be unfair to other clients, the error message says wh
 
 An engine compiles and evaluates a constraint in its scheduler process or a neighbouring process,
 for the whole batch. A pattern that backtracks for minutes therefore stops all clients of that
-engine. Constraints of unbounded cost are refused unless the operator allows them. Other constraints
-are limited in size.
+engine. Constraints of unbounded cost are refused unless the operator allows them. The size of all
+other constraints is limited.
 """
 
 from __future__ import annotations

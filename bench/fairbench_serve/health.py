@@ -186,8 +186,9 @@ class WorkerWatch:
     Progress is an event with new output, a complete answer, or a change of the token metrics on the
     worker's page ``/metrics``. The time without progress does not include time without requests, or
     time in which all clients read too slowly. A request that its client cancels does not reset the
-    time. The limit is ``stall_s`` seconds. The limit is longer for a worker without these metrics
-    that has only answers without streaming, because their tokens are not visible.
+    time. A worker stalls after ``stall_s`` seconds without progress. The limit is longer for a
+    worker without these metrics that has only answers without streaming, because their tokens are
+    not visible.
     """
 
     workers: Sequence[WorkerAddress]

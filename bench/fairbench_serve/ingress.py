@@ -101,7 +101,7 @@ SHORTEST_NAP_S = 0.001
 
 
 class Ringing(Protocol):
-    """The interface of an alarm that is set."""
+    """The interface of an alarm that has been set and can be cancelled."""
 
     def cancel(self) -> None:
         """Cancel the alarm."""
@@ -117,8 +117,8 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     - ``send`` sends a released request to a worker.
     - ``is_open`` returns whether any worker is available.
     - ``alarm`` calls the queue at the times that the queue requests; None means no alarm.
-    - ``blocked`` returns the reason why no request can be released at present, or None. With a
-      reason, all queued requests are refused.
+    - ``blocked`` returns the reason why no request can be released at present, or None. If
+      ``blocked`` returns a reason, all queued requests are refused.
     """
 
     def __init__(

@@ -183,9 +183,9 @@ log = logging.getLogger(__name__)
 class Access:
     """The API keys, weights and quotas at present. ``weights`` is always the same dict object.
 
-    The router reads the key file again after a change, once two checks find the file unchanged. A
-    half-written file is therefore not read. An invalid file has no effect. Weights in the
-    configuration override weights in the file. ``keys`` is None if requests name their clients
+    The router reads the key file again after a change, once two checks find the file unchanged. The
+    router therefore never reads a half-written file. An invalid key file has no effect. Weights in
+    the configuration override weights in the file. ``keys`` is None if requests name their clients
     without API keys. ``on_weights`` is called when ``weights`` may have changed. Raises DataError
     if the file is invalid at the start.
     """

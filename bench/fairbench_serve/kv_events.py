@@ -138,7 +138,7 @@ class BlockIndex:
             parent, start = name, start + len(ids)
 
     def _remove(self, keys: list[Key]) -> None:
-        """Remove blocks and clear the list ``keys``.
+        """Remove the blocks ``keys`` from the index, and clear the list ``keys``.
 
         A chain of removed runs is reported as one eviction.
         """
@@ -355,8 +355,8 @@ class Subscriber:
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
         """Request the messages that have not arrived.
 
-        The last applied message is also requested. A worker that no longer has the last applied
-        message must have restarted.
+        The method also requests the last applied message. A worker that no longer has the last
+        applied message must have restarted.
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
 
@@ -391,8 +391,8 @@ class Subscriber:
     ) -> int | None:
         """Request messages from number ``first`` on, and pass each message to ``take``.
 
-        ``take`` returns whether to continue. Returns the number of received messages, or None if
-        the replay failed or the worker has restarted during the call.
+        ``take`` returns whether the replay should continue. Returns the number of received
+        messages, or None if the replay failed or the worker has restarted during the call.
         """
         starts, came = self._starts, 0
         try:

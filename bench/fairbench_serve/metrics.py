@@ -163,7 +163,10 @@ class FairnessGauges(Collector):
 
 
 class HeldRequests(Collector):
-    """A gauge of the requests queued before the workers. Only the largest clients are listed."""
+    """A gauge of the requests queued before the workers.
+
+    Only the clients with the most queued requests are listed.
+    """
 
     def __init__(self, ingress: RouterIngress) -> None:
         self._ingress = ingress

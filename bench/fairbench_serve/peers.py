@@ -59,8 +59,8 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
     - ``fleet`` is a hash of the settings that all peers must share.
     - ``parts`` holds the totals of the process.
     - ``gone`` holds the last totals of routers that no longer send messages. A restarted router
-      needs these totals. Without the totals, clients that the stopped router served would count as
-      not served.
+      needs the totals in ``gone``. Without the totals, clients that the stopped router served would
+      count as not served.
     """
 
     origin: str

@@ -299,8 +299,9 @@ def started_workers(
 ) -> Iterator[Routed]:
     """Start workers from the flags of ``fairbench run``; stop the workers when the block ends.
 
-    ``parts`` are further parts that may have settings. Raises UsageError for an invalid flag,
-    RunFailed if a worker does not start, and KeyboardInterrupt if the user interrupts the start.
+    ``parts`` names further parts of the router that may have settings. Raises UsageError for an
+    invalid flag, RunFailed if a worker does not start, and KeyboardInterrupt if the user interrupts
+    the start.
     """
     planned = planned_workers(flags, settings, weights, parts=parts)
     assert planned.spec is not None

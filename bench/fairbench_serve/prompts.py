@@ -22,7 +22,7 @@ OTHER_SIGNS = 100_000
 
 
 class TextTokens(Protocol):
-    """The interface of tokenizers. ``method`` describes the tokenizer in log and metrics."""
+    """The interface of tokenizers. ``method`` describes the tokenizer in the log and in metrics."""
 
     @property
     def method(self) -> str: ...

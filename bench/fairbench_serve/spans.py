@@ -33,7 +33,7 @@ class RequestTrace:
     charge: Charge = NOTHING
 
     def end_attempt(self, worker: int, outcome: str, charge: Charge = NOTHING) -> None:
-        """Record the end of an attempt at this worker. Another attempt may follow."""
+        """Record the end of an attempt at this worker. A retry may follow."""
         self.worker, self.outcome = worker, outcome
         self.charge = self.charge.plus(charge)
 

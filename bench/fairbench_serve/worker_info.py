@@ -203,7 +203,7 @@ class WorkerInfo(NamedTuple):
     - ``page_tokens`` is the largest page size of all workers in tokens (SGLang's ``page_size``).
     - ``vocab_size`` is the smallest vocabulary. A size is None if no worker reports the size.
     - ``locals`` holds the local schedulers of each worker, as the plugin or the emulator reports
-      them. An engine's own scheduler is not reported.
+      them. The scheduler that an engine has by default is not reported.
     - ``keeps_clients`` is false if a worker is an SGLang server with the plugin. SGLang does not
       pass the client of some requests to the scheduler.
     """
@@ -367,7 +367,7 @@ async def most_running(session: ClientSession, workers: Sequence[WorkerAddress])
 def headroom_of(most: int) -> int:
     """Return how many requests above an engine's limit ``most`` the gateway sends; at least 1.
 
-    The additional requests wait in the engine's queue. An additional request starts as soon as a
+    These additional requests wait in the engine's queue. An additional request starts as soon as a
     running request ends, before the router can send another request. The number is small, because
     the gateway cannot reorder requests in the engine's queue.
     """

@@ -251,7 +251,7 @@ class SGLangHome(EngineHome):
         return sum(self._tracked[req].loaded for req in reqs if req in self._tracked)
 
     def produced(self, reqs: list[Req]) -> None:
-        """Charge a batch's new tokens. With overlap scheduling, they arrive one step late."""
+        """Charge a batch's new tokens, which overlap scheduling reports one step late."""
         ended = ended_of(reqs)
         known = list(filter(self._tracked.__contains__, reqs))
         totals = list(map(len, map(OUTPUT_IDS, known)))

@@ -269,7 +269,7 @@ class Hooks:
     def order_retraction(
         self, original: Original, reqs: list[Req], *args: Any, **named: Any
     ) -> list[int]:
-        """Wrap ``_get_decode_retraction_order``; the last request in it loses memory first."""
+        """Wrap ``_get_decode_retraction_order``; its last request loses memory first."""
         if self.home.scheduler.retraction_order is None:
             return list(original(reqs, *args, **named))
         at = {req: index for index, req in enumerate(reqs)}

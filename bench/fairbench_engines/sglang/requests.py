@@ -64,7 +64,10 @@ def outputs_of(req: Req) -> int:
 
 
 def prefix_len(req: Req) -> int:
-    """Return a matched request's number of cached tokens. SGLang 0.5.17 stores their indices."""
+    """Return a matched request's number of cached tokens.
+
+    SGLang 0.5.17 stores the indices of these tokens.
+    """
     length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
     return length
 

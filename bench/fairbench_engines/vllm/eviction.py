@@ -76,7 +76,7 @@ class BlockEviction:
         self._start()
 
     def _start(self) -> None:
-        # VLLM never uses one of the blocks.
+        # vLLM never uses one of the blocks.
         config, blocks = self._config, self._pool.num_gpu_blocks - 1
         policy, size = config.build_eviction(), self._size
         policy.prepare(Setup(config.clients, config.weights, blocks * size))

@@ -277,7 +277,10 @@ class VLLMHome(EngineHome):
             self._selection = None
 
     def end_pass(self) -> None:
-        """End the pass after vLLM's last look at the queue in this step. May be called twice."""
+        """End the pass after vLLM's last look at the queue in this step.
+
+        A second call has no effect.
+        """
         if self._in_pass:
             self._in_pass = False
             self._close_pass()

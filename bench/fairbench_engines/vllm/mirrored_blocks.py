@@ -36,7 +36,7 @@ class MirroredBlock:
 class HashNode:
     """A prefix of whole blocks with the hash ``key``, and the blocks of the prefix's last tokens.
 
-    The class implements ``Claimed``.
+    The class implements the interface ``Claimed`` of cached tokens that clients claim.
     """
 
     __slots__ = (

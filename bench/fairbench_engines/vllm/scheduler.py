@@ -141,7 +141,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._rank_victims()
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
-        # VLLM adds the step's tokens to the computed tokens only after this call.
+        # vLLM adds the step's tokens to the computed tokens only after this call.
         self.home.end_pass()
         super()._update_after_schedule(scheduler_output)
 

@@ -32,7 +32,7 @@ class CrossBand(ClassQueues):
     class Params:
         """``order`` chooses the rule, and ``weights`` chooses how a priority p gets its weight.
 
-        - ``proportional``: p - (lowest p) + 1.
+        - ``proportional``: the weight of p is p - (lowest p) + 1.
         - ``linear``: the number of priorities minus the rank of p, which is 0 for the highest.
         - ``explicit``: the weight in ``shares``, or 1 for priorities that ``shares`` does not name.
 

@@ -42,8 +42,8 @@ class ExFairS(FlowPolicy):
     All numbers start at 0 and are kept between rounds.
 
     A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
-    places, at most 100. Other requests go to the end. The order of the gateway chooses among the
-    requests of a client.
+    places, at most 100. Requests with a number of 0 or more go to the end of the queue. The order
+    of the gateway chooses among the requests of a client.
 
     **Signs.** The code of ExFairS contradicts itself: vLLM serves a lower number earlier, but
     strategies/priority.py lets positive numbers overtake. In fairbench a lower number goes earlier,

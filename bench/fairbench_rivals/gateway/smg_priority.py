@@ -43,10 +43,10 @@ class SmgPriority(ClassQueues):
 
     The rules are those of smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The
     classes system, interactive, default and bulk are the priorities 2 and above, 1, 0, and -1 and
-    below. A class reserves max(floor, share x slots). A class whose first request has waited for
-    too long goes before all others and ignores reservations, bulk first. A request is refused if
-    the queue of its class is full, or after the time limit of the class. Clients are not
-    distinguished.
+    below. A class reserves max(floor, share x slots) slots. A class whose first request has waited
+    for too long goes before all others and ignores reservations, bulk first. A request is refused
+    if the queue of its class is full, or after the time limit of the class. The policy does not
+    distinguish clients.
 
     smg also cancels a request of a lower class that has no first token, if the classes system or
     interactive find no slot. A gateway of fairbench cannot cancel a sent request, so such requests

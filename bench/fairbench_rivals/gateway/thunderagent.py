@@ -36,7 +36,8 @@ class ThunderAgent(TickGate[PlacedSession]):
     class Params(PlacementParams):
         """``half_life_s`` halves idle sessions' tokens in the test for room to resume sessions.
 
-        With 0 (as published), tokens do not decay. ``PlacementParams`` has the other parameters.
+        If ``half_life_s`` is 0 (as published), tokens do not decay. The class ``PlacementParams``
+        describes the other parameters.
         """
 
         half_life_s: NotNegative = 0.0

@@ -44,11 +44,11 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
         - ``most-room``: at its own replica if the session fits there, or else at the replica with
           the most room.
         - ``origin``: only at its own replica, unless this replica has left the cluster.
-        - ``urgent``: as ``origin``; after ``after_s`` (15) seconds of waiting, the session goes
+        - ``urgent``: like ``origin``; after ``after_s`` (15) seconds of waiting, the session goes
           before all others, the longest wait first, and may move.
-        - ``age``: as ``urgent``, but the session may not move.
-        - ``wait-cap``: as ``origin`` for ``after_s`` (8) seconds, then as ``most-room``.
-        - ``lease``: as ``origin``, and idle tokens never decay. Full replicas pause no session
+        - ``age``: like ``urgent``, but the session may not move to another replica.
+        - ``wait-cap``: like ``origin`` for ``after_s`` (8) seconds, then like ``most-room``.
+        - ``lease``: like ``origin``, and idle tokens never decay. Full replicas pause no session
           every 5 s; instead, a session that does not fit takes the room of idle sessions, the
           longest idle first. A waiting session takes room from sessions that have been idle for
           ``after_s`` (30) seconds; a turn of an active session takes room from any idle session.

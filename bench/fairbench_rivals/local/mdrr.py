@@ -63,8 +63,9 @@ class MDRR(FairScheduler):
     class Params:
         """Parameters: ``quantum`` is in tokens of service for weight 1; 0 means a 20th of the pool.
 
-        ``charge`` is as in VTC: ``extend`` charges uncached input tokens, ``input`` the whole
-        input, ``gpu-time`` the time of iterations. ``sharing`` and ``weights`` are as in VTC.
+        ``charge`` has the same meaning as in VTC: ``extend`` charges uncached input tokens,
+        ``input`` the whole input, ``gpu-time`` the time of iterations. ``sharing`` and ``weights``
+        have the same meaning as in VTC.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")

@@ -49,7 +49,7 @@ class MLFQ(LocalScheduler):
     not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. In the commit that was
     read, a ``return`` stands before this rule, so vllm-ltr never applies the rule.
 
-    Three things differ in fairbench. A running request runs in every step, so a request that
+    Three rules differ in fairbench. A running request runs in every step, so a request that
     vllm-ltr would keep in memory without running it is preempted. Preemption copies the KV values
     to the host, as in vllm-ltr, or discards them if the host has no room. No request is preempted
     if the memory of all lower levels would not suffice. The running time counts from an admission

@@ -26,8 +26,8 @@ class CentralRouter(PrefixRouter):
     """A router that gives a replica only the requests that its next pass can start.
 
     Among the replicas with room for a request, the router picks the longest match in its copies of
-    the replicas' trees, with ties by fewest requests in flight. Evictions are reported late, as for
-    D2LPM. A replica that does not report its room gets every request at once.
+    the replicas' trees, with ties by fewest requests in flight. The router learns of evictions
+    late, like D2LPM. A replica that does not report its room gets every request at once.
     """
 
     name = "central-dlpm"
@@ -141,8 +141,8 @@ def _is_open(room: Room | None) -> bool:
 class CentralOrder(DLPM):
     """The DLPM order of the cluster's queue, by the longest match at workers with room.
 
-    The quantum is DLPM's default. A client is charged for the uncached tokens of the router's
-    estimate, and for the difference when the request starts.
+    The quantum of a client is DLPM's default quantum. A client is charged for the uncached tokens
+    of the router's estimate, and for the difference when the request starts.
     """
 
     name = "central-dlpm"

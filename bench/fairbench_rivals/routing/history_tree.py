@@ -67,7 +67,7 @@ class HistoryTree(LocationTree[HistoryNode]):
     def shrink(self, worker: int, limit: int) -> None:
         """Forget leaves of this worker until at most ``limit`` tokens are left.
 
-        This call visits every node.
+        The method visits every node of the tree.
         """
         if self.tokens[worker] > limit:
             self._forget(

@@ -1,8 +1,9 @@
 """Tests of fair-finish against a rival, paired by seed and corrected for multiple comparisons.
 
 A gain is the logarithm of a ratio, positive where fair-finish is better. The seed determines the
-load, so both schedulers of a pair had the same load. Cells are fixed and may have different gains.
-The tests concern the mean over cells, whose variance comes from the seeds within the cells.
+load, so both schedulers of a pair had the same load. The cells were chosen in advance, and their
+gains may differ. The tests concern the mean over cells, whose variance comes from the seeds within
+the cells.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ The script writes results/frontier-robustness.csv, with a row per configuration,
 geometric means over the configurations. results/tables/frontier-robustness.csv holds the factor by
 which fair-finish is better than each rival at each value of an axis.
 results/tables/frontier-levers.csv holds the factor by which fair-finish is better than fair-finish
-without one of its parts. Incomplete stores give incomplete rows.
+without one of its parts. If runs are missing, the rows of the tables are incomplete.
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
 class Part:
     """A single statement of a claim, with its outcome.
 
-    ``ours`` describes fairbench's numbers. ``beside`` holds outcomes by measures that the paper
-    does not use, which the page reports but does not count. ``elsewhere`` names the configurations
-    in which the statement does not hold. ``under`` holds the outcome under each reading
-    (interpretation) of an unclear point of the paper. ``interval`` is the 95% interval of the
-    number that decides, if a single number decides.
+    ``ours`` describes the numbers that fairbench found. ``beside`` holds outcomes by measures that
+    the paper does not use, which the page reports but does not count. ``elsewhere`` names the
+    configurations in which the statement does not hold. ``under`` holds the outcome under each
+    reading (interpretation) of an unclear point of the paper. ``interval`` is the 95% interval of
+    the number that decides, if a single number decides.
     """
 
     text: str

@@ -87,7 +87,7 @@ def index(row: Row, name: str) -> str:
 def filled(page: str, render: Callable[[str], str | None]) -> str:
     """Return a page with the table of each marked block rendered again by its name.
 
-    Blocks for which ``render`` returns None are unchanged.
+    If ``render`` returns None for a block, the block stays unchanged.
     """
 
     def block(found: re.Match[str]) -> str:

@@ -58,7 +58,7 @@ class Tally:
 
         The claim holds (is reversed) if it holds (is reversed) in at least four fifths of the
         decided configurations, and at least half of the configurations with contention are decided.
-        Inconclusive configurations are not decided.
+        A configuration with an inconclusive outcome is not decided.
         """
         if self.overall is not None:
             return self.overall

@@ -20,8 +20,8 @@ _INSTANT_S = 1e-6  # A request's service is spread over at least this time.
 class Trace:
     """The requests of one run, one entry each, in any order.
 
-    ``req_time_s`` is the arrival. Both latencies are measured from the arrival, and are NaN for
-    refused requests.
+    ``req_time_s`` holds the arrival times in seconds. Both latencies are measured from the arrival,
+    and are NaN for refused requests.
     """
 
     client: Ints

@@ -95,7 +95,7 @@ def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float,
 
 
 def token_times_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
-    """Return the means of TTFT and TPOT in seconds; both are infinite if a request is unfinished.
+    """Return mean TTFT and TPOT in seconds; both are infinite if a request is unfinished.
 
     Requests that arrive before ``warmup_s`` do not count. A request with one output token has no
     TPOT.

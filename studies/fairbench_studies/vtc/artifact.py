@@ -2,7 +2,7 @@
 
 Only arrival, first token and end of a request are known, so the request's service is spread evenly
 from the first to the last token (192c2e2, fair_bench/plot/visualize.py and plot_revision.py).
-Refused requests do not count. Service is input + 2 x output tokens, or follows ``weights``.
+Refused requests count as no service. Service is input + 2 x output tokens, or follows ``weights``.
 """
 
 from __future__ import annotations

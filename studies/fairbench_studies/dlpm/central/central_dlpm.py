@@ -66,8 +66,8 @@ class CentralDLPM:
     def dispatch(self, matched: dict[Request, int], free_tokens: int) -> list[Request]:
         """Return the requests for a worker, given its matches and free KV memory.
 
-        The requests leave the queue. A request reserves memory for its uncached prompt and for
-        ``max_new_tokens``.
+        The returned requests leave the global queue. A request reserves memory for its uncached
+        prompt and for ``max_new_tokens``.
         """
         turn = _Turn(self.queue, matched)
         dispatched: list[Request] = []

@@ -55,8 +55,8 @@ def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
 def newcomer_wait(run: StoredRun) -> float:
     """Return the most service that others got while an idle client's first request waited.
 
-    The service includes all workers. The result is NaN if no idle client began to send requests
-    (Theorems A.2 and A.4).
+    The service is summed over all workers. The result is NaN if no idle client began to send
+    requests (Theorems A.2 and A.4).
     """
     return float(derived(run, "newcomer wait", lambda: _newcomer_wait(run)))
 

@@ -31,7 +31,7 @@ AT_FOUR = "fig7-at-4"
 PREBLES = ("preble", "preble-code")
 """Two forms of Preble: the form in Preble's paper, and the published code.
 
-The DLPM authors ran the code.
+The DLPM authors ran Preble's published code.
 """
 
 

@@ -82,8 +82,8 @@ def judge_central(timings: Timings) -> list[Part]:
 def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
     """Return whether the value rises from start to end along every line of an axis.
 
-    The axes are (workers, waiting). Neighbouring points are not compared, because their difference
-    may be smaller than the noise of a measurement.
+    The axes of ``pct`` are the numbers of workers and of waiting requests. Neighbouring points are
+    not compared, because their difference may be smaller than the noise of a measurement.
     """
     lines: dict[int, list[tuple[int, Any]]] = {}
     for key, value in pct.items():

@@ -118,7 +118,8 @@ def service_gap(run: StoredRun) -> float:
 def shortfall(run: StoredRun) -> float:
     """Return the largest service deficit of a backlogged client relative to other clients.
 
-    The run has a single worker. Only the client with the deficit must be backlogged (Theorem 4.2).
+    The run must have a single worker. Only the client with the deficit must be backlogged (Theorem
+    4.2).
     """
     return float(derived(run, "shortfall", lambda: _shortfall(run)))
 

@@ -38,8 +38,8 @@ class PrebleE2Code(PrefixRouter):
     node's time to first token has doubled.
 
     Three parts of the code are not copied. The code returns the position in a list of candidates
-    instead of the GPU. The code counts prefill times of attention. The code resolves ties by the
-    lowest index, while equal GPUs take turns here.
+    instead of the GPU. The code adds the time of attention to prefill times, and this class does
+    not. The code resolves ties by the lowest index, while equal GPUs take turns here.
     """
 
     name = "preble-e2-code"

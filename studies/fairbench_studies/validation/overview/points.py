@@ -50,7 +50,7 @@ _REPEAT = re.compile(r"[-_](?:rep|run)\d+$")
 
 
 class Point(NamedTuple):
-    """A run, simulated and measured.
+    """A run with its simulated and its measured values.
 
     Attributes:
         engine: The engine, such as ``vllm``.

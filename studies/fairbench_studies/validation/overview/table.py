@@ -30,7 +30,7 @@ class Row(NamedTuple):
     Attributes:
         server: Engine, GPU and model.
         prompts: The kind of prompts.
-        tested: The points to which nothing was fitted.
+        tested: The points of runs to which neither a profile nor a cost was fitted.
         fitted: The number of points to which something was fitted.
         repeats: The number of sets of repeated runs.
         spreads_pct: The largest spread of a metric in a set of repeats, which is the difference of

@@ -1,7 +1,8 @@
 """The dates of measured runs, which determine how the servers charged.
 
-The records have no dates. The table below has the dates of the commits of VTC-artifact that last
-wrote the files (192c2e2 and its ancestors). A record may state another date in ``recorded``.
+The records of VTC-artifact have no dates. The table below has the dates of the commits of
+VTC-artifact that last wrote the files (192c2e2 and its ancestors). A record may state another date
+in ``recorded``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from fairbench_studies.validation.slora.forms import ArtifactForm, EarlyArtifact
 Recorded: TypeAlias = Literal["2023-12", "2024-04", "2024-06"]
 RECORDED: tuple[Recorded, ...] = get_args(Recorded)
 
-# These are scenarios by scheduler. All other runs were recorded for the revision of June 2024,
-# which added the schedulers that predict, have weights, or charge a profiled cost.
+# These scenarios of each scheduler were recorded earlier. All other runs were recorded for the
+# revision of June 2024, which added the schedulers that predict, have weights, or charge a profiled
+# cost.
 _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     "2023-12": {
         "FCFS": (
