@@ -1,4 +1,4 @@
-"""The search: batches of attacks, each compared with the honest twin on the same seeds.
+"""The search for attacks, in batches; each attack is compared with its honest twin by seed.
 
 The next attacks are random, or Optuna's TPE sampler chooses the attacks. The choice depends only on
 the seed, the trial's number and the earlier trials. A search that is interrupted and continued

@@ -116,7 +116,7 @@ def make_call(
 ) -> EmulatedCall:
     """Build the call from the decoded fields of a body and the headers. Raises BadRequest."""
     if not ids:
-        raise BadRequest("the prompt is empty")
+        raise BadRequest("the prompt must not be empty")
     most = max_new_tokens or DEFAULT_NEW_TOKENS
     headers = with_tag(headers)
     return EmulatedCall(

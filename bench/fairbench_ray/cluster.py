@@ -103,7 +103,7 @@ def _outcomes(
                 asked_to_stop = True
                 child.pipe.send(STOP)
             if not connected and time.monotonic() > until:
-                raise _NotThere(f"no answer within {CONNECT_S:g} s")
+                raise _NotThere(f"the cluster did not answer within {CONNECT_S:g} s")
             if not child.pipe.poll(POLL_S):
                 continue
             match child.pipe.recv():

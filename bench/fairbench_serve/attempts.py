@@ -68,13 +68,13 @@ async def wait_until_sent(
 
 log = logging.getLogger(__name__)
 
-# failures in which the worker may not have seen the request
+# In these failures, the worker may not have seen the request.
 UNSEEN = (AttemptFailure.UNREACHED, AttemptFailure.STALE)
-# failures in which the worker runs but failed the request
+# In these failures, the worker runs but failed the request.
 FAILED = (AttemptFailure.BROKE, AttemptFailure.ANSWERED)
-# failures of a connection, after which a health check shows whether the worker is up
+# These are failures of a connection, after which a health check shows whether the worker is up.
 DISCONNECTED = (AttemptFailure.UNREACHED, AttemptFailure.STALE, AttemptFailure.BROKE)
-# HTTP statuses that concern the worker's load or the router's API key, not the request
+# These HTTP statuses concern the worker's load or the router's API key, not the request.
 OF_WORKERS = (401, 403, 407, 408, 425, 429)
 
 

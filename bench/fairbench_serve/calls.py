@@ -111,7 +111,7 @@ class BodyReader:
     def listed_ids(self, ids: list[Any]) -> array[int]:
         """Return the token ids that the body lists. Raises Problem for an invalid list."""
         if not ids:
-            raise bad_request("the prompt is empty")
+            raise bad_request("the prompt must not be empty")
         try:
             found = array("I", ids)
         except (TypeError, OverflowError):

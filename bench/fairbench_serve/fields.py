@@ -28,8 +28,9 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 # the engine, not only the request.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-# Limits of the repetition penalty. Engines divide logits by the penalty and take the exponential. A
-# number such as 1e-40 gives infinite logits and NaN probabilities, which crash some samplers.
+# These are the limits of the repetition penalty. Engines divide logits by the penalty and take the
+# exponential. A number such as 1e-40 gives infinite logits and NaN probabilities, which crash some
+# samplers.
 Scale = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
 # A temperature of 1e39 is infinite in a float32 tensor. With a temperature near 0, engines decode
 # greedily.
@@ -53,7 +54,7 @@ DROPPED = frozenset(
     # ``stream_interval`` would change how many tokens the router sees in each event of a stream.
     | {"stream_interval"}
 )
-# Integers that engines store in tensors or compare. OpenAI's API accepts 64.0 as 64.
+# Engines store these integers in tensors or compare them. OpenAI's API accepts 64.0 as 64.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"max_output_tokens", "max_tool_calls", "priority"}
@@ -342,7 +343,7 @@ def check_template_kwargs(values: Mapping[str, object] | None) -> None:
 ALLOW_FLAG = "--allow-regex"
 # Fields with regular expressions, or with grammars, which may contain regular expressions.
 PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
-# Fields that never contain a schema. Any other field may contain a schema in some engine.
+# These fields never contain a schema. Any other field may contain a schema in some engine.
 PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
@@ -454,7 +455,7 @@ def check_stops(stop: str | list[str] | None) -> None:
 def check_many(name: str, values: object, most: int) -> None:
     """Raise Problem if a list or dictionary has more than ``most`` entries."""
     if isinstance(values, list | dict) and len(values) > most:
-        raise bad_request(f"{name}: at most {most} entries")
+        raise bad_request(f"{name}: must have at most {most} entries")
 
 
 class _Budget:
@@ -540,7 +541,7 @@ class _Walk:
         given = [node[name] for name in _REPEATS if name in node]
         most = max((one for one in given if isinstance(one, int | float)), default=1)
         if most > MOST_REPEATS or times * most > MOST_REPEATS:
-            raise bad_request(f"{self.where}: more than {MOST_REPEATS} repetitions")
+            raise bad_request(f"{self.where}: must allow at most {MOST_REPEATS} repetitions")
         return int(times * max(most, 1))
 
     def _follow(self, name: str, target: Any, place: _Place) -> None:
@@ -556,7 +557,9 @@ class _Walk:
         tables = [(n, one.get(path[1])) for n, one in enumerate(place.around)]
         found = [(n, one[key]) for n, one in tables if isinstance(one, dict) and key in one]
         if not found:
-            raise bad_request(f"{self.where}: {name}: there is no {str(target)[:64]!r}")
+            raise bad_request(
+                f"{self.where}: {name}: {str(target)[:64]!r} is not defined in this schema"
+            )
         for n, schema in found:
             around = place.around[: n + 1]
             followed = id(around[-1]), str(target)
@@ -579,7 +582,7 @@ class _Walk:
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
             raise bad_request(f"{self.where}: a number must fit 64 bits")
         if depth > MOST_DEPTH:
-            raise bad_request(f"{self.where}: more than {MOST_DEPTH} levels")
+            raise bad_request(f"{self.where}: nested more than {MOST_DEPTH} levels deep")
 
 
 def _table_in(text: str, where: str) -> Any:
@@ -591,7 +594,7 @@ def _table_in(text: str, where: str) -> Any:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     except RecursionError:
-        raise bad_request(f"{where}: more than {MOST_DEPTH} levels") from None
+        raise bad_request(f"{where}: nested more than {MOST_DEPTH} levels deep") from None
 
 
 def _is_pattern(name: Any) -> bool:

@@ -27,7 +27,7 @@ from fairbench_serve.worker_info import METRICS, USAGE, page_of, samples
 log = logging.getLogger(__name__)
 
 PATH = "/health"
-# A request that tests whether an engine decodes. All engines serve this request with any model.
+# This request tests whether an engine decodes. All engines serve the request with any model.
 PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
 LOOKS = 8  # number of checks of each worker within the stall timeout

@@ -30,8 +30,8 @@ NO_SESSION, SESSION_BYTES = -1, 7
 # Clients may use these host names of the router's machine, also through a tunnel.
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")
 ANY_HOST = "*"
-# Headers that decide how a request is treated. If such a header is given twice, proxies disagree on
-# which of the two counts.
+# These headers decide how a request is treated. If such a header is given twice, proxies disagree
+# on which of the two counts.
 SINGLE = (
     *(
         "Authorization",

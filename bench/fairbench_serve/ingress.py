@@ -36,7 +36,7 @@ class AttemptFailure(Enum):
     EVICTED = auto()  # another client took the slot of the request
 
 
-# Outcomes of attempts in metrics and traces.
+# Attempts have these outcomes in metrics and traces.
 OUTCOMES = OK, ERROR, LEFT, EVICTED, LOST, RETRIED = (
     *("ok", "error", "left"),
     *("evicted", "lost", "retried"),

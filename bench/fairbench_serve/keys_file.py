@@ -63,8 +63,7 @@ def _read(path: Path) -> WorkerKeys:
     for number, key in enumerate(keys.values(), 1):
         if not isinstance(key, str) or not is_key(key):
             raise DataError(
-                f"{path}: key {number}: must be a text of printable ASCII, without spaces "
-                "at its ends"
+                f"{path}: key {number}: must consist of printable ASCII, without spaces at its ends"
             )
     if not keys:
         raise DataError(f"{path}: must hold at least one key")

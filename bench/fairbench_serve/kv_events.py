@@ -434,7 +434,7 @@ class Subscriber:
         self._index.clear()
 
     def _count_unreadable(self) -> None:
-        """Count an invalid message. Raises Unreadable after ``MAX_UNREADABLE`` in a row."""
+        """Count an invalid message; raise Unreadable after ``MAX_UNREADABLE`` of them in a row."""
         self.unreadable += 1
         self._unreadable += 1
         if self._unreadable >= MAX_UNREADABLE:

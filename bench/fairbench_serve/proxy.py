@@ -215,7 +215,7 @@ def _header_number(http: web.Request, name: str, default: int) -> int:
     if text is None:
         return default
     if not _WHOLE.fullmatch(text):
-        raise bad_request(f"{name}: {text[:40]!r} is not a number")
+        raise bad_request(f"{name}: {text[:40]!r} must be a number")
     return int(text)
 
 

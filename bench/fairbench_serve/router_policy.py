@@ -59,7 +59,7 @@ class RouterPolicy:
         # Building a router now reports an invalid setting at the start, not at the first request.
         if self._make(1).holds:
             raise UsageError(
-                f"router {router} queues requests, but the router around it sends each at once; "
+                f"router {router} queues requests, but the host router sends each request at once; "
                 f"choose {DEFAULT_ROUTER} or another router that does not queue"
             )
         self._weights = checked_weights(weights or {})

@@ -185,7 +185,7 @@ def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
     return Told(int(sum(waiting)), int(sum(running)), sum(usage) / len(usage))
 
 
-# tokens of an unknown KV pool, about those of an 8B model on a GPU with 80 GB
+# An unknown KV pool counts as this many tokens, like that of an 8B model on a GPU with 80 GB.
 ASSUMED_POOL_TOKENS = 400_000
 # Seconds within which a worker must return a page; vLLM's page takes seconds.
 ASK_TIMEOUT = ClientTimeout(total=5.0)

@@ -35,7 +35,7 @@ class MatchOrderHooks:
         """Wrap ``_validate_and_adjust_policy`` at the start: choose lpm if a cache exists."""
         if name != "fcfs":
             raise UsageError(
-                f"--schedule-policy {name} cannot be combined with FAIRBENCH_LOCAL; leave it out"
+                f"--schedule-policy {name} cannot be combined with FAIRBENCH_LOCAL; remove the flag"
             )
         self._unsorted = original(policy, "fcfs", tree_cache)
         self._sorted = original(policy, "lpm" if self.cache_aware else "fcfs", tree_cache)

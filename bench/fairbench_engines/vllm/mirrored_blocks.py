@@ -165,7 +165,7 @@ class MirroredBlocks:
     # The following methods implement ``ClaimedMemory``.
 
     def tokens_of(self, node: HashNode) -> tuple[int, int]:
-        """Return the number of the node's tokens that running requests use, and of its others."""
+        """Return how many of the node's tokens running requests use, and how many are unused."""
         used = sum(1 for block in node.blocks if block.users)
         return used * self._size, (len(node.blocks) - used) * self._size
 

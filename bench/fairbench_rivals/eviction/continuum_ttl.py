@@ -106,7 +106,7 @@ class PinnedSession:
 
 
 class TurnCorrelation:
-    """How well the number of ended turns predicts how many turns a session has left."""
+    """An estimate of how well the number of ended turns predicts the number of remaining turns."""
 
     def __init__(self) -> None:
         self._n = self._x = self._y = self._xx = self._yy = self._xy = 0

@@ -48,11 +48,11 @@ class CacheAware(CountingRouter):
     class Params:
         """Parameters with the defaults of the original command lines, not of the Rust structs.
 
-        ``max_tree_size`` is in characters per worker. With ``kv_events``, smg learns the contents
-        of caches and chooses the worker with the longest overlap, then the fewest requests in
-        flight, then the smallest tree. ``balance_usage`` and ``overload_usage`` (smg): the load
-        also counts as imbalanced if the used fractions of KV pools differ by more than
-        ``balance_usage``, or if a fraction exceeds ``overload_usage``; 1 turns a rule off.
+        ``max_tree_size`` limits the characters that are remembered per worker. With ``kv_events``,
+        smg learns the contents of caches and chooses the worker with the longest overlap, then the
+        fewest requests in flight, then the smallest tree. ``balance_usage`` and ``overload_usage``
+        (smg): the load also counts as imbalanced if the used fractions of KV pools differ by more
+        than ``balance_usage``, or if a fraction exceeds ``overload_usage``; 1 turns a rule off.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("balance_usage", "overload_usage", "rotate_ties")

@@ -17,7 +17,7 @@ DEFENDED = (
 )
 D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
-# each client may have as many requests in progress as a worker runs at once
+# Each client may have as many requests in progress as a worker runs at once.
 REQUESTS = "gateway.client_requests=64"
 # three units of KV memory per client; the default "auto" gives five units
 LOWER = "gateway.client_limit=420000"

@@ -33,7 +33,7 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw the service rate, and beside the service rate the cache hit rate."""
+    """Draw the service rate on the left and the cache hit rate on the right."""
     table = rows(cells)
     figure, axes = panels(1, len(COLUMNS), 8.0, 3.3)
     for panel, (metric, (label, unit)) in zip(axes[0], COLUMNS.items(), strict=True):

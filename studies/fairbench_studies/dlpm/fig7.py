@@ -62,7 +62,7 @@ def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
 
 
 def _whole(cells: Sequence[SchedulerResults]) -> bool:
-    """Return whether the runs were measured to their ends."""
+    """Return whether the runs' metrics cover the whole runs instead of a window."""
     return all(run.experiment.get("window") == "whole" for cell in cells for run in cell.runs)
 
 

@@ -48,7 +48,7 @@ MEASURES: Mapping[str, Measure] = {
 def rows_over_time(
     cells: Sequence[SchedulerResults], measures: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return a row per scheduler, client and interval, from the first run of each cell."""
+    """Return a row per scheduler, client and interval, from each scheduler's first run."""
     found = []
     for cell in cells:
         run = cell.runs[0].run
@@ -78,7 +78,7 @@ def draw_over_time(
     """Draw the rows.
 
     Args:
-        cells: The cells, which state the hardware.
+        cells: The results, which state the hardware.
         rows: The values of ``rows_over_time``.
         title: The title of the figure.
         names: The names of the measures.

@@ -44,7 +44,7 @@ Tagged = Mapping[str, Outcomes]
 
 
 def ours() -> Configuration:
-    """Return the configuration of fair-finish."""
+    """Return the configuration that stands for fair-finish with default settings."""
     return Configuration(frozen().ours, PUBLISHED)
 
 

@@ -16,7 +16,7 @@ def provenance(cells: Sequence[SchedulerResults]) -> str:
 
 
 def of_first_runs(cells: Sequence[SchedulerResults]) -> str:
-    """Return the provenance line for content from the first run of each cell."""
+    """Return the provenance line for values from the first run of each configuration."""
     return origin_of([cell.runs[0].summary for cell in cells])
 
 

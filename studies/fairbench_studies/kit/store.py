@@ -20,7 +20,7 @@ SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 3e-4
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A sweep's directory of runs, with the points whose runs are missing."""
+    """A sweep's directory of runs, with the points (experiments) whose runs are missing."""
 
     store: SweepStore
     points: int
@@ -33,7 +33,7 @@ class Filling:
         return (len(self.jobs) * SECONDS_PER_RUN + requests * SECONDS_PER_REQUEST) / 60
 
     def run(self, context: RunContext) -> list[FailedPoint]:
-        """Run the missing points, and return the failed points."""
+        """Make the missing runs, and return the points whose runs failed."""
         return run_jobs(self.store, self.jobs, context)
 
 

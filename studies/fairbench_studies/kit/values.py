@@ -52,7 +52,7 @@ def chosen(cells: Iterable[SchedulerResults], **wanted: Any) -> list[SchedulerRe
 
 
 def schedulers(cells: Iterable[SchedulerResults]) -> list[str]:
-    """Return the schedulers of some cells, in order of appearance."""
+    """Return the schedulers of some results, in order of appearance."""
     return list(dict.fromkeys(cell.combined["scheduler"] for cell in cells))
 
 

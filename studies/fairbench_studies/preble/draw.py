@@ -50,7 +50,7 @@ def _plot_one(name: str, results: Results, output: Path, formats: Sequence[str])
 
 
 def rows(shown: Runs) -> list[dict[str, Any]]:
-    """Return a row per run key, with means over seeds and 95% intervals of the latencies."""
+    """Return a row per run, with means over seeds and 95% intervals of the latencies."""
     return [
         key._asdict()
         | {

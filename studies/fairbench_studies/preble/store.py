@@ -42,7 +42,7 @@ class Results(NamedTuple):
     basis: str
 
     def each(self, keys: Iterable[Key], metric: str) -> dict[Key, Floats]:
-        """Return a metric of each key, for the seeds that all keys have."""
+        """Return a metric of each run in ``keys``, for the seeds that all these runs have."""
         runs = {key: self.runs[key] for key in keys}
         seeds = min(map(len, runs.values()))
         return {
@@ -62,7 +62,7 @@ class Results(NamedTuple):
 
 
 def read(folder: Path, seeds: int) -> Results:
-    """Read the results of the first seeds. Seeds of a key count up to its first missing run."""
+    """Read the results of the first seeds; a run's seeds end before the first missing seed."""
     there = stored(folder)
     found: dict[Key, list[Latency]] = {}
     seen: dict[str, Latency] = {}

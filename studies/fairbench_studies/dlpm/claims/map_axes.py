@@ -47,7 +47,7 @@ def spec_of(draft: Draft) -> ExperimentSpec:
 
 
 def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
-    """Return every value of every axis of a cell, axis by axis, including the default.
+    """Return each value of each axis around a configuration, including the default.
 
     The default is the setting's value in the configuration. A default that is not among the axis's
     values is inserted by size. An axis is left out if no scheduler has the setting, or if the

@@ -72,7 +72,7 @@ class KnownPairs(Mapping[Any, At]):
 
 
 Source = Sequence[SchedulerResults] | KnownPairs
-"""The cells of figure 7, or the tallies of pairs whose runs are no longer stored."""
+"""The results of figure 7's runs, or the stored outcomes of pairs without runs."""
 
 
 def schedulers_of(source: Source) -> set[str]:
@@ -88,7 +88,7 @@ def is_alone(place: Place) -> bool:
 
 
 def by_seed(cell: SchedulerResults) -> BySeed:
-    """Return the summaries of a cell's runs, by seed."""
+    """Return the summaries of a configuration's runs, by seed."""
     return {one.summary["seed"]: one.summary for one in cell.runs}
 
 

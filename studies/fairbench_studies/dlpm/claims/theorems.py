@@ -39,7 +39,7 @@ def judge_bound(
     """Judge that no run exceeds a theorem's bound; the part names the run nearest to the bound.
 
     Args:
-        cells: The cells of a figure.
+        cells: The results of a figure, by configuration and scheduler.
         theorem: The source of the bound, in the words of a run's summary.
         measured: A function that returns a run's difference in service, which is bounded.
         scheduler: The scheduler whose runs are judged.

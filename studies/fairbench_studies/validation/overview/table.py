@@ -21,7 +21,7 @@ from fairbench_studies.validation.overview.points import (
 from fairbench_studies.validation.report import LONG_TTFT_S
 
 WITHIN_PCT = {THROUGHPUT: 5.0, TIME_PER_TOKEN: 5.0, FIRST_TOKEN: 10.0}
-"""By metric, the largest error in percent with which a run counts as accurate."""
+"""The largest error in percent, by metric, with which a run counts as accurate."""
 
 
 class Row(NamedTuple):

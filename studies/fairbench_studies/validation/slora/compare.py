@@ -35,7 +35,7 @@ class RunComparison:
     fitted: bool
     requests: int
     throughput: Pair
-    # the window up to the last arrival, followed by slices of this window
+    # The first window lasts up to the last arrival; the others are slices of the first window.
     windows: tuple[Window, ...]
     max_gap: Pair
     ttft: tuple[TTFT, ...]
