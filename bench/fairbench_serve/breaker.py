@@ -37,8 +37,8 @@ class Breakers:
     doubles, up to 60 s. At the end of this time, the breaker allows a single probe request, whose
     result closes or opens the breaker.
 
-    If a worker has served another client in the last 5 s, failures of a single client do not open
-    the worker's breaker, because the requests of the failing client may be the cause.
+    Failures of a single client do not open a worker's breaker if the worker has served another
+    client in the last 5 s. The requests of the failing client may then be the cause.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:

@@ -1,9 +1,9 @@
 """Preemption inside SGLang: SGLang's own functions take memory back from running requests.
 
 SGLang preempts in the same way for its own flag ``--enable-priority-scheduling``
-(``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23): a request returns its part of the pass's
-budget, is released, leaves the batch, keeps its outputs, and is queued again after the pass. The
-scheduler of fairbench chooses which requests are preempted.
+(``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23). A preempted request returns its part of
+the pass's budget and its memory, and leaves the batch. The request keeps its outputs, and is queued
+again after the pass. The scheduler of fairbench chooses which requests are preempted.
 """
 
 from __future__ import annotations

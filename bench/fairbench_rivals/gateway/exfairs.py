@@ -48,11 +48,11 @@ class ExFairS(FlowPolicy):
     **Signs.** The code of ExFairS contradicts itself: vLLM serves a lower number earlier, but
     strategies/priority.py lets positive numbers overtake. In fairbench a lower number goes earlier,
     as in the queue that ExFairS runs (RequestQueueManager.py, which does not call
-    strategies/priority.py). fairbench takes the number of overtaken places from
-    strategies/priority.py, with the opposite sign. The queue that ExFairS runs uses the rank of a
-    number, and delays requests with positive numbers by up to 10 s; fairbench models neither. At
-    other commits, ExFairS divides by the service of the client with the most service, and requests
-    overtake only within 30 s; fairbench follows @9823370b.
+    strategies/priority.py). The number of overtaken places comes from strategies/priority.py, with
+    the opposite sign. The queue that ExFairS runs uses the rank of a number, and delays requests
+    with positive numbers by up to 10 s; fairbench models neither. At other commits, ExFairS divides
+    by the service of the client with the most service, and requests overtake only within 30 s;
+    fairbench follows @9823370b.
 
     **Rounds.** ExFairS cancels unfinished requests at the end of a round. A gateway keeps these
     requests, so a request counts in the round of its answer.

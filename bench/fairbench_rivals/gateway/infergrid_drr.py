@@ -17,9 +17,9 @@ class InfergridDRR(FlowPolicy):
     priority_score).
 
     The policy has no quantum and no deficit: a request's score is its client's number of unfinished
-    requests at the arrival, and equal scores go in order of arrival. A request of a client with
-    many unfinished requests waits behind every later request of a client with fewer unfinished
-    requests, so a stream of new clients starves a client with many requests.
+    requests at the arrival, and equal scores go in order of arrival. A client with many unfinished
+    requests waits behind every later request of a client with fewer. A stream of new clients can
+    therefore starve a client with many requests.
     """
 
     name = "infergrid-drr"

@@ -17,11 +17,11 @@ class Kthena(FlowPolicy):
 
     The policy is the priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore):
     tokens count when an answer has ended, and a request keeps the priority of its arrival. A client
-    with an empty window therefore overtakes all other clients until its first answer has ended: a
-    new client's burst goes first as a whole, and a stream of new clients starves a client with any
-    usage. kthena's queue releases 100 requests a second unless a limit on unfinished requests is
-    set; in fairbench the detector decides when to release a request. The window of kthena counts
-    whole seconds; the window of fairbench is exact.
+    with an empty window therefore overtakes all other clients until its first answer has ended. The
+    whole burst of a new client goes first, and a stream of new clients starves a client with any
+    usage. The queue of kthena releases 100 requests a second unless a limit on unfinished requests
+    is set. In fairbench, the saturation detector decides when a request is released. The window of
+    kthena counts whole seconds; the window of fairbench is exact.
     """
 
     name = "kthena"

@@ -296,7 +296,8 @@ class TickGate(PausingGate[P]):
         """Return the paused sessions in the order in which they are resumed.
 
         Sessions whose second or later turn waits go first, then sessions with one turn, then idle
-        sessions; in each group, the fewest tokens go first, and new sessions go by ``admit``.
+        sessions. In each group, the session with the fewest tokens goes first; the parameter
+        ``admit`` orders new sessions.
         """
         admission = ADMISSIONS[self.params.admit]
 

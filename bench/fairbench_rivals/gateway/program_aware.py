@@ -21,8 +21,8 @@ class ProgramAware(FlowPolicy):
     unfinished requests do not count. Service and wait are scaled between the lowest and the highest
     value of the waiting clients. The client with the least service therefore wins, unless its
     request is by far the youngest. With the default weights, the client with the most service never
-    beats a client without service, even after the longest wait: a stream of new clients can starve
-    the client.
+    beats a client without service, even after the longest wait. A stream of new clients can
+    therefore starve a client.
     """
 
     name = "program-aware"
@@ -31,8 +31,9 @@ class ProgramAware(FlowPolicy):
     class Params:
         """Weights of attained service and of the wait of the next request, and the decay.
 
-        A ``half_life_s`` of 0 means no decay. llm-d forgets programs that are idle for an hour.
-        This policy keeps such programs, because their attained service has decayed to almost 0.
+        A ``half_life_s`` of 0 means no decay. In llm-d, programs that are idle for an hour are
+        forgotten. This policy keeps such programs, because their attained service has decayed to
+        almost 0.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("half_life_s", "service_weight", "wait_weight")

@@ -20,8 +20,8 @@ class Autellix(LocalScheduler):
 
     The rules are those of [Autellix] Alg. 1. A new call enters a queue by its program's service:
     the sum over finished calls (``plas``), or the longest chain of calls (``atlas``). Calls of a
-    queue go in order of arrival. A call that has run for its queue's quantum moves down one queue;
-    a call whose program has waited ``beta`` times the program's service time moves up to the first
+    queue go in order of arrival. A call that has run for its queue's quantum moves down one queue.
+    A call whose program has waited ``beta`` times the program's service time moves up to the first
     queue. Waiting calls preempt calls of lower queues. The policy is fair to programs, not to
     clients, and ``atlas`` treats a wide program like a narrow program.
 

@@ -16,8 +16,8 @@ class CentralWorker(FCFS):
 
     The replica reports produced tokens to the router. Before each iteration that computes prompts,
     and after every ten decode steps, the replica sends its state and waits for the central
-    scheduler ([DLPM] §5.1: engines make a batch after about ten decode steps). Behind any other
-    router, and in a real server, the scheduler is ``fcfs``.
+    scheduler. [DLPM] §5.1 says that engines make a batch after about ten decode steps. Behind any
+    other router, and in a real server, the scheduler is ``fcfs``.
     """
 
     name = "central-worker"

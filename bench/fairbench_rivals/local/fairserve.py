@@ -37,9 +37,9 @@ class FairServe(LeastCounter):
 
     [FairServe] divides weighted tokens by the expected need of the application, so that no client
     is served less because its application has long answers. FairServe refuses requests only under
-    overload, and only between interactions: a request that begins an interaction is refused if the
-    user or the application exceeds its requests per minute; later calls of an interaction are never
-    refused.
+    overload, and only between interactions. A request that begins an interaction is refused if the
+    user or the application exceeds a limit of requests per minute. Later calls of an interaction
+    are never refused.
 
     The paper leaves some terms open, and fairbench chooses the following. An interaction is a
     program, and the first call of a program has depth 0. ``applications`` maps clients to

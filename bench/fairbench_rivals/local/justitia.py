@@ -63,10 +63,11 @@ class Justitia(LocalScheduler):
     """A scheduler that serves the program with the earliest virtual finish; no preemption.
 
     In [Justitia], the cost of a call with p prompt and d output tokens is the KV token-time p d +
-    d^2 / 2, and the cost of a program is the sum over its calls, predicted at the first arrival. A
-    program's virtual finish is the virtual time at its arrival plus its cost over its client's
-    weight. Virtual time passes at M / N, where M is the size of the KV pool in tokens and N the
-    number of programs that fair sharing would not have finished yet. The policy is fair to
+    d^2 / 2. The cost of a program is the sum over the calls of the program, and is predicted when
+    the first call arrives. A program's virtual finish is the virtual time at its arrival plus its
+    cost over its client's weight. Virtual time passes at the rate M / N. M is the size of the KV
+    pool in tokens, and N is the number of programs that would be unfinished under fair sharing. The
+    policy is fair to
     programs: a client with twice as many programs gets twice as much service.
 
     The paper's predictor is a neural network over the prompt's text; fairbench has the predictors

@@ -22,23 +22,23 @@ class CacheAware(CountingRouter):
     ``balance_rel`` x least), the worker with the fewest requests in flight is chosen. Otherwise the
     worker with the longest prefix is chosen, if the prefix is more than the fraction
     ``cache_threshold`` of the prompt. Otherwise, ``sgl-router`` (sgl-project/sglang @026f853,
-    sgl-router/src/policies/cache_aware.rs) chooses the worker with the smallest tree; ``smg``
-    (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and its fork
-    vllm-project/router) chooses the worker with the fewest requests in flight, ties by the number
-    of requests ever sent there. ``sgl-model-gateway`` is the released version between them
-    (sgl-project/sglang @053b63f, sgl-model-gateway/src/policies/cache_aware.rs; the package
-    sglang-router 0.3.2, and vllm-router 0.1.17 by its choices). ``sgl-model-gateway`` follows the
-    rules of ``smg``, but ties go to the first worker of the list. All versions remember sent
-    prompts and learn of no evictions, so evicted prompts are still assumed to be cached. The router
-    ignores clients. The original routers measure text in characters instead of tokens, which
-    changes no ratio.
+    sgl-router/src/policies/cache_aware.rs) chooses the worker with the smallest tree. The router
+    ``smg`` (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and its fork
+    vllm-project/router) chooses the worker with the fewest requests in flight, or, among equal
+    workers, the worker to which the fewest requests were ever sent. ``sgl-model-gateway`` is the
+    released version between them (sgl-project/sglang @053b63f,
+    sgl-model-gateway/src/policies/cache_aware.rs; the package sglang-router 0.3.2, and vllm-router
+    0.1.17 by its choices). ``sgl-model-gateway`` follows the rules of ``smg``, but ties go to the
+    first worker of the list. All versions remember sent prompts and learn of no evictions, so
+    evicted prompts are still assumed to be cached. The router ignores clients. The original routers
+    measure text in characters instead of tokens, which changes no ratio.
 
-    fairbench keeps two known defects. sgl-router and sgl-model-gateway break ties by the lowest
-    number (``rotate_ties`` rotates equal workers), so new prompts go to an idle cluster's first
-    worker. smg keeps the state of workers that left, and sends requests that match such a worker to
-    the first worker, without recording the choice (``purge_on_leave``). If several workers have the
-    prefix, the original routers choose arbitrarily, and fairbench chooses the worker to which the
-    prefix was sent last.
+    Two known defects are kept. The routers sgl-router and sgl-model-gateway break ties by the
+    lowest number (``rotate_ties`` rotates equal workers), so new prompts go to an idle cluster's
+    first worker. The router smg keeps the state of workers that left, and sends requests that match
+    such a worker to the first worker, without recording the choice (``purge_on_leave``). If several
+    workers have the prefix, the original routers choose arbitrarily, and fairbench chooses the
+    worker to which the prefix was sent last.
     """
 
     name = "cache-aware"
@@ -50,9 +50,9 @@ class CacheAware(CountingRouter):
 
         ``max_tree_size`` limits the characters that are remembered per worker. With ``kv_events``,
         smg learns the contents of caches and chooses the worker with the longest overlap, then the
-        fewest requests in flight, then the smallest tree. ``balance_usage`` and ``overload_usage``
-        (smg): the load also counts as imbalanced if the used fractions of KV pools differ by more
-        than ``balance_usage``, or if a fraction exceeds ``overload_usage``; 1 turns a rule off.
+        fewest requests in flight, then the smallest tree. In smg, the load also counts as
+        imbalanced if the used fractions of KV pools differ by more than ``balance_usage``, or if a
+        fraction exceeds ``overload_usage``. A value of 1 turns a rule off.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("balance_usage", "overload_usage", "rotate_ties")

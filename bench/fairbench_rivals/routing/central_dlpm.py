@@ -15,9 +15,10 @@ from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.views import Room
 
-# The cost of a decision, from the measurement of figure 4 at 8 replicas and 200 queued requests
-# (docs/appendix/figures.md): 2.45 ms for messages, and 3.22 ms to match and sort 1,600 pairs of a
-# request and a replica. The sum is 39% of a decode step of 25 requests; [DLPM] §5.1 reports 40%.
+# These constants are the cost of a decision, from the measurement of figure 4 at 8 replicas and 200
+# queued requests (docs/appendix/figures.md). Messages take 2.45 ms. Matching and sorting 1,600
+# pairs of a request and a replica takes 3.22 ms. The sum is 39% of a decode step of 25 requests;
+# [DLPM] §5.1 reports 40%.
 MESSAGES_S = 2.45e-3 / 8  # seconds per replica for messages
 PAIR_S = 3.22e-3 / (8 * 200)  # seconds per pair of a request and a replica
 

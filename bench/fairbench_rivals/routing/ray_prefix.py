@@ -22,10 +22,10 @@ class RayPrefix(HistoryRouter):
     The rules are those of ray-project/ray @1eec25d,
     ray/llm/_internal/serve/request_router/prefix_aware. Queues are balanced if the workers' numbers
     of requests in flight differ by at most ``imbalanced_threshold``. While queues are balanced, the
-    candidates are the workers to which the longest prefix was sent, if the prefix is at least the
-    fraction ``match_rate_threshold`` of the prompt, or otherwise the workers with the smallest
-    trees. While queues are imbalanced, the candidates are two random workers. The candidate with
-    the fewest requests in flight is chosen. The router ignores clients.
+    candidates are the workers to which the longest prefix was sent. If this prefix is less than the
+    fraction ``match_rate_threshold`` of the prompt, the candidates are the workers with the
+    smallest trees. While queues are imbalanced, the candidates are two random workers. The
+    candidate with the fewest requests in flight is chosen. The router ignores clients.
 
     fairbench keeps one known defect: the tree grows without limit. With ``do_eviction``, the router
     cuts the part of a worker with more than ``eviction_threshold`` characters down to

@@ -5,9 +5,9 @@
     python studies disaggregation results/runs/disaggregation results/runs/disaggregation-sessions
 
 The script writes results/tables/disaggregation.csv (latency and throughput, means over seeds),
-shares in disaggregation-shares.csv and plots/disaggregation.svg: the well-behaved clients' P50
-latency under each scheduler, with four colocated replicas and with two prefill and two decode
-workers.
+results/tables/disaggregation-shares.csv and plots/disaggregation.svg. The picture shows the
+well-behaved clients' P50 latency under each scheduler, with four colocated replicas and with two
+prefill and two decode workers.
 """
 
 from __future__ import annotations

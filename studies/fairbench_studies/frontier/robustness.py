@@ -4,8 +4,8 @@
     python studies frontier-robustness results/runs/frontier-robustness
 
 The script writes results/frontier-robustness.csv, with a row per configuration, and two tables of
-geometric means over the configurations. results/tables/frontier-robustness.csv holds the factor by
-which fair-finish is better than each rival at each value of an axis.
+geometric means over the configurations. The table results/tables/frontier-robustness.csv holds the
+factor by which fair-finish is better than each rival at each value of an axis. The table
 results/tables/frontier-levers.csv holds the factor by which fair-finish is better than fair-finish
 without one of its parts. If runs are missing, the rows of the tables are incomplete.
 """

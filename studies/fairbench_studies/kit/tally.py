@@ -56,9 +56,10 @@ class Tally:
     def outcome(self) -> Outcome:
         """Return the joint outcome of the configurations.
 
-        The claim holds (is reversed) if it holds (is reversed) in at least four fifths of the
-        decided configurations, and at least half of the configurations with contention are decided.
-        A configuration with an inconclusive outcome is not decided.
+        The claim holds (or is reversed) overall on two conditions. At least half of the
+        configurations with contention must be decided, and the claim must hold (or be reversed) in
+        at least four fifths of the decided configurations. A configuration with an inconclusive
+        outcome is not decided.
         """
         if self.overall is not None:
             return self.overall

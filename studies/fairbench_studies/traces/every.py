@@ -3,9 +3,10 @@
     fairbench sweep examples/traces/every-scheduler.toml
     python studies traces-every results/runs/every-scheduler
 
-The script writes results/tables/traces-every.csv: for each trace the service (k tok/s), the minimum
-fair share of own total, the P99 of the first token in seconds, the fraction on time if requests
-have deadlines, and the number of refused or unfinished requests.
+The script writes results/tables/traces-every.csv. For each trace, the table has the service (k
+tok/s), the minimum fair share of own total, and the P99 TTFT in seconds. The table also has the
+fraction of requests on time, if requests have deadlines, and the number of refused or unfinished
+requests.
 """
 
 from __future__ import annotations

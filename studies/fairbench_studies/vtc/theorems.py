@@ -1,8 +1,8 @@
 """Claims 54 to 56: the bounds of [VTC] Theorems 4.9, 4.11 and 4.13 in the figures' runs under VTC.
 
-U is the bound of Lemma 4.3: the larger of w_p L_input and w_q M, or half of a run's bound on the
-service gap, which is larger if memory is over-committed (docs/appendix/theory.md). The measures are
-in weighted tokens. Two theorems are judged by their proofs:
+U is the bound of Lemma 4.3: the larger of w_p L_input and w_q M. If memory is over-committed, U is
+half of the run's larger bound on the service gap (docs/appendix/theory.md). The measures are in
+weighted tokens. Two theorems are judged by their proofs:
 
 - Theorem 4.11 divides by a lower bound a of the server's capacity, which the paper does not give.
   During a wait, the others get at least a tokens a second. If they get at most 2 (n - 1) U tokens

@@ -49,12 +49,12 @@ class PrebleE2Code(PrefixRouter):
     class Params:
         """Parameters with the defaults of the authors' code; inf turns a mechanism off.
 
-        A key node moves only after ``rebalance_after`` requests per GPU, only if it has
-        ``rebalance_min_hits`` requests in the window, and not for a request whose leaf is
-        ``rebalance_max_chain`` levels below the key node. ``hit_ratio`` is the required ratio over
-        the last ``hit_ratio_window_s``, as the router observes. ``first_tpot_s`` is the assumed
-        time per output token before the first observation. Prefill times are the same as in
-        ``preble-e2``.
+        A key node moves only after ``rebalance_after`` requests per GPU, and only if the key node
+        has ``rebalance_min_hits`` requests in the window. A request whose leaf is
+        ``rebalance_max_chain`` levels below the key node does not move the key node. ``hit_ratio``
+        is the required ratio over the last ``hit_ratio_window_s``, as the router observes.
+        ``first_tpot_s`` is the assumed time per output token before the first observation. Prefill
+        times are the same as in ``preble-e2``.
         """
 
         window_s: Annotated[FiniteFloat, Gt(0)] = 180.0

@@ -31,7 +31,7 @@ FITTED, MISSED = "*", "!"
 
 
 def serving_text(runs: list[ServingComparison]) -> str:
-    """Return text tables of unfitted and of fitted runs, and the missed targets."""
+    """Return the tables of tested runs and of fitted runs, and the missed targets, as text."""
     profiles = sorted({run.profile for run in runs})
     tested = [run for run in runs if not run.fitted]
     fitted = [run for run in runs if run.fitted]

@@ -1,10 +1,11 @@
 """A fit of the measured server's constants that no data sheet or profile contains.
 
-The fitted numbers are the host's additions to the GPU's work: a minibatch's start and merge, the
-time that a running request adds to each decode step, and the delay on the way in and out of the
-server. The time per decode step has one value for each date of recording, because hosts differed.
-The cost of a prefilled token is published, and the rest of a decode step is derived, so neither is
-fitted. The module ``replay`` holds the fitted values as constants.
+The fitted numbers are times that the host adds to the GPU's work. The first is the time to start
+and merge a minibatch. The second is the time that a running request adds to each decode step. The
+third is the delay on the way in and out of the server. The time per decode step has one value for
+each date of recording, because hosts differed. The cost of a prefilled token is published, and the
+rest of a decode step is derived, so neither is fitted. The module ``replay`` holds the fitted
+values as constants.
 """
 
 from __future__ import annotations

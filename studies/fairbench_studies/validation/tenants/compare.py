@@ -65,7 +65,7 @@ class TenantComparison:
     """A measured run and its simulation.
 
     ``share_off`` is the largest difference in the share of service of a tenant (or kind), over the
-    whole run and over windows of a minute; ``jain_off`` is the difference in Jain's index of
+    whole run and over windows of a minute. ``jain_off`` is the difference in Jain's index of
     clients. ``clients`` are all clients, even if ``tenants`` are kinds.
     """
 
