@@ -25,9 +25,12 @@ from fairbench.errors import DataError
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 Ids: TypeAlias = NDArray[np.int32]
-FORK_TRIES = 16  # limit on attempts to draw an output with a new first token
-VOCABULARY = 128_000  # number of different token ids of the approximate tokenizer
-OUTPUT_WORDS = 4096  # number of different words that outputs consist of
+# Limit on attempts to draw an output with a new first token.
+FORK_TRIES = 16
+# Number of different token ids of the approximate tokenizer.
+VOCABULARY = 128_000
+# Number of different words that outputs consist of.
+OUTPUT_WORDS = 4096
 # This pattern matches a token: up to ten letters, three digits, or two other characters. English
 # prose then has about 4.5 characters per token.
 PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")

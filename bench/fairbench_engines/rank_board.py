@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-SLOTS = 1 << 16  # maximum number of clients on a board; further clients are not shared
-NAME_BYTES = 64 * SLOTS  # number of bytes for the names of all clients
+# Maximum number of clients on a board; further clients are not shared.
+SLOTS = 1 << 16
+# Number of bytes for the names of all clients.
+NAME_BYTES = 64 * SLOTS
 # Bits of a client's state: requests of the client run, requests of the client wait.
 RUNS, WAITS = 1, 2
 # Each column has a name, a type of entry and a number of entries. The file is sparse, so unused

@@ -21,7 +21,8 @@ from fairbench_ray.connection import Connected, Unreachable
 from fairbench_ray.tasks import STOP, EndedTask, Over, Refused, serve_tasks
 
 AUTO = "auto"
-POLL_S = 0.2  # seconds between two checks for a message or an interruption
+# Seconds between two checks for a message or an interruption.
+POLL_S = 0.2
 # Connecting to the cluster may take this many seconds, because Ray connects slowly on a busy host.
 CONNECT_S = 180.0
 PATIENCE_S = 300.0  # most seconds for which the head of the cluster may be unreachable

@@ -20,9 +20,12 @@ from fairbench.live.processes.environment import ServerPython
 from fairbench.live.processes.process import GRACE_S, ServerProcess
 from fairbench_ray.connection import connected
 
-POLL_S = 0.05  # seconds between two checks for answers while calls are open
-IDLE_POLL_S = 0.5  # seconds between two checks for a message while no call is open
-CLOSE_S = 30.0  # seconds within which all actors must close
+# Seconds between two checks for answers while calls are open.
+POLL_S = 0.05
+# Seconds between two checks for a message while no call is open.
+IDLE_POLL_S = 0.5
+# Seconds within which all actors must close.
+CLOSE_S = 30.0
 # An actor runs up to this many calls at once, so that a status check need not wait for a stop.
 AT_ONCE = 4
 CPU, GPU = "CPU", "GPU"

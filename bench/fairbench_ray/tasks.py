@@ -160,7 +160,8 @@ class _Bridge:
         except (errors.NodeDiedError, errors.ObjectLostError) as error:
             self._lose(index, error)
         except errors.TaskCancelledError:
-            pass  # The method ``_stop`` cancelled this task before the task started.
+            # The method ``_stop`` cancelled this task before the task started.
+            pass
         # A task's own error is part of its outcome; a RayTaskError comes from the code around it.
         except errors.RayTaskError as error:
             if isinstance(error.cause, errors.RayActorError):

@@ -19,12 +19,14 @@ from aiohttp import web
 from fairbench.live.http_server import most_connections
 from fairbench.live.json_errors import Problem, bad_request, too_many
 
-PLAIN = ("", "identity")  # values of Content-Encoding that mean no compression
+# Values of Content-Encoding that mean no compression.
+PLAIN = ("", "identity")
 # values of zlib's parameter ``wbits``: for a gzip header, and for a zlib header ("deflate")
 WINDOWS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 RAW_DEFLATE = -zlib.MAX_WBITS  # value of ``wbits`` for "deflate" without a zlib header
 ZLIB_METHOD, METHOD_BITS = 8, 0x0F
-PIECE_BYTES = 2**20  # limit on the bytes of one decompressed piece
+# Limit on the bytes of one decompressed piece.
+PIECE_BYTES = 2**20
 # limit on gzip members in a body; a body of 64 MiB in blocks of 64 KiB has 1024 members
 MOST_MEMBERS = 2048
 BODY_S = 120.0  # seconds within which a body must arrive completely

@@ -10,17 +10,22 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import inf
 
-TRIPS_AFTER = 3  # number of consecutive failures that open a breaker
-FIRST_REST_S = 5.0  # seconds for which a worker gets no requests after its breaker first opens
-LONGEST_REST_S = 60.0  # most seconds for which a worker gets no requests
+# Number of consecutive failures that open a breaker.
+TRIPS_AFTER = 3
+# Seconds for which a worker gets no requests after its breaker first opens.
+FIRST_REST_S = 5.0
+# Most seconds for which a worker gets no requests.
+LONGEST_REST_S = 60.0
 # Limit on the number of remembered kinds of requests, clients and failing workers.
 MOST_KINDS = 1024
 
 
 @dataclass(slots=True)
 class _State:
-    failures: int = 0  # number of failures without a success between them
-    clients: set[str] = field(default_factory=set)  # the first two clients whose requests failed
+    # Number of failures without a success between them.
+    failures: int = 0
+    # The first two clients whose requests failed.
+    clients: set[str] = field(default_factory=set)
     # how many seconds the worker gets no requests after its breaker opens the next time
     rest_s: float = field(default_factory=lambda: FIRST_REST_S)
     until_s: float = -inf  # time in seconds at which an open breaker allows a probe

@@ -30,7 +30,8 @@ from fairbench_serve.answers import MOST_RESERVED
 from fairbench_serve.fields import Fields, encoded
 from fairbench_serve.prompts import NO_LIMITS, PromptLimits, TextTokens
 
-COMPLETION_TOKENS = 16  # default limit on output tokens of OpenAI and SGLang
+# Default limit on output tokens of OpenAI and SGLang.
+COMPLETION_TOKENS = 16
 # Prompt tokens with logprobs are limited, because each takes memory for a row of the vocabulary.
 MOST_PROMPT_LOGPROBS = 8_192
 LOST = "the workers' engine does not tell its scheduler the client of this kind of request"

@@ -42,7 +42,8 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 # in SGLang, -1 means that no prompt token gets log-probabilities
 LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
-MOST_BIAS = 100.0  # limit on the absolute value of a logit bias, as in OpenAI's API
+# Limit on the absolute value of a logit bias, as in OpenAI's API.
+MOST_BIAS = 100.0
 # limit of OpenAI's API on log-probabilities per token
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
@@ -355,7 +356,8 @@ TEXTS = frozenset(
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}
 )
 
-MOST_STOPS = 32  # limit on the stop texts of a request
+# Limit on the stop texts of a request.
+MOST_STOPS = 32
 # limit on the characters of a stop text; SGLang decodes that many characters again at each step
 LONGEST_STOP = 256
 MOST_STOP_IDS = 128  # limit on stop token ids, as in vLLM
@@ -369,7 +371,8 @@ MOST_REPEATS = 10_000  # limit on lengths and counts in a schema; nested counts 
 LARGEST_NUMBER = 2**63  # limit on the absolute value of a number in a schema
 ANY_OBJECT = "$$ANY$$"  # value by which SGLang denotes a schema that allows any object
 FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
-SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})  # fields that may hold JSON as a string
+# Fields that may hold JSON as a string.
+SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})
 # A schema lies this many levels below its field. In a list of tools, "parameters" holds the schema.
 WRAPPINGS = {"json_schema": 1, FORMAT: 3}
 MOST_WRAPPINGS = 4

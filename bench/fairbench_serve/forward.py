@@ -33,7 +33,8 @@ SERVED, REFUSED = range(200, 300), range(400, 600)
 # After the last event, and after a finish reason, the connection stays open for at most these
 # seconds. The usage event follows the finish reason.
 END_S, USAGE_S = 0.5, 5.0
-STALLED_S = 60.0  # seconds after which a client that reads nothing counts as disconnected
+# Seconds after which a client that reads nothing counts as disconnected.
+STALLED_S = 60.0
 # A write of up to this many unread bytes returns at once and needs no timer.
 NO_WAIT_BYTES = 2**14
 

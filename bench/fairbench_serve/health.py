@@ -30,7 +30,8 @@ PATH = "/health"
 # This request tests whether an engine decodes. All engines serve the request with any model.
 PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
-LOOKS = 8  # number of checks of each worker within the stall timeout
+# Number of checks of each worker within the stall timeout.
+LOOKS = 8
 # seconds per output token that an answer without streaming may take; its tokens are not visible
 SLOWEST_TOKEN_S = 0.1
 # An answer without streaming may take this many times the stall timeout.

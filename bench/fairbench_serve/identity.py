@@ -21,7 +21,8 @@ from fairbench.live import headers
 from fairbench.live.json_errors import Problem, bad_request
 from fairbench.live.processes.addresses import LOOPBACK
 
-MAX_LENGTH = 128  # limit on the number of characters in a client's name
+# Limit on the number of characters in a client's name.
+MAX_LENGTH = 128
 # limit on the characters of a body field that names the client, such as an e-mail address
 MAX_BODY_LENGTH = 512
 HASHED, HASH_BYTES = "user-", 10

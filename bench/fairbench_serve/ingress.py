@@ -24,7 +24,8 @@ from fairbench_serve.answers import Charge
 class AttemptFailure(Enum):
     """The reason why an attempt at a worker gave the client no complete answer."""
 
-    UNREACHED = auto()  # no connection could be opened, so the worker has not received the request
+    # No connection could be opened, so the worker has not received the request.
+    UNREACHED = auto()
     # The connection ended before the answer. The worker may have closed the connection while idle.
     STALE = auto()
     BROKE = auto()  # the connection ended within the answer, or the data was not a valid answer

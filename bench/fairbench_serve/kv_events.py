@@ -171,7 +171,8 @@ class BlockIndex:
             self._on_evict(pages, len(ids) - ends[first - 1])
 
 
-SILENCE_S = 5.0  # seconds without a replayed message after which the replay has failed
+# Seconds without a replayed message after which the replay has failed.
+SILENCE_S = 5.0
 # After this many messages, which take a few milliseconds, other tasks of the event loop run.
 AT_A_TIME = 16
 
@@ -244,8 +245,10 @@ class Subscriber:
         self._index = index
         self._quiet_s = quiet_s
         self._on_follow = on_follow
-        self._next = 0  # next expected sequence number
-        self._last_s = -inf  # timestamp (worker's clock, seconds) of the last applied message
+        # Next expected sequence number.
+        self._next = 0
+        # Timestamp (worker's clock, seconds) of the last applied message.
+        self._last_s = -inf
         # This is the timestamp of the last replayed message. The original message may still arrive
         # later.
         self._overtaken_s = -inf

@@ -45,7 +45,8 @@ LONGEST_ORIGIN = 64  # limit on the characters of a router's identifier
 Versions = dict[str, dict[str, int]]
 """The last known version of the totals, by router and by part of the router."""
 PATH = "/peers/totals"
-PATIENCE_S = 2.0  # seconds within which a peer must answer
+# Seconds within which a peer must answer.
+PATIENCE_S = 2.0
 # For this many seconds after a peer changes, the totals of stopped routers are sent, too.
 RELAYED_S = 30.0
 ROUTER, GATEWAY = "router", "gateway"  # names of the parts that may share totals

@@ -30,7 +30,8 @@ class PluginAdmission:
     home: SGLangHome = field(init=False)
 
     def __post_init__(self) -> None:
-        self._scheduler: Any = None  # the SGLang scheduler whose pass is in progress
+        # The SGLang scheduler whose pass is in progress.
+        self._scheduler: Any = None
         # whether a request did not fit in this pass, but the pass tried further requests
         self._passed_over = False
         # The request that the pass skips because no request slot is free.

@@ -36,7 +36,8 @@ class KeptTree(KeptMatches):
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__()
         self.tree = tree
-        self.ours: Mapping[Request, Tracked]  # the waiting requests; the queue sets this attribute
+        # The waiting requests; the queue sets this attribute.
+        self.ours: Mapping[Request, Tracked]
         # a function that is called for each use of a prefix that ``touch`` marks
         self.on_touch: Callable[[Hashable], None] | None = None
         self._find = find

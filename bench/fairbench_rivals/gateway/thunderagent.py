@@ -16,7 +16,7 @@ from fairbench_rivals.gateway.placement_gates import (
 
 
 class ThunderAgent(TickGate[PlacedSession]):
-    """A gate that resumes sessions every 5 s while memory is free, or else pauses sessions.
+    """A gate that every 5 s resumes sessions into free memory and pauses those of full replicas.
 
     The rules are those of ThunderAgent (ThunderAgent-org/ThunderAgent @a7eef77a,
     ThunderAgent/scheduler/router.py). A new session goes to the replica with the fewest tokens

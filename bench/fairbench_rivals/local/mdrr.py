@@ -14,7 +14,8 @@ from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.params import NotNegativeInt, Positive, PositiveInt
 from fairbench.schedulers.sharing import Sharing
 
-POOL_SHARES = 20  # The default quantum is the size of the KV pool divided by this number.
+# The default quantum is the size of the KV pool divided by this number.
+POOL_SHARES = 20
 # The default quantum in tokens if the size of the pool is unknown, as in a gateway.
 QUANTUM_ANYWHERE = 10_000
 

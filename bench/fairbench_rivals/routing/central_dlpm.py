@@ -41,8 +41,10 @@ class CentralRouter(PrefixRouter):
         # Maps a worker to the requests that have not started there, the oldest first, each with its
         # number of uncached tokens.
         self._handed: dict[int, dict[Request, int]] = {worker: {} for worker in range(workers)}
-        self.extends: dict[Request, int] = {}  # maps an unfinished request to its uncached tokens
-        self.open = self._fleet.everyone  # the workers that can start a request, as a bit mask
+        # Maps an unfinished request to its uncached tokens.
+        self.extends: dict[Request, int] = {}
+        # The workers that can start a request, as a bit mask.
+        self.open = self._fleet.everyone
         # Whether ``route`` has sent a request to a replica since the last call of ``look``.
         self.routed = False
         self.order: CentralOrder = CentralOrder(self)

@@ -25,7 +25,8 @@ WORKLOAD = Path(__file__).with_name("workload.toml")
 SEEDS = (1, 2, 3)
 # Requests/s of each chatting client under overload, about six times the default rate.
 OVERLOAD_RATE = 4.5
-LONG = "client-4"  # the client with long prompts
+# The client with long prompts.
+LONG = "client-4"
 # maps an engine to its remedies, each with a local scheduler and settings
 REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "sglang": {

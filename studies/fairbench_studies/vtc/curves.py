@@ -17,7 +17,8 @@ from fairbench_studies.vtc.artifact import (
 )
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 
-POINTS = 60  # number of points of a curve
+# Number of points of a curve.
+POINTS = 60
 # The paper draws the clients with these ranks by number of requests ([VTC] §5.3).
 ARENA_RANKS = (12, 13, 25, 26)
 

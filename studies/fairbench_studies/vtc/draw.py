@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_IN, HEIGHT_IN = 3.1, 2.9
-LETTERS = 90  # A line of text below the figure has at most this many characters.
+# A line of text below the figure has at most this many characters.
+LETTERS = 90
 # The axis range is multiplied by this factor, to leave space for the legend above the curves.
 HEADROOM = 1.25
 MARKS = 12  # number of marks on a curve

@@ -26,8 +26,10 @@ from fairbench_studies.dlpm.central.arrivals import (
 from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM
 from fairbench_studies.dlpm.central.workers import CentralWorkers
 
-BATCH_SIZE = 25  # number of requests in the decode step of Fig. 4
-POOL_TOKENS = 100_000  # size of a worker's cache in tokens
+# Number of requests in the decode step of Fig. 4.
+BATCH_SIZE = 25
+# Size of a worker's cache in tokens.
+POOL_TOKENS = 100_000
 # A worker frees this many tokens between two turns. SGLang forms a batch every 10 decode steps,
 # during which about one of 25 requests with 256 output tokens finishes.
 FREED_TOKENS = 1_000

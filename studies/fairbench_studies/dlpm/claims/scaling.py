@@ -19,7 +19,8 @@ from fairbench_studies.kit.values import chosen, mean_of
 RATE = "service_rate_tok_s"
 FAR = 0.10  # DLPM counts as near LPM if the service rates differ by at most this fraction
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
-BAND_PCT = (25, 55)  # the paper's "about 40%" of a decode step, as a range in percent
+# The paper's "about 40%" of a decode step, as a range in percent.
+BAND_PCT = (25, 55)
 # Seven further runs of figure 4 on a shared machine had these lowest and highest overheads at the
 # judged point, in percent of a decode step. No overhead of these runs lies in the band.
 OTHER_RUNS = 7

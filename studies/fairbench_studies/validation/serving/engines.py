@@ -46,7 +46,8 @@ asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of oth
 """
 # Grades of profiles that were not measured on a server begin with these words.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
-ASYNC_FROM = (0, 14)  # the first release of vLLM that uses async_scheduling by default
+# The first release of vLLM that uses async_scheduling by default.
+ASYNC_FROM = (0, 14)
 # The DLPM authors' fork has these memory fractions: in published command lines that also set 20,000
 # tokens, and by default (SGLang in 2024).
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88

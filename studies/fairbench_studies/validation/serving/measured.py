@@ -30,7 +30,8 @@ FITTED = frozenset(
         "vllm-a100-fixed-c128-run1",
     }
 )
-DIRECT = "none"  # the value of ``gateway`` in runs whose requests went directly to the engine
+# The value of ``gateway`` in runs whose requests went directly to the engine.
+DIRECT = "none"
 # This commit of InferGrid has a load generator that counts prompt tokens (``closed_loop``).
 INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
