@@ -128,7 +128,7 @@ class RankLink:
         return sum(reader.charged for reader in self._readers.values())
 
     def tell(self, now_s: float, waiting: Collection[str], *, idle: bool) -> None:
-        """Publish this rank's totals if ``EVERY_S`` has passed or the rank becomes idle."""
+        """Publish this rank's totals if ``EVERY_S`` has passed or if the rank becomes idle."""
         ends, self._was_idle = idle and not self._was_idle, idle
         if now_s < self._told_s + EVERY_S and not ends:
             return

@@ -47,7 +47,7 @@ Versions = dict[str, dict[str, int]]
 PATH = "/peers/totals"
 # Seconds within which a peer must answer.
 PATIENCE_S = 2.0
-# For this many seconds after a peer changes, the totals of stopped routers are sent, too.
+# The totals of stopped routers are sent, too, for this many seconds after a peer changes.
 RELAYED_S = 30.0
 ROUTER, GATEWAY = "router", "gateway"  # names of the parts that may share totals
 MOST_KNOWN = 1_000  # limit on the routers whose totals are kept

@@ -116,7 +116,7 @@ def _estimate(outcomes: Outcomes, ours: Configuration, rival: Configuration, nam
 def seed_gains(
     name: str, ours: Mapping[int, Measured], rival: Mapping[int, Measured]
 ) -> Sequence[float]:
-    """Return the logarithmic gains in a measure, seed by seed."""
+    """Return fair-finish's logarithmic gain over a rival in a measure, for each seed."""
     return [gain(name, getattr(ours[seed], name), getattr(rival[seed], name)) for seed in ours]
 
 

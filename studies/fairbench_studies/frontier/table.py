@@ -110,7 +110,7 @@ def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
 
 
 def cell_rows(here: Mapping[Configuration, Outcome]) -> list[str]:
-    """Return a table of a cell's measures by configuration."""
+    """Return a table of the measures of each configuration in a cell."""
     head = ["", "90%, s", "100%, s", "P95, s", "P99, s", "served", "share", "minute", "service"]
     head += ["output", "of limit"]
     return _aligned([head, *(_cell_row(name, one) for name, one in here.items())])

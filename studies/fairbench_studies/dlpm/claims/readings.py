@@ -67,7 +67,7 @@ def outcomes_of(claims: Sequence[Claim], source: Any) -> Outcomes:
 
 
 def at_rerun(claims: Sequence[Claim], folder: Path) -> Mapping[str, Tried]:
-    """Return the outcomes on four replicas by reading."""
+    """Return, for each reading, the outcomes of the claims with four replicas."""
     path = folder / RERUN_FILE
     if not path.exists():
         return {}

@@ -66,7 +66,7 @@ class EvenArrivals:
             yield Arrival(self.start_s + number * self.interval_s)
 
     def expected_programs(self, before_s: float = inf) -> float:
-        """Return how many programs arrive before a time, in seconds."""
+        """Return how many programs arrive before the time ``before_s``."""
         return float(sum(at_s < before_s for at_s, _ in self.arrivals(random.Random(0))))
 
     def last_arrival_s(self, rng: random.Random) -> float:
