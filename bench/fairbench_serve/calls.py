@@ -38,13 +38,14 @@ LOST = "the workers' engine does not tell its scheduler the client of this kind 
 SEVERAL = "a request must have one prompt, because workers do not keep the client of a batch"
 # Limit on ``n`` (answers per request); client limits count a request with n answers once.
 MOST_ANSWERS = 16
-# Prefixes of the types of tools that the client runs. A tool without a type is a function. If the
-# worker runs a tool, the worker generates again, but the router reserves a single output only.
+# Types of tools that the client runs begin with these prefixes. A tool without a type is a
+# function. If the worker runs a tool, the worker generates again, but the router reserves a single
+# output only.
 _OWN_TOOLS = (
     *("function", "custom", "namespace"),
     *("bash_", "computer_", "memory_", "text_editor_"),
 )
-# Types of message blocks that hold text or media. Other blocks may contain definitions of tools.
+# These types of message blocks hold text or media. Other blocks may contain definitions of tools.
 _BLOCKS = frozenset(
     {"text", "image", "document", "search_result", "thinking", "redacted_thinking"}
     | {"tool_use", "tool_result", "tool_reference"}

@@ -189,8 +189,8 @@ def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
 ASSUMED_POOL_TOKENS = 400_000
 # Seconds within which a worker must return a page; vLLM's page takes seconds.
 ASK_TIMEOUT = ClientTimeout(total=5.0)
-# Path of the server information of SGLang, of the emulator, and of vLLM in development mode. Only
-# this page of vLLM reports the limit on running requests.
+# SGLang, the emulator, and vLLM in development mode return their server information at this path.
+# Only this page of vLLM reports the limit on running requests.
 SERVER_INFO = "/server_info?config_format=json"
 HEADROOM = 0.05  # fraction of an engine's running requests that may wait in its own queue
 

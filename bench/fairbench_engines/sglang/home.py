@@ -1,4 +1,4 @@
-"""The host of a local scheduler in a SGLang scheduler process: requests and admission passes.
+"""The host of a local scheduler in an SGLang scheduler process: requests and admission passes.
 
 The host makes SGLang iterate over the waiting queue in the scheduler's order.
 """

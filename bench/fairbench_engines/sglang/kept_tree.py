@@ -120,7 +120,7 @@ class KeptUnifiedCache(KeptTree):
 
 
 def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
-    """Return kept matches for a SGLang scheduler, or None if the tree cannot report changes.
+    """Return kept matches for an SGLang scheduler, or None if the tree cannot report changes.
 
     ``policy`` is SGLang's SchedulePolicy, and ``chosen`` is SGLang's policy LPM, whose matching is
     used.

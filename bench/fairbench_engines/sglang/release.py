@@ -105,7 +105,7 @@ def require_applied(targets: Iterable[str]) -> None:
 
 
 def dp_rank_of(scheduler: Any) -> int:
-    """Return the data-parallel rank of a SGLang scheduler, in any supported release."""
+    """Return the data-parallel rank of an SGLang scheduler, in any supported release."""
     owner = scheduler
     for _ in range(2):
         if hasattr(owner, "dp_rank"):

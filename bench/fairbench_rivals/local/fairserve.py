@@ -19,7 +19,7 @@ WINDOW_S = 60.0
 
 @dataclass(slots=True)
 class _Application:
-    """The total cost of an application's requests.
+    """The total cost and number of an application's requests.
 
     The total starts with the largest possible cost of the first request.
     """

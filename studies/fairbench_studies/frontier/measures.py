@@ -149,7 +149,7 @@ class Outcome:
 
     @cached_property
     def p95(self) -> Percentile:
-        """Return the mean over well-behaved clients of a client's P95 over all seeds."""
+        """Return the well-behaved clients' mean P95; each P95 is over all seeds."""
         clients = self.latencies[0]
         return mean_percentile(
             [percentile(pooled([by[name] for by in self.latencies]), 95) for name in clients]

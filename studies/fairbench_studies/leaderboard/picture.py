@@ -124,7 +124,7 @@ def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
 
 
 def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, int, bool]]:
-    """Yield positions of numbers in a view, so that numbers overlap neither marks nor numbers.
+    """Yield positions of the points' numbers in a view, such that no number covers marks or numbers.
 
     A position has x and y (in points, from the lower left corner), the number, and whether a line
     joins the number to its mark. Points of the enlarged view have no numbers in the other view.

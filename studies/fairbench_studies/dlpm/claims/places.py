@@ -29,7 +29,7 @@ CALLED = {
 AT_FOUR = "fig7-at-4"
 """The name of figure 7's configurations with four replicas, whose per-seed values are stored."""
 PREBLES = ("preble", "preble-code")
-"""Two forms of Preble: the form in Preble's paper, and the published code.
+"""Two forms of Preble as schedulers: the form in Preble's paper, and the published code.
 
 The DLPM authors ran Preble's published code.
 """

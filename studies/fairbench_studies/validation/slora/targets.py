@@ -40,6 +40,6 @@ def least_within(pair: Pair) -> bool:
 
 
 def gap_within(gap: Pair) -> bool:
-    """Return whether the two largest gaps are within a factor of ``GAP_TARGET_FACTOR``."""
+    """Return whether simulated and measured service gap differ by at most the target's factor."""
     low, high = sorted((gap.simulated, gap.measured))
     return high <= GAP_TARGET_FACTOR * low
