@@ -124,7 +124,7 @@ def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
 
 
 def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, int, bool]]:
-    """Yield positions of the points' numbers in a view, such that no number covers marks or numbers.
+    """Yield the positions of numbers in a view; numbers cover neither marks nor each other.
 
     A position has x and y (in points, from the lower left corner), the number, and whether a line
     joins the number to its mark. Points of the enlarged view have no numbers in the other view.
