@@ -88,7 +88,7 @@ def timed(
     spec: ExperimentSpec,
     interrupted: Callable[[], bool],
 ) -> tuple[Any, float]:
-    """Return the result of ``how`` and the processor time that ``how`` took, in seconds."""
+    """Call ``how``; return its result and the processor time of the call in seconds."""
     begun_s = process_time()
     return how(spec, interrupted), process_time() - begun_s
 
@@ -118,8 +118,8 @@ def replay(
 ) -> list[dict[str, Any]]:
     """Return the ratios of each attack run to its honest run, combined over the seeds.
 
-    ``pairs`` holds an honest and an attack experiment per attack. Equal honest experiments run
-    once.
+    ``pairs`` holds an honest and an attack experiment per attack. If several pairs have equal
+    honest experiments, these experiments run once.
     """
     specs: list[ExperimentSpec] = []
     for number in range(seeds):

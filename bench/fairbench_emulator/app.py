@@ -96,7 +96,7 @@ def _scheduler_report(emulator: EmulatedWorker) -> dict[str, Any]:
 
 
 def models(emulator: EmulatedWorker) -> dict[str, Any]:
-    """Return the list of models in OpenAI's format. The list holds the only model."""
+    """Return the list of models in OpenAI's format. The list contains only the emulated model."""
     return {"object": "list", "data": [model_card(emulator)]}
 
 
@@ -176,7 +176,7 @@ def registry_of(emulator: EmulatedWorker) -> CollectorRegistry:
     return registry
 
 
-# seconds after which a refused client may retry; the scheduler limits tokens per minute
+# A refused client may retry after this many seconds. The scheduler limits tokens per minute.
 TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60
 
 _encode = msgspec.json.Encoder().encode
@@ -255,7 +255,8 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
         except BadRequest as error:
             return _refusal(api, str(error))
         try:
-            if emulator.engine.may_refuse:  # a refusal is known only after the emulated HTTP delay
+            # The client learns of a refusal only after the emulated HTTP delay.
+            if emulator.engine.may_refuse:
                 await generation.begun()
             if generation.refused:
                 answer = _refusal(api, "the client has exceeded its rate limit", TOO_MANY)

@@ -142,7 +142,8 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     profile = load_profile(config.gpu)
     limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
     text: Text = (
-        # one token more than the KV pool holds is enough to refuse the prompt
+        # A prompt that is one token longer than the KV pool is refused, so further tokens are not
+        # needed.
         ApproximateText(most_tokens=limits.pool_tokens + 1)
         if config.tokenizer is None
         else TokenizerText(config.tokenizer)

@@ -45,8 +45,8 @@ def serve(
 ) -> None:
     """Route clients' requests to workers, with OpenAI's APIs.
 
-    Prints its URL once it serves. The client of a request is identified by the header
-    x-fairbench-client, by `user` in the body (see --client-from), or by the API key.
+    The router prints its URL when it is ready to serve. The client of a request is identified by
+    the header x-fairbench-client, by `user` in the body (see --client-from), or by the API key.
     """
     from fairbench.live.backends.base import LiveOptions
     from fairbench.schedulers.registry import split_pair

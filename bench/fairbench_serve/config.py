@@ -109,7 +109,7 @@ class RouterConfig:
 
     - ``router`` and ``settings``: the router's name, and its parameters as ``NAME.PARAM``.
     - ``weights``: the weight of each client, by default 1; these weights override the key file.
-    - ``keys``: the client of each API key. Without keys, requests name their client.
+    - ``keys``: the client of each API key. If there are no keys, each request names its client.
     - ``keys_file``: the file of API keys, weights and quotas, which is read again after a change.
     - ``client_from``: body fields that name the client if no header does, strongest first.
     - ``tokenizer``: path of a file tokenizer.json; without the file, token ids are approximate.

@@ -1,4 +1,4 @@
-"""The gateway before the router: its load reports from workers, and the limits of clients."""
+"""The gateway before the router, which polls the workers' loads and limits each client."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def hold_requests(
 
 
 def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of the gateway that keep the engines full with almost no queue of their own.
+    """Return gateway settings that keep engines full, with almost no requests queued in them.
 
     Settings in ``given`` take precedence over computed values.
     """

@@ -41,7 +41,9 @@ REQUESTS = (
 
 
 class TotalsByClient(Collector):
-    """Totals of clients. The most recent clients have totals of their own; all others share totals.
+    """Totals of clients.
+
+    Each of the most recent clients has totals of its own, and all other clients share totals.
 
     Fewer clients have histograms of their own, because a histogram has many values.
     """
@@ -161,7 +163,10 @@ class FairnessGauges(Collector):
 
 
 class HeldRequests(Collector):
-    """A gauge of the requests queued before the workers. Only the largest clients are listed."""
+    """A gauge of the requests queued before the workers.
+
+    Only the clients with the most queued requests are listed.
+    """
 
     def __init__(self, ingress: RouterIngress) -> None:
         self._ingress = ingress

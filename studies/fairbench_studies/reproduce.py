@@ -1,4 +1,4 @@
-"""``fairbench reproduce``: runs a figure's missing simulations, then draws it."""
+"""``fairbench reproduce``, which runs a figure's missing simulations and draws the figure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def reproduce(
     ray_address: RayAddress = None,
     disable_tqdm: NoProgress = False,
 ) -> None:
-    """Run what a paper's figure lacks, then draw the figure.
+    """Run the missing simulations of a paper's figure, then draw the figure.
 
     With "claims", judge all claims or map where they hold. Finished runs are never repeated, even
     after a crash or Ctrl-C.

@@ -1,4 +1,4 @@
-"""Pauses of sessions: room of replicas, which sessions a gate pauses, and which it resumes."""
+"""Pauses of sessions: room of replicas, the sessions that a gate pauses, and the next to resume."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fairbench.core import Request
 from fairbench.schedulers.params import Positive
 from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
-BUFFER = 100  # tokens that a replica reserves for each session besides its context
+BUFFER = 100  # tokens that a replica reserves for each session in addition to the session's context
 
 
 @dataclass(slots=True, eq=False)
 class PlacedSession(GateSession):
-    """A session that has a replica while it is active, and none while it is paused.
+    """A session that is either active at a replica or paused without a replica.
 
     - ``worker`` is the replica of an active session; ``origin`` is the last replica of a paused
       session, or None for a new session.
@@ -34,12 +34,12 @@ class PlacedSession(GateSession):
 
     @property
     def required(self) -> int:
-        """The room that the session needs, in tokens."""
+        """The KV memory that the session needs, in tokens."""
         return self.tokens + BUFFER
 
 
 class Use(NamedTuple):
-    """The tokens of the active sessions of a replica, and the number of these sessions."""
+    """The use of a replica: the tokens of its active sessions, and the number of these sessions."""
 
     tokens: float
     sessions: int
@@ -59,11 +59,11 @@ ADMISSIONS: Mapping[str, Callable[[PlacedSession], int]] = {
 
 @dataclass(frozen=True)
 class PlacementParams:
-    """Parameters of all gates of ThunderAgent.
+    """Parameters that all variants of ThunderAgent share.
 
     ``admit`` is the order of new sessions: by tokens, ``smallest`` (as published) or ``largest``
-    first, or by arrival (``fifo``). The orders are those of SARPAT/thunderagent-churn-study. A turn
-    that has waited for ``forced_s`` seconds goes without room.
+    first, or by arrival (``fifo``). The three orders come from SARPAT/thunderagent-churn-study. A
+    turn that has waited for ``forced_s`` seconds is sent even without free memory.
     """
 
     admit: Literal["smallest", "largest", "fifo"] = "smallest"
@@ -74,11 +74,11 @@ P = TypeVar("P", bound=PlacedSession)
 
 
 class PlacementGate(SessionGate[P]):
-    """A gate that gives each active session a replica; paused sessions wait for room.
+    """A gate that assigns each active session to a replica; paused sessions wait for free memory.
 
     The room of a replica is its KV pool minus the tokens of its active sessions and minus 100 for
-    each session. The turns of an active session go to the session's replica. A subclass states when
-    sessions are paused and resumed.
+    each session. The turns of an active session go to the session's replica. A subclass decides
+    when sessions are paused and resumed.
     """
 
     FORGET_S: ClassVar[float] = inf  # idle seconds after which a session is forgotten
@@ -90,8 +90,6 @@ class PlacementGate(SessionGate[P]):
     def place(self, request: Request, now_s: float) -> int | None:
         """Return the replica of the request's session."""
         return self.sessions[request].worker
-
-    # Sessions.
 
     def active(self) -> Iterator[tuple[int, P]]:
         """Yield the active sessions, each after its replica, in order of first arrival."""
@@ -110,7 +108,7 @@ class PlacementGate(SessionGate[P]):
         session.pool_place, session.pool_tokens = next(self._places), session.tokens
 
     def resume(self, session: P, worker: int) -> None:
-        """Give a session a replica, and let its waiting turns go."""
+        """Assign a session to a replica, and send the waiting turns of the session."""
         session.worker, session.pool_place = worker, None
         self.let_go(session)
 
@@ -119,13 +117,11 @@ class PlacementGate(SessionGate[P]):
         return [session for at, session in self.active() if at == worker]
 
     def forget_idle(self, now_s: float) -> None:
-        """Forget the sessions that have been idle for too long."""
+        """Forget the sessions that have been idle for longer than ``FORGET_S`` seconds."""
         self.sessions.forget_idle(lambda session: session.idle_s(now_s) >= self.FORGET_S)
 
-    # Room.
-
     def loads(self, tokens: Callable[[PlacedSession], float]) -> dict[int, Use]:
-        """Return the use of each replica, where a session counts ``tokens``."""
+        """Return the use of each replica; the function ``tokens`` gives the tokens of a session."""
         assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
         uses = dict.fromkeys(self.setup.fleet.workers(), Use(0.0, 0))
         for worker, session in self.active():
@@ -136,12 +132,12 @@ class PlacementGate(SessionGate[P]):
     def rooms(
         self, tokens: Callable[[PlacedSession], float], part: float = 1.0
     ) -> dict[int, float]:
-        """Return the room of each replica in ``part`` of its pool."""
+        """Return each replica's free tokens if only the fraction ``part`` of its pool is used."""
         most = part * self.setup.pool_tokens
         return {worker: most - use.total for worker, use in self.loads(tokens).items()}
 
     def is_placed(self, session: P) -> bool:
-        """Return whether the session has a replica, and give it another if its replica has left."""
+        """Return whether the session has a replica; replace a replica that has left the cluster."""
         if session.worker is None:
             return False
         rooms = self.rooms(whole)
@@ -151,13 +147,15 @@ class PlacementGate(SessionGate[P]):
 
 
 class PausingGate(PlacementGate[P]):
-    """A gate of ThunderAgent's kind: full replicas pause idle sessions, and long waits are forced.
+    """A variant of ThunderAgent: full replicas pause idle sessions, and no turn waits forever.
 
     The turns of an active session pass; the turns of a paused session wait.
     """
 
-    PAUSE_ABOVE: ClassVar[float] = 1.0  # part of a pool above which sessions are paused
-    PAUSE_TO: ClassVar[float] = 1.0  # part of a pool that stays in use after a pause
+    # A replica pauses sessions if they use more than this fraction of its pool.
+    PAUSE_ABOVE: ClassVar[float] = 1.0
+    # The sessions that remain after a pause use at most this fraction of the pool.
+    PAUSE_TO: ClassVar[float] = 1.0
 
     def __init__(self, params: PlacementParams) -> None:
         super().__init__()
@@ -170,8 +168,9 @@ class PausingGate(PlacementGate[P]):
     def pause(self) -> bool:
         """Pause sessions of full replicas; return whether any session was paused or marked.
 
-        Idle sessions are paused, fewest tokens first. If these are not enough, all busy sessions
-        are marked, because a mark frees nothing before the turn ends.
+        Idle sessions are paused, the session with the fewest tokens first. If pausing all idle
+        sessions frees too little memory, all busy sessions are marked and pause when their turns
+        end.
         """
         most = self.PAUSE_TO * self.setup.pool_tokens
         changed = False
@@ -201,7 +200,7 @@ class PausingGate(PlacementGate[P]):
             self.resume(session, self.forced_worker(session))
 
     def forced_worker(self, session: P) -> int:
-        """Return the replica of a session that is resumed without room: that with most room."""
+        """Return the replica with the most room, for a session that is resumed without room."""
         rooms = self.rooms(whole)
         return max(rooms, key=rooms.__getitem__)
 
@@ -213,19 +212,19 @@ class PausingGate(PlacementGate[P]):
 
 
 def whole(session: PlacedSession) -> float:
-    """Return the session's tokens, which count in full."""
+    """Return all tokens of the session, without a decay while the session is idle."""
     return session.tokens
 
 
 def decayed(now_s: float, half_life_s: float) -> Callable[[PlacedSession], float]:
-    """Return a count of tokens that halves an idle session's tokens every ``half_life_s``."""
+    """Return a function for a session's tokens, which halve per ``half_life_s`` idle seconds."""
     return lambda session: session.tokens * 2.0 ** (-session.idle_s(now_s) / half_life_s)
 
 
 class TickGate(PausingGate[P]):
     """A gate that resumes sessions at each tick, and then pauses sessions."""
 
-    RESUME_TO: ClassVar[float] = 1.0  # part of a pool that resumed sessions may fill
+    RESUME_TO: ClassVar[float] = 1.0  # Resumed sessions may fill this fraction of the pool.
 
     def lets_pass(self, session: P, now_s: float) -> bool:
         if self.is_placed(session):
@@ -254,7 +253,7 @@ class TickGate(PausingGate[P]):
         return session.pool_tokens
 
     def weighed(self, now_s: float) -> Callable[[PlacedSession], float]:
-        """Return the count of tokens when sessions are resumed."""
+        """Return the function that counts a session's tokens when sessions are resumed."""
         return whole
 
     def tick(self, now_s: float) -> bool:
@@ -263,10 +262,11 @@ class TickGate(PausingGate[P]):
         return self.pause() or resumed
 
     def resume_fitting(self, now_s: float) -> bool:
-        """Resume paused sessions into free room; return whether any session was resumed.
+        """Resume paused sessions that fit into free memory; return whether any session was resumed.
 
-        Sessions are chosen in the order of ``queue`` while they fit into the total room; a misfit
-        is skipped. The largest chosen session is placed first, on the replica with most room.
+        Sessions are chosen in the order of ``queue`` while they fit into the total free memory; a
+        session that does not fit is skipped. The largest chosen session is placed first, on the
+        replica with the most free tokens.
         """
         rooms = self.rooms(self.weighed(now_s), self.RESUME_TO)
         free = [(room, worker) for worker, room in rooms.items() if room > BUFFER]
@@ -284,7 +284,7 @@ class TickGate(PausingGate[P]):
         return resumed
 
     def _chosen(self, room: float) -> list[P]:
-        """Return the sessions that fit into ``room`` together, in order, without misfits."""
+        """Return, in queue order, the sessions that fit into ``room`` together; skip the others."""
         chosen = []
         for session in self.queue():
             if session.required <= room:
@@ -296,7 +296,8 @@ class TickGate(PausingGate[P]):
         """Return the paused sessions in the order in which they are resumed.
 
         Sessions whose second or later turn waits go first, then sessions with one turn, then idle
-        sessions; in each group, the fewest tokens go first, and new sessions go by ``admit``.
+        sessions. In each group, the session with the fewest tokens goes first; the parameter
+        ``admit`` orders new sessions.
         """
         admission = ADMISSIONS[self.params.admit]
 

@@ -35,7 +35,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def stored_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file that a study extends; none before the first run."""
+    """Return the rows of a CSV file that a study extends, or no rows without the file."""
     return read_rows(path) if path.exists() else []
 
 

@@ -1,4 +1,4 @@
-"""The comparison with measured runs of several tenants as printed tables."""
+"""The comparison with measured runs of several tenants, as printed tables."""
 
 from __future__ import annotations
 
