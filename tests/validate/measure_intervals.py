@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from fairbench.errors import DataError, UsageError
-from fairbench.profiling import calibrated, decoded, derive
+from fairbench_calibration.profiling import calibrated, decoded, derive
 from fairbench_studies.validation.overview.points import default_profile
 from fairbench_studies.validation.serving.compare import throughput_tok_s
 from fairbench_studies.validation.serving.files import read_serving

@@ -1,4 +1,4 @@
-"""Predictions of serving runs from the sent requests, without the results."""
+"""Predictions of serving runs from the sent requests, without reading measured results."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ MEANING: dict[str, Any] = {
 }
 """The meaning of the intervals, with the numbers by which they are widened."""
 
-# Relative errors of a profile, overall and per term: of the fitted profile, on runs to which it was
-# not fitted, and of operator profiles on the same runs.
+# A profile has these relative errors, overall and per term. The errors were found on runs to which
+# the measured profile was not fitted; operator profiles were compared on the same runs.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
 def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
     """Return a run's metrics with intervals over ``DRAWS`` perturbed profiles.
 
-    Of the run, only arrivals, prompt lengths and output lengths are read.
+    The prediction reads only arrivals, prompt lengths and output lengths of the run.
     """
     grade = grade_of(profile)
     error_pct = MEASURED_ERROR_PCT if grade == "measured" else OPERATOR_ERROR_PCT
@@ -119,7 +119,7 @@ def _interval(values: Sequence[float], factor: float, room: float) -> dict[str, 
 
 
 def metrics_of(replayed: ServingRun, recorded: Flags) -> dict[str, float]:
-    """Return the metrics of a replay, or of a measured run, by name.
+    """Return the metrics of a replay or of a measured run, by name of the metric.
 
     Args:
         replayed: The run.
