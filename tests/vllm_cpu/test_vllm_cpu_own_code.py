@@ -8,9 +8,14 @@ import pytest
 from fairbench.errors import UsageError
 from fairbench.sim.run import simulate
 from tests.sglang_cpu.test_sglang_cpu_own_code import (
+    GATED,
     assert_flags_reach,
+    assert_gateway_as_simulated,
+    assert_passes_are_charged,
     assert_same,
+    assert_sessions_as_simulated,
     content,
+    gated,
     records,
 )
 from tests.sim import vllm_seam
@@ -54,6 +59,20 @@ def test_our_schedulers_inside_vllm_give_the_records_of_the_simulator(which):
     assert about == summary
     other, _ = records(spec.model_copy(update={"local": "fcfs"}))
     assert content(other[0]["admitted_s"]) != content(ours[0]["admitted_s"])
+
+
+@pytest.mark.parametrize(("name", "settings"), GATED)
+def test_a_gateway_gives_the_records_of_the_simulator(name, settings):
+    assert_gateway_as_simulated(gated(name, settings, short_cell, 1_000), PYTHON)
+
+
+def test_a_trace_with_sessions_gives_the_records_of_the_simulator(tmp_path):
+    few = {"vllm.num_gpu_blocks_override": 1_300, "vllm.max_num_seqs": 6}
+    assert_sessions_as_simulated(tmp_path, "vllm", few, PYTHON)
+
+
+def test_the_measured_time_of_passes_is_charged():
+    assert_passes_are_charged("vllm", PYTHON)
 
 
 def test_a_scheduler_that_vllm_cannot_run_is_refused_in_one_line():
