@@ -27,7 +27,7 @@ from fairbench.config.flag import parse_assignments, value_or_default
 from fairbench.config.flags import RESUME, SEEDS
 from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError
-from fairbench.execute.places import LOCAL, executor_named
+from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.results.new_directories import check_writable, run_folder
 from fairbench_attacks.behaviour import KNOWN
 from fairbench_attacks.flags import ATTACK, ATTACKED, AttackFlags

@@ -12,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fairbench.figures.style import caption, panels, paper_style, save
-from fairbench.report.interval_lines import show
 from fairbench.report.palette import SERIES
+from fairbench.report.run_table import show
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench_attacks.flags import LABELS, Objective, value_of
 from fairbench_attacks.search import ConfirmedAttack, Search

@@ -22,8 +22,14 @@ from prometheus_client.registry import Collector
 
 from fairbench.errors import RunFailed
 from fairbench.live.headers import WORKER, answer_id
-from fairbench.live.http_server import MAX_BODY_BYTES, listening, metrics_page, parsed
-from fairbench.live.json_errors import errors_as_json, no_such_model
+from fairbench.live.http_server import (
+    MAX_BODY_BYTES,
+    errors_as_json,
+    listening,
+    metrics_page,
+    no_such_model,
+    parsed,
+)
 from fairbench.live.plugin_config import plugin_params
 from fairbench.version import __version__
 from fairbench_emulator.calls import BadRequest, EmulatedCall, Generation

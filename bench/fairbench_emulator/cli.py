@@ -15,7 +15,7 @@ from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.processes.environment import require_live_extra
-from fairbench.schedulers.setup import checked_weights
+from fairbench.schedulers.base import checked_weights
 
 if TYPE_CHECKING:
     from fairbench_emulator.worker import EmulatedWorker

@@ -12,7 +12,8 @@ from fairbench.config.backend import MAX_TIME_SCALE, MIN_TIME_SCALE
 from fairbench.config.settings import ENGINE
 from fairbench.engine.contract import WorkerParts
 from fairbench.engine.logs import InBatch, ServiceLog, Shares, Stretch
-from fairbench.engine.sglang import SGLangReplica, replica_class
+from fairbench.engine.sglang import SGLangReplica
+from fairbench.engine.sglang_variants import replica_class
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, engine_limits

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from fairbench.core import Prompt, Request
 from fairbench.errors import RunFailed
+from fairbench.live.client_metrics import FIRST_TOKEN, QUEUE_TIME, Ledger
 from fairbench.live.headers import untagged
-from fairbench.live.ledger import FIRST_TOKEN, QUEUE_TIME, Ledger
 from fairbench.live.plugin_config import PluginConfig
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.token_pages import narrow, segments_of
 from fairbench.schedulers.views import WaitingView
 from fairbench_engines.ranks import RankLink

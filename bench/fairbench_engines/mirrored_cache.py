@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, cast
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.engine.client_cache import ClaimedNode, ClientCache, Residency
 from fairbench.engine.kv_cache import KVNode
-from fairbench.schedulers.eviction.policy import EvictionPolicy
+from fairbench.schedulers.eviction.policies import EvictionPolicy
 
 # The tokens of all clients that the policy does not know are recorded under this name.
 OTHERS = "clients without an entitlement"

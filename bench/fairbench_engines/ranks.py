@@ -13,7 +13,7 @@ from pathlib import Path
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.credits import HERE
 from fairbench.schedulers.peers import Totals
-from fairbench.schedulers.ranks import RankAccount
+from fairbench_engines.rank_accounts import RankAccount
 from fairbench_engines.rank_board import RUNS, WAITS, RankBoard, Reader
 
 # The first process of a server with several ranks sets this environment variable.

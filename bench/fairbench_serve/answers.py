@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairbench.live.json_errors import Problem
+from fairbench.live.http_server import Problem
 from fairbench.live.openai import (
     DONE,
     Answered,

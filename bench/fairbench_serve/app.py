@@ -18,8 +18,15 @@ from aiohttp.typedefs import Handler
 
 from fairbench.errors import FairbenchError
 from fairbench.live import headers
-from fairbench.live.http_server import Connections, listening, listening_beside, metrics_page
-from fairbench.live.json_errors import Problem, errors_as_json, problems_as_answers
+from fairbench.live.http_server import (
+    Connections,
+    Problem,
+    errors_as_json,
+    listening,
+    listening_beside,
+    metrics_page,
+    problems_as_answers,
+)
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.registry import admission_params

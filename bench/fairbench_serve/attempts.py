@@ -14,9 +14,9 @@ from aiohttp import ClientSession, web
 
 from fairbench.core import Request
 from fairbench.live import headers
+from fairbench.live.client_metrics import FIRST_TOKEN
 from fairbench.live.headers import tagged_client
-from fairbench.live.json_errors import Problem
-from fairbench.live.ledger import FIRST_TOKEN
+from fairbench.live.http_server import Problem
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench_serve.answers import NOTHING, Bill, Charge, HighestCost, Pace, broken_off, reported
 from fairbench_serve.breaker import Breakers, Doubts, Refusals

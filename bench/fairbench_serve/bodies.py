@@ -16,8 +16,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from fairbench.live.http_server import most_connections
-from fairbench.live.json_errors import Problem, bad_request, too_many
+from fairbench.live.http_server import Problem, bad_request, most_connections, too_many
 
 # Values of Content-Encoding that mean no compression.
 PLAIN = ("", "identity")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
-from fairbench.live.json_errors import bad_request
+from fairbench.live.http_server import bad_request
 from fairbench.live.openai import (
     DEFAULT_NEW_TOKENS,
     MEDIA_TOKENS,

@@ -17,7 +17,7 @@ from fairbench.config.flag import value_or_default
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live.plugin_config import allow_untested
 from fairbench.live.processes.environment import require_live_extra
-from fairbench.schedulers.setup import checked_weights
+from fairbench.schedulers.base import checked_weights
 from fairbench.tenants import with_tenants
 from fairbench_serve.flags import SERVE, ServeFlags
 

@@ -12,8 +12,7 @@ from fairbench.config.cluster import SERVED_DETECTOR
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live import headers
 from fairbench.live.headers import BODY_CLIENT
-from fairbench.live.http_server import MAX_BODY_BYTES
-from fairbench.live.json_errors import bad_request
+from fairbench.live.http_server import MAX_BODY_BYTES, bad_request
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.targets import NO_TARGETS, Due, Targets, laid_over, parse_targets
 from fairbench_serve.flags import SERVE

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from fairbench.live.json_errors import Problem, bad_request
+from fairbench.live.http_server import Problem, bad_request
 from fairbench.live.openai import Message
 
 Raw: TypeAlias = msgspec.Raw

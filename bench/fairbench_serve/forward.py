@@ -19,8 +19,7 @@ from aiohttp import (
 )
 
 from fairbench.live import headers
-from fairbench.live.http_server import MAX_BODY_BYTES
-from fairbench.live.json_errors import Problem, error_body
+from fairbench.live.http_server import MAX_BODY_BYTES, Problem, error_body
 from fairbench.live.openai import Fault, whole_fault
 from fairbench_serve.answers import StreamReader, Usage, is_object, problem_of, usage_of
 from fairbench_serve.calls import Call

@@ -22,13 +22,13 @@ from fairbench.config.cluster import (
 )
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
 from fairbench.schedulers.gateway.queue import HoldsRequests
 from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.gateway.saturation import AlwaysRoom, Concurrency, Utilization
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import make_params
-from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import FleetView
 from fairbench_serve.background import Work
 from fairbench_serve.config import RouterConfig

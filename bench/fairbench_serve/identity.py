@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from fairbench.live import headers
-from fairbench.live.json_errors import Problem, bad_request
+from fairbench.live.http_server import Problem, bad_request
 from fairbench.live.processes.addresses import LOOPBACK
 
 # Limit on the number of characters in a client's name.

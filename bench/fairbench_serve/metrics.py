@@ -13,8 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from fairbench.core import Request
-from fairbench.live.headers import OTHERS
-from fairbench.live.ledger import (
+from fairbench.live.client_metrics import (
     BALANCE,
     BOUNDS_S,
     MAX_CLIENTS,
@@ -27,6 +26,7 @@ from fairbench.live.ledger import (
     RecentShares,
     service_of,
 )
+from fairbench.live.headers import OTHERS
 from fairbench.schedulers.gateway.queue import Gateway
 from fairbench_serve.answers import Charge
 from fairbench_serve.dispatcher import Dispatcher

@@ -21,7 +21,7 @@ from aiohttp import ClientSession, web
 
 from fairbench.config.cluster import served_routers
 from fairbench.errors import UsageError
-from fairbench.live.json_errors import Problem, bad_request
+from fairbench.live.http_server import Problem, bad_request
 from fairbench.schedulers.gateway.queue import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
 from fairbench.schedulers.params import own_settings

@@ -21,9 +21,9 @@ from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import check_live, running_workers
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker, same_worker
+from fairbench.schedulers.base import checked_weights
 from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.registry import router_class, split_pair
-from fairbench.schedulers.setup import checked_weights
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec

@@ -15,8 +15,14 @@ import msgspec
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, web
 
 from fairbench.live import headers
-from fairbench.live.http_server import LONG_BODY_BYTES, parsed
-from fairbench.live.json_errors import Problem, bad_request, error_body, no_such_model
+from fairbench.live.http_server import (
+    LONG_BODY_BYTES,
+    Problem,
+    bad_request,
+    error_body,
+    no_such_model,
+    parsed,
+)
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.gateway.registry import needs_sessions
 from fairbench_serve.answers import HighestCost, is_object

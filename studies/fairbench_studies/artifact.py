@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from fairbench.config.sweep import sweep_names
 from fairbench.errors import DataError
 from fairbench.execute.tasks import RunContext
+from fairbench.report.pages.html import write_page
 from fairbench.report.pages.page import Cell, Grid, Headline, Page, Paragraph, Section
-from fairbench.report.pages.written import write_page
 from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench_studies.dlpm.claims.kept import outcomes_in
 from fairbench_studies.dlpm.claims.table import SEEDS

@@ -10,7 +10,7 @@ from typer import Option
 
 from fairbench.cli.flags import DEFAULT_RESULT_DIR, ExecutorName, NoProgress, RayAddress
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, read_formats
-from fairbench.execute.places import LOCAL, executor_named
+from fairbench.execute.executors import LOCAL, executor_named
 
 CLAIMS_DIR = Path("results")
 

@@ -11,8 +11,8 @@ from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import live_backend
 from fairbench.live.plugin_config import EVICTION, Evicting, config_from, plugin_config
 from fairbench.live.server_facts import PluginReport, require_active
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.policies import QuotaEviction
-from fairbench.schedulers.setup import Setup
 from fairbench_engines.sglang import release
 from fairbench_engines.sglang.eviction import check_tree
 from fairbench_engines.sglang.hooks import Hooks

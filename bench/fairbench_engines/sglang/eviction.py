@@ -16,7 +16,7 @@ from fairbench.core import Request
 from fairbench.engine.client_cache import ClaimedNode
 from fairbench.errors import UsageError
 from fairbench.live.plugin_config import PluginConfig
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from fairbench_engines.mirrored_cache import UNKNOWN, MirroredCache, Prefix, held_by_client
 from fairbench_engines.sglang.kept_tree import (
     RADIX_MODULE,

@@ -10,7 +10,7 @@ from enum import Enum
 from operator import sub
 
 from fairbench.core import Request
-from fairbench.live.ledger import Ledger
+from fairbench.live.client_metrics import Ledger
 from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.drive import Preempt, Selection, first_candidate, next_candidate
 from fairbench.schedulers.load_cap import step_units

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.live.ledger import COUNTED, Exporter, Ledger
+from fairbench.live.client_metrics import COUNTED, Exporter, Ledger
 from fairbench.live.plugin_config import Classes, PluginConfig, plugin_config
-from fairbench.schedulers.ranks import ranks_of
 from fairbench.version import __version__
+from fairbench_engines.rank_accounts import ranks_of
 from fairbench_engines.ranks import FOLDER, RankLink, open_folder
 from fairbench_engines.sglang.admission import Original, PluginAdmission
 from fairbench_engines.sglang.disaggregated import Disaggregation

@@ -13,8 +13,8 @@ from fairbench.live.plugin_config import check_function, check_release, installe
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench.schedulers.eviction.registry import eviction_class
-from fairbench.schedulers.ranks import ranks_of
 from fairbench.schedulers.registry import local_class
+from fairbench_engines.rank_accounts import ranks_of
 
 # Releases of SGLang that the plugin supports, the oldest first.
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")

@@ -9,8 +9,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from fairbench.core import Request
-from fairbench.schedulers.list_view import ListScan, QueueView
-from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
+from fairbench.schedulers.views import (
+    ClientLoad,
+    ListScan,
+    QueueView,
+    Running,
+    RunningView,
+    client_load,
+)
 from fairbench_engines.home import Tracked
 from fairbench_engines.kept_matches import EngineQueue
 from fairbench_engines.sglang.kept_tree import KeptTree

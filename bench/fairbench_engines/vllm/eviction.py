@@ -16,7 +16,7 @@ from typing import Any
 from fairbench.core import Request
 from fairbench.errors import UsageError
 from fairbench.live.plugin_config import PluginConfig, check_function
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from fairbench_engines.mirrored_cache import UNKNOWN, claiming, held_by_client
 from fairbench_engines.vllm.mirrored_blocks import HashNode, MirroredBlocks
 from fairbench_engines.vllm.views import is_plain

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from fairbench.live.ledger import BALANCE_EVERY_S, COUNTED, Exporter
+from fairbench.live.client_metrics import BALANCE_EVERY_S, COUNTED, Exporter
 from fairbench.live.plugin_config import LIMIT, PROOF, PluginConfig
 
 RESIDENCY = "fairbench_client_residency"

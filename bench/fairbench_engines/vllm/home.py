@@ -10,8 +10,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fairbench.core import Request, prompt_tokens
+from fairbench.live.client_metrics import Ledger
 from fairbench.live.headers import DEFAULT_CLIENT
-from fairbench.live.ledger import Ledger
 from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.drive import Preempt, Selection, first_candidate, next_candidate

@@ -11,7 +11,7 @@ from typing import Any
 
 from fairbench.core import Request
 from fairbench.engine.client_cache import Claims
-from fairbench.schedulers.eviction.policy import Access, EvictionPolicy
+from fairbench.schedulers.eviction.policies import Access, EvictionPolicy
 from fairbench_engines.mirrored_cache import OTHERS, LiveMemoryLog
 
 Theirs = Any  # vLLM's block

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.ranks import ranks_of
+from fairbench_engines.rank_accounts import ranks_of
 from fairbench_engines.ranks import FOLDER, RankLink
 
 FLAG = "--data-parallel-size"

@@ -13,9 +13,16 @@ from operator import attrgetter
 from typing import Any
 
 from fairbench.core import Request
-from fairbench.schedulers.list_view import ListScan, ListView, QueueView
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
-from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
+from fairbench.schedulers.views import (
+    ClientLoad,
+    ListScan,
+    ListView,
+    QueueView,
+    Running,
+    RunningView,
+    client_load,
+)
 from fairbench_engines.home import REQUEST, Theirs, Tracked
 from fairbench_engines.kept_matches import EngineQueue, KeptMatches, Match, Spot
 

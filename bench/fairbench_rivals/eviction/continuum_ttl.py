@@ -11,9 +11,9 @@ from statistics import fmean
 from sortedcontainers import SortedList
 
 from fairbench.core import Request
-from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
-from fairbench.schedulers.local.programs import IDLE_PROGRAMS, has_program
+from fairbench.schedulers.eviction.policies import EvictionPolicy, Leaf, Rank
 from fairbench.schedulers.params import NoParams
+from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
 # The TTL is FIRST_TTL_S while at most FEW_GAPS gaps between turns are known.
 FEW_GAPS, MOST_GAPS = 100, 4_096

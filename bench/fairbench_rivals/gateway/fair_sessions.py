@@ -7,10 +7,9 @@ from math import inf
 
 from fairbench.core import OUTPUT_PRICE, Prompt, Request, prompt_tokens
 from fairbench.schedulers.accounts.counters import Counters
-from fairbench.schedulers.base import Read, WaitingView
+from fairbench.schedulers.base import Read, Setup, WaitingView
 from fairbench.schedulers.params import PositiveInt
-from fairbench.schedulers.setup import Setup
-from fairbench_rivals.gateway.placement_gates import PlacedSession, PlacementGate, whole
+from fairbench_rivals.gateway.session_pauses import PlacedSession, PlacementGate, whole
 
 IDLE_S = 30.0  # A visit ends after this many seconds without a running turn.
 

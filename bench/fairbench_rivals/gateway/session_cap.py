@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairbench.schedulers.gateway.sessions import GateSession, SessionGate
 from fairbench.schedulers.params import Positive, PositiveInt
+from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
 
 @dataclass(slots=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairbench.schedulers.params import NotNegative
-from fairbench_rivals.gateway.placement_gates import (
+from fairbench_rivals.gateway.session_pauses import (
     PlacedSession,
     PlacementParams,
     TickGate,

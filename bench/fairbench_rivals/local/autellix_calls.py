@@ -9,7 +9,7 @@ from itertools import count
 from math import inf
 
 from fairbench.core import Request
-from fairbench.schedulers.local.programs import ProgramStates
+from fairbench.schedulers.program_states import ProgramStates
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ from fairbench.core import OUTPUT_PRICE, NoBound, Request, ServiceBound
 from fairbench.schedulers.accounts.credits import Credits
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.charging.engine import Prices
+from fairbench.schedulers.charging.shared_prefixes import Sharing
 from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.params import NotNegativeInt, Positive, PositiveInt
-from fairbench.schedulers.sharing import Sharing
 
 # The default quantum is the size of the KV pool divided by this number.
 POOL_SHARES = 20

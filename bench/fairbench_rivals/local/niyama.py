@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Selection, Setup, WaitingView
-from fairbench.schedulers.lengths import MAX_CLIENTS
 from fairbench.schedulers.local.slack import Slack, chunk_budget
+from fairbench.schedulers.output_lengths import MAX_CLIENTS
 from fairbench.schedulers.params import NotNegative, Positive
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from fairbench.core import NoBound, Prompt, Request, Segment
 from fairbench.schedulers.base import Read, Selection, Setup, WaitingView
-from fairbench.schedulers.list_view import ListScan, ListView
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.location_tree import BoundedTree
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.routing.bases import PrefixRouter
-from fairbench.schedulers.views import Room
+from fairbench.schedulers.views import ListScan, ListView, Room
 
 # These constants are the cost of a decision, from the measurement of figure 4 at 8 replicas and 200
 # queued requests (docs/appendix/figures.md). Messages take 2.45 ms. Matching and sorting 1,600

@@ -16,7 +16,7 @@ import numpy as np
 
 from fairbench.config.sweep import read_sweep
 from fairbench.errors import DataError
-from fairbench.execute.places import LOCAL, executor_named
+from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.execute.tasks import run_context
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.results.comparison import ComparedRun, SchedulerResults, compare_sweep

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairbench.figures.style import paper_style, save
-from fairbench.report.pages.chart_ranks import LEADER_FROM, RADIUS, Box, free_box
+from fairbench.report.board import LEADER_FROM, RADIUS, Box, free_box
 from fairbench.report.palette import BLUE, GREEN, VERMILION
 from fairbench_studies.kit.rows import ROOT
 

@@ -18,7 +18,7 @@ from typing import Any
 from fairbench.config.resolve import resolve
 from fairbench.results.intervals import t_interval
 from fairbench.sim.run import simulate
-from fairbench_studies.kit.rows import ROOT, Row, append_row, read_rows, stored_rows
+from fairbench_studies.kit.rows import ROOT, Row, extend_rows, read_rows
 from fairbench_studies.kit.table_store import write
 
 RUNS = ROOT / "results/memory-share.csv"
@@ -64,11 +64,8 @@ def run(workload: str, scenario: str, policy: str, seed: int) -> dict[str, Any]:
 
 def complete(seeds: Sequence[int]) -> None:
     """Simulate the runs that are missing in the file, and store each run immediately."""
-    known = {tuple(row[name] for name in KEY) for row in stored_rows(RUNS)}
-    for seed, *cell in product(seeds, WORKLOADS, SCENARIOS, POLICIES):
-        workload, scenario, policy = map(str, cell)
-        if (workload, scenario, policy, str(seed)) not in known:
-            append_row(RUNS, run(workload, scenario, policy, int(seed)))
+    cells = product(seeds, WORKLOADS, SCENARIOS, POLICIES)
+    extend_rows(RUNS, KEY, ((*cell, seed) for seed, *cell in cells), run)
 
 
 def kept(rows: Sequence[Row]) -> list[float]:

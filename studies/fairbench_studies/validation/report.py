@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from fairbench.errors import UsageError, printable
 from fairbench.report.numbers import UNDEFINED, number
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 
 # Times to first token up to LONG_TTFT_S have no target, and their errors are not shown, because the
 # model is not exact enough for such short times.

@@ -22,7 +22,7 @@ import numpy as np
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.fairness import jain
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 
 WEIGHTS = ServiceWeights()  # weights 1 and 2 of input and output tokens, as in VTC-artifact

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from fairbench.core import Prompt, Request
 from fairbench.schedulers.drive import Tried, drive
-from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.views import ListView
 
 
 class TreeDelta(NamedTuple):

@@ -14,8 +14,8 @@ from fairbench.errors import DataError, UsageError
 from fairbench.hardware.catalogue import canonical_model, model_names, named_profile
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.records import Ints
-from fairbench.profiling.derived_profile import derive
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.profiling.derived_profile import derive
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import throughput_tok_s, ttft_s
 from fairbench_studies.validation.programs.compare import compare_programs
 from fairbench_studies.validation.programs.measured import ProgramRun, read_programs

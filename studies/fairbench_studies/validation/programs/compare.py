@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fairbench.report.numbers import index
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.programs.measured import ProgramRun
 from fairbench_studies.validation.programs.replay import Replay
 from fairbench_studies.validation.report import both

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairbench.errors import DataError
 from fairbench.metrics.records import Flags
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.report import LONG_TTFT_S
 from fairbench_studies.validation.serving.measured import ServingRun

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fairbench.report.numbers import UNDEFINED, index, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.report import (
     LONG_TTFT_S,
     UNRESOLVED,

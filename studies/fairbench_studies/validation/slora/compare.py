@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace, max_service_spread, throughput_tok_s, ttft_s
 from fairbench_studies.validation.slora.targets import (
     GAP_TARGET_FACTOR,

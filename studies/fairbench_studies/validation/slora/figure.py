@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairbench.report.palette import BLUE, GREEN, PURPLE, VERMILION
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison
 from fairbench_studies.validation.slora.targets import LONG_TTFT_S, P50_TARGET_PCT, P99_TARGET_PCT
 from fairbench_studies.validation.windows import RATE_TARGET_PCT

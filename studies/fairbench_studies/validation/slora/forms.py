@@ -9,8 +9,8 @@ from typing import ClassVar, TypeVar
 from fairbench.core import Request
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.charging.engine import Prices, TokenCharging
+from fairbench.schedulers.charging.shared_prefixes import Sharing
 from fairbench.schedulers.local.vtc import VTC
-from fairbench.schedulers.sharing import Sharing
 
 
 class ArtifactCharging(TokenCharging):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison
 
 # Measurements that differ by less do not rank schedulers. Under every scheduler, the runs of

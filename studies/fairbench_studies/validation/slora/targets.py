@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 
 LONG_TTFT_S = 1.0
 # These are the targets (%) for times to first token above LONG_TTFT_S.

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Flags, Floats
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.report import LONG_TTFT_S, defined
 from fairbench_studies.validation.serving.compare import (
     answered_tokens,
