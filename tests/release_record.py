@@ -42,7 +42,8 @@ releases.
 With [`--engine-code PYTHON`](own-code.md), the installed engine's own code takes every decision in
 a simulation, so a release or a fork may differ from fairbench's model. `fairbench engine-check
 --engine-code PYTHON` finds the first decision in which the installed engine and fairbench's model
-differ.
+differ. In ten random runs each, all records were equal for SGLang 0.5.17 and 0.5.18 and for vLLM
+0.31.0 and 0.33.0, compared with the model of the same release.
 
 The simulator follows the rules of SGLang 0.5.23. To simulate an older release of SGLang, set the
 release: `--set engine.release=0.5.17`. With an older `engine.release`, the simulator follows these
