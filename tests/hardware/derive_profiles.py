@@ -8,11 +8,12 @@ roofline. Models that do not fit a GPU are left out, and so are pairs that were 
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import DERIVED, table_of
-from fairbench.profiling.derived_profile import derive
+from fairbench_calibration.profiling.derived_profile import derive
 
 PROFILES = Path(__file__).parents[2] / "bench/fairbench/hardware/profiles"
 GPUS = ("a100", "h100", "h200", "l40s", "b200")
@@ -48,7 +49,9 @@ def main():
             if found is None or found.profile.profile_id in fitted:
                 continue
             print(found.profile.profile_id, found.error_pct["MAPE"], found.note)
-            tables.append(table_of(found.profile, found.source, found.error_pct))
+            # In bundled profiles, all engines have equal pools.
+            profile = replace(found.profile, pool=replace(found.profile.pool, vllm=None))
+            tables.append(table_of(profile, found.source, found.error_pct))
     text = json.dumps({"profiles": tables}, indent=1)
     (PROFILES / DERIVED).write_text(text + "\n", encoding="utf-8")
 

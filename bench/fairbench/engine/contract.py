@@ -15,7 +15,7 @@ from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.hardware.timing import TimingProfile
 from fairbench.named import by_path
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.eviction.policy import EvictionPolicy
+from fairbench.schedulers.eviction.policies import EvictionPolicy
 from fairbench.schedulers.views import Room
 
 
@@ -113,11 +113,27 @@ class WorkerParts:
 WorkerOf: TypeAlias = Callable[[WorkerParts], Replica]
 
 
+class CodeRun(NamedTuple):
+    """A run whose decisions an installed engine's own code takes.
+
+    ``python`` has the engine, whose scheduling policy is ``policy``. ``eviction`` is the engine's
+    eviction policy, None for its default. With ``charges_pass``, the measured time of a scheduling
+    pass delays its iteration.
+    """
+
+    python: str
+    policy: str
+    settings: Mapping[str, Any]
+    seed: int
+    eviction: str | None = None
+    charges_pass: bool = False
+
+
 class EngineCode(Protocol):
     """An installed engine whose own code decides for the replicas of one run.
 
     Classes are registered by entry points of the group ``doors.CODE_GROUP``, by the engine's name,
-    and are called with the Python, the policy, the settings and the seed of the run.
+    and are called with a ``CodeRun``.
     """
 
     # engine, policy and its owner, version, digest, commit and changed files
@@ -157,7 +173,7 @@ class EngineContract(Protocol):
 
 CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContract]] = by_path(
     {
-        DEFAULT_ENGINE: "fairbench.engine.sglang:SGLangContract",
+        DEFAULT_ENGINE: "fairbench.engine.sglang_variants:SGLangContract",
         "vllm": "fairbench.engine.vllm:VLLMContract",
         "lightllm": "fairbench.engine.lightllm:LightLLMContract",
     }

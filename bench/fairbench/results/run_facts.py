@@ -24,8 +24,8 @@ from fairbench.metrics.catalogue import (
     metric_of,
     short_of,
 )
-from fairbench.metrics.entries import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.metric import Better, Of
+from fairbench.metrics.optional_entries import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.reasons import LATENCIES, NO_VICTIM
 from fairbench.metrics.records import (
     FINISHED,
@@ -442,7 +442,7 @@ def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> It
         yield "goodput needs latency targets; give them with --goodput"
     if name.startswith("tree_") and not _has_tenants(plans):
         yield "the workload has no tenants; name its clients TENANT/CLIENT"
-    if name in OF_MEMORY and not (spec.eviction or spec.memory_records):
+    if name in OF_MEMORY and not spec.records_memory:
         yield "needs records of the KV memory; give --memory-records"
     if name in OF_SIDES and spec.prefill is None:
         yield "needs workers for prompts alone; give --prefill and --decode"

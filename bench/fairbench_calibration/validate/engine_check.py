@@ -1,0 +1,185 @@
+"""An installed engine's own code compared with fairbench's model of the engine, on random runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from random import Random
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import numpy as np
+
+from fairbench.config import ExperimentSpec
+from fairbench.config.resolve import experiment
+from fairbench.doors import CODE_GROUP, through
+from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
+from fairbench.metrics.tables import RunResult
+from fairbench.named import imported
+from fairbench.sim.run import simulate
+from fairbench.streams import stream
+
+# programs/s of a well-behaved client, with which small pools fill within seconds
+RATES = {"chat": 2.5, "judge": 0.68, "tot": 0.44}
+POLICIES = {DEFAULT_ENGINE: ("fcfs", "lpm"), "vllm": ("fcfs",)}
+BLOCK = 16  # tokens of a block of vLLM
+# Columns of a request in the order in which an engine decides them.
+DECIDED = (
+    *("admitted_s", "cached_tokens", "extend_tokens", "first_token_s", "retractions"),
+    *("recompute_tokens", "output_tokens", "finish_s"),
+)
+
+
+class FirstDifference(NamedTuple):
+    """The earliest request on which the model and the code differ.
+
+    ``ours`` and ``theirs`` are the values of ``column`` under the model and under the code.
+    """
+
+    request: int
+    client: str
+    column: str
+    ours: float
+    theirs: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedStream:
+    """A random run under fairbench's model and under the engine's own code.
+
+    ``differing`` is the number of requests with different records; ``first`` is the earliest such
+    request, None without one. ``code`` is the summary's ``engine_code``.
+    """
+
+    spec: ExperimentSpec
+    requests: int
+    differing: int
+    first: FirstDifference | None
+    code: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The workload, the policy and the seed of the run."""
+        return f"{self.spec.workload.name} {self.spec.local} seed {self.spec.seed}"
+
+
+def random_spec(engine: str, seed: int) -> ExperimentSpec:
+    """Return a short random experiment on an engine whose memory soon fills."""
+    rng = stream(seed, "engine-check")
+    workload = rng.choice(sorted(RATES))
+    flags = {
+        "workload": workload,
+        "scheduler": f"least-loaded+{rng.choice(POLICIES[engine])}",
+        "engine": engine,
+        "dp": rng.choice((1, 2)),
+        "request_rate": RATES[workload] * rng.uniform(0.5, 1.0),
+        "duration": 6.0,
+        "seed": seed,
+    }
+    settings = _vllm_settings(rng) if engine == "vllm" else _sglang_settings(rng)
+    spec = experiment(flags, settings)
+    return spec.model_copy(update={"max_drain_s": 5.0})
+
+
+def _sglang_settings(rng: Random) -> dict[str, Any]:
+    return {
+        "engine.max_total_tokens": rng.randrange(20_000, 60_000),
+        "engine.chunked_prefill_size": rng.choice((1_024, 2_048, 8_192)),
+        "engine.max_running_requests": rng.choice((8, 64, 2_048)),
+        "engine.schedule_conservativeness": rng.choice((0.3, 1.0)),
+    }
+
+
+def _vllm_settings(rng: Random) -> dict[str, Any]:
+    return {
+        "vllm.num_gpu_blocks_override": rng.randrange(20_000, 60_000) // BLOCK,
+        "vllm.max_num_batched_tokens": rng.choice((1_024, 2_048, 8_192)),
+        "vllm.max_num_seqs": rng.choice((8, 64, 256)),
+    }
+
+
+def release_settings(engine: str, version: str) -> dict[str, str]:
+    """Return the setting with which the model follows a release, {} for an unknown release."""
+    kind = ENGINES[engine]
+    known = get_args(get_type_hints(imported(kind.params))["release"])
+    names = {name for part in known for name in get_args(part)}
+    numbers = version.partition("+")[0].split(".")
+    for name in (".".join(numbers[:3]), ".".join(numbers[:2])):
+        if name in names:
+            return {f"{kind.part}.release": name}
+    return {}
+
+
+def check_engine(
+    python: str,
+    engine: str,
+    seeds: range,
+    interrupted: Callable[[], bool] | None = None,
+) -> Iterator[CheckedStream]:
+    """Yield the comparison of the model and the code for each seed.
+
+    The model follows the rules of the code's release, or of the newest release that it knows.
+
+    Args:
+        python: Python that has the engine, as in ``engine_code``.
+        engine: Name of the engine.
+        seeds: Seeds of the random runs.
+        interrupted: Function that ends the runs early when it returns true, or None.
+    """
+    release = release_settings(engine, through(CODE_GROUP, engine).installed(python)["version"])
+    for seed in seeds:
+        spec = random_spec(engine, seed)
+        modelled = spec.model_copy(update={"settings": {**spec.settings, **release}})
+        ours = simulate(modelled, interrupted=interrupted)
+        coded = spec.model_copy(update={"engine_code": python})
+        theirs = simulate(coded, interrupted=interrupted)
+        if not (ours.complete and theirs.complete):
+            return
+        yield compared(spec, ours, theirs)
+
+
+def compared(spec: ExperimentSpec, ours: RunResult, theirs: RunResult) -> CheckedStream:
+    """Return the comparison of two runs of one experiment, by the numbers of the requests."""
+    numbers, others = (np.asarray(one.requests["request_id"]) for one in (ours, theirs))
+    both, at, other = np.intersect1d(numbers, others, return_indices=True)
+    differing, first, first_s = len(numbers) + len(others) - 2 * len(both), None, inf
+    columns = {
+        name: (np.asarray(ours.requests[name])[at], np.asarray(theirs.requests[name])[other])
+        for name in DECIDED
+    }
+    unlike = {name: ~_equal(one, two) for name, (one, two) in columns.items()}
+    rows = np.flatnonzero(np.any(list(unlike.values()), axis=0))
+    for row in rows:
+        name = next(name for name in DECIDED if unlike[name][row])
+        one, two = (float(values[row]) for values in columns[name])
+        time_s = _decided_s(columns, name, int(row))
+        if time_s < first_s:
+            client = str(ours.requests["client"][int(at[row])])
+            first_s, first = time_s, FirstDifference(int(both[row]), client, name, one, two)
+    code = theirs.summary["engine_code"]
+    return CheckedStream(spec, len(numbers), differing + len(rows), first, code)
+
+
+def _equal(one: Any, two: Any) -> Any:
+    return (one == two) | ((one != one) & (two != two))
+
+
+def _decided_s(columns: Mapping[str, Any], name: str, row: int) -> float:
+    """Return the time at which a request's column was decided, by the earlier of both runs."""
+    timed = name if name.endswith("_s") else "admitted_s"
+    values = [float(side[row]) for side in columns[timed]]
+    return min((value for value in values if value == value), default=inf)
+
+
+def check_lines(found: CheckedStream) -> list[str]:
+    """Return the lines that describe a comparison."""
+    requests = f"{found.requests:,} requests"
+    if not found.differing:
+        return [f"{found.name}: {requests}, equal records"]
+    lines = [f"{found.name}: {requests}, {found.differing:,} differ"]
+    if (first := found.first) is not None:
+        lines.append(
+            f"  first: request {first.request} of {first.client}: {first.column} "
+            f"{first.ours:g} by the model, {first.theirs:g} by the code"
+        )
+    return lines
