@@ -67,7 +67,10 @@ def tag(number: int, headers: Mapping[str, str]) -> str:
 
 
 def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers with names in lower case, completed by the headers in the request id."""
+    """Return the headers with names in lower case, and with fairbench's headers in the request id.
+
+    A header that was sent takes precedence over its copy in the request id.
+    """
     text = headers.get(REQUEST_ID, "")
     if not text.startswith(_TAG):
         return headers
@@ -92,10 +95,9 @@ _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOT
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
-    """Return the client's name followed by the remaining time to each deadline and the target pace.
+    """Return the client's name with a tag: milliseconds to each deadline, and the target pace.
 
-    All three values are in milliseconds. Without a deadline and a pace, the name is returned
-    unchanged.
+    The pace is in milliseconds per token. A name without deadlines and pace stays unchanged.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
     left = [
@@ -113,10 +115,10 @@ def tagged_client(request: Request, now_s: float) -> str:
 
 
 def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
-    """Return the client in a tagged name, and the due times of the client's request in seconds.
+    """Return the client's name without the tag, and the deadlines and pace that the tag states.
 
-    The due times are on the clock that now reads ``now_s``, which runs ``scale`` times as fast as
-    the clock of the tag.
+    The deadlines are seconds on a clock that now reads ``now_s`` and that runs ``scale`` times as
+    fast as the clock of the process that wrote the tag.
     """
     found = _TAGGED.fullmatch(name)
     if found is None:

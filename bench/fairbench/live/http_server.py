@@ -160,7 +160,7 @@ def too_many(message: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
 
 
 def unavailable(message: str) -> Problem:
-    """Return the error 503 for a time in which no worker is available."""
+    """Return the error 503, which means that no worker is available at present."""
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, message, retry_after_s=RETRY_AFTER_S)
 
 
@@ -294,7 +294,7 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_free_slot():
-                # at first, a client certainly waits; later, perhaps no further client waits
+                # The socket is readable, so a first client waits. Further clients may not wait.
                 if number == 0:
                     self._make_room()
                 self._pause()
@@ -303,7 +303,9 @@ class Connections:
                 accepted, _ = listens.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # usually, other code has used up the file descriptors
+            except (
+                OSError
+            ) as error:  # usually, no file descriptor is left, because other code uses them
                 self._complain(f"no connection can be accepted: {error.strerror}")
                 self._pause()
                 return

@@ -1,4 +1,4 @@
-"""Launchers: how places for the servers of a run are found, on this machine or on other hosts.
+"""Launchers, which find places for the servers of a run on this machine or on other hosts.
 
 Run as a module, this file is a probe of another machine's software, which prints a line of JSON:
 

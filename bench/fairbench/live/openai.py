@@ -201,7 +201,7 @@ _MESSAGE_END = "message_stop"
 
 
 class Typed(NamedTuple):
-    """The facts of an answer or event whose type is named.
+    """The facts of an answer or event that names its type, as in the Responses API.
 
     ``whole`` means that ``texts`` are the whole output, not only new output. ``complete`` means
     that the stream has ended.
@@ -245,7 +245,7 @@ def _response_event(answer: Any, kind: str) -> Typed:
 
 
 def _response(told: dict[str, Any]) -> Typed:
-    """Return the facts of a whole response. A response that is still in progress has no reason."""
+    """Return the facts of a whole response; the finish reason is None while it is in progress."""
     status, details = told.get("status"), told.get("incomplete_details")
     reason = None if status in ("in_progress", "queued") else status
     if status == "incomplete" and isinstance(details, dict):
@@ -261,7 +261,7 @@ def _message_event(answer: Any, kind: str) -> Typed:
     usage = answer.usage
     told = answer.message.get("usage") if isinstance(answer.message, dict) else None
     if not usage and isinstance(told, dict):
-        # At the start of a message, the number of output tokens does not count the output.
+        # The usage at the start of a message does not count the output, so the number is left out.
         usage = {name: count for name, count in told.items() if name != "output_tokens"}
     complete = kind == _MESSAGE_END
     return Typed(texts, ended.get("stop_reason"), usage, answer.error, complete=complete)
@@ -469,7 +469,7 @@ class StreamJudge:
         self._answers, self._ends = answers, set[Any]()
         self.may_be_empty = False
         self._promised = False  # whether a finish reason requires output
-        # number of output tokens that the server has reported, or None
+        # output tokens that the server has reported so far, or None
         self._told: int | None = None
 
     def judge_event(self, payload: bytes, event: str = "") -> AnswerJudgement:
@@ -504,7 +504,10 @@ class StreamJudge:
 
 
 def _status(*said: Any) -> int | None:
-    """Return the first HTTP error status among a server's codes and types, or None."""
+    """Return the first HTTP error status (400 to 599) in an error's fields, or None.
+
+    A type that blames the request, such as "invalid_request_error", counts as 400.
+    """
     for one in said:
         if isinstance(one, str):
             one = 400 if one.lower() in _REFUSALS else int(one) if _CODE.fullmatch(one) else None
@@ -557,11 +560,7 @@ def _has_place(answer: Answered) -> bool:
 
 
 def _ended_with(answer: Answered, kinds: Sequence[str]) -> bool:
-    """Return whether an answer has ended for one of the reasons ``kinds``.
-
-    An answer that ends for another reason must have a token. If the server reports no token, the
-    server has not run the model.
-    """
+    """Return whether a choice of an answer has one of the finish reasons ``kinds``."""
     ends = [one.get("type") if isinstance(one, dict) else one for one in _reasons(answer)]
     return any(str(end).lower() in kinds for end in ends)
 
@@ -586,7 +585,7 @@ _BESIDE_MESSAGES = (
 # Body fields with turns, in the order of a prompt, each with the role of a plain text.
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # body fields that a chat template may use
-_CONTENTS = ("content", "output")  # the result of a tool has its text in ``output``
+_CONTENTS = ("content", "output")  # a tool's result has its text in the field ``output``
 _TURN = frozenset({"role", *_CONTENTS})
 
 
@@ -698,10 +697,10 @@ class EventSplitter:
         self._oversized = False  # whether a piece of the current event was already returned
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
-        """Return completed events and pieces of oversized events; True marks a whole event."""
+        """Add received bytes; return the completed events (True) and pieces of events (False)."""
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:
-            return [(chunk, b"data" in chunk)]  # the chunk is a single event, as in most streams
+            return [(chunk, b"data" in chunk)]  # in most streams, a chunk is a single event
         self._begun += chunk
         starts = [(self._begun.rfind(end, self._searched), len(end)) for end in _BLANK_LINES]
         end = max(at + length if at >= 0 else 0 for at, length in starts)
@@ -709,7 +708,7 @@ class EventSplitter:
         del self._begun[:end]
         found = self._events_in(whole) if whole else []
         if len(self._begun) > self._most_bytes:
-            # The last bytes are kept, because a blank line may begin in them.
+            # The last bytes are kept, because a blank line may begin there.
             stop = len(self._begun) - _LONGEST_END
             found.append((bytes(self._begun[:stop]), False))
             del self._begun[:stop]
@@ -726,7 +725,7 @@ class EventSplitter:
         for end in _BLANK_LINE.finditer(whole):
             found.append((whole[start : end.end()], not self._oversized))
             start, self._oversized = end.end(), False
-        if start < len(whole):  # the bytes after the last event are a line end without data
+        if start < len(whole):  # the remaining bytes are a line end without data
             found.append((whole[start:], False))
         return found
 

@@ -27,8 +27,8 @@ SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
-# Names of gauges in a server's metrics: the labels of the first name the scheduler; the second is
-# the limit on running requests.
+# Gauges in a server's metrics. The labels of ``PROOF`` hold the scheduler's name and parameters;
+# the value of ``LIMIT`` is the limit on running requests.
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
 LOAD_CAP = "engine.load_cap"  # the only engine setting that the plugin itself enforces
@@ -77,7 +77,7 @@ class PluginConfig:
     def environment(self) -> dict[str, str]:
         """Return the environment variables that give a server this configuration.
 
-        All variables are set, so that the server does not inherit values of this process.
+        Every variable is set, even if empty, so that the server inherits no value of this process.
         """
         eviction = {"policy": self.eviction, "clients": self.clients} if self.eviction else {}
         return {
@@ -103,7 +103,7 @@ class Evicting(NamedTuple):
     clients: tuple[str, ...] = ()
 
 
-OWN_ORDER = Evicting()  # the order of the engine itself
+OWN_ORDER = Evicting()  # the engine evicts in its own order
 
 
 def plugin_config(
@@ -250,7 +250,7 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first line of the root cause of a failed import."""
+    """Return the first line of the error that caused the failure of an import."""
     while (deeper := error.__cause__ or error.__context__) is not None:
         error = deeper
     return f"{type(error).__name__}: {error}".splitlines()[0]

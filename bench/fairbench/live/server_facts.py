@@ -16,7 +16,7 @@ from fairbench.errors import DataError, RunFailed
 from fairbench.files.formats import json_file
 from fairbench.live.plugin_config import LIMIT, LOAD_CAP, PROOF, PluginConfig
 
-TIMEOUT_S = 10.0  # limit in seconds on the time for which a server sends no data
+TIMEOUT_S = 10.0  # limit in seconds on a server's silence
 NO_HEADERS: Mapping[str, str] = {}
 
 _direct = build_opener(ProxyHandler({}))
@@ -164,7 +164,7 @@ def fetch_report(url: str) -> list[PluginReport]:
 
 
 def require_active(reports: list[PluginReport], wanted: PluginConfig) -> None:
-    """Raise RunFailed unless every scheduler of the server has the configuration ``wanted``."""
+    """Raise RunFailed unless every scheduler process of the server has the wanted configuration."""
     local = wanted.local
     if not reports:
         raise RunFailed(

@@ -114,7 +114,7 @@ class Workers:
         return same_workers(spec, self._spec)
 
     def server_info(self) -> dict[str, Any]:
-        """Return the first worker's description of itself. Raises RunFailed without an answer."""
+        """Return the first worker's ``/server_info``. Raises RunFailed without an answer."""
         return live_backend(self._spec).info(self.servers[0].url)
 
     def flush_cache(self) -> None:

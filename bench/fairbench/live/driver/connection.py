@@ -46,7 +46,7 @@ class RunClock:
 
 
 FIRST_FINAL_STATUS = 200
-_LENGTHS = {b"content-length", b"transfer-encoding"}  # headers that define the end of a body
+_LENGTHS = {b"content-length", b"transfer-encoding"}  # headers that determine where a body ends
 
 
 class Disconnected(Exception):
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         if listener is not None:
             listener.on_end(error)
 
-    # The parser calls the methods below.
+    # httptools calls the methods below.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
@@ -141,12 +141,12 @@ class Connection(asyncio.Protocol):
         self._end_response(None)
 
     def _is_interim(self) -> bool:
-        """Return whether the response precedes the answer (100 Continue or 103 Early Hints)."""
+        """Return whether a final response follows, as after 100 Continue and 103 Early Hints."""
         return self._parser.get_status_code() < FIRST_FINAL_STATUS
 
 
 class Pool:
-    """The connections to one server, as many as there are concurrent requests.
+    """The connections to one server, one for each concurrent request.
 
     The owner must close the pool.
     """
@@ -248,7 +248,7 @@ class Stream:
         self._events = EventSplitter(MAX_EVENT_BYTES)
         self._status = OK
         self._has_events = False
-        self._body = b""  # start of a body that contains no events
+        self._body = b""  # start of a body without events, for an error message
         self._retry_after = b""
         self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -318,7 +318,7 @@ class Stream:
         if self._status != OK:
             self._finish(f"HTTP {self._status}: {body}")
             return
-        with suppress(BadEvent):  # a stream that broke off may end within an event
+        with suppress(BadEvent):  # the last event of a broken stream may be incomplete
             self._take_event(self._events.rest())  # the last event may lack its blank line
         fault = self.answer.fault()
         if body and not self._has_events:
@@ -329,7 +329,7 @@ class Stream:
 
     @property
     def retry_after_s(self) -> float | None:
-        """The seconds after which an overloaded server (status 429) asks for a retry, else None."""
+        """The seconds to wait before a retry, as an answer with status 429 states; else None."""
         return waiting_s(self._retry_after) if self._status == TOO_MANY else None
 
     def _check_idle(self) -> None:
