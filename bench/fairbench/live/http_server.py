@@ -303,9 +303,7 @@ class Connections:
                 accepted, _ = listens.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except (
-                OSError
-            ) as error:  # usually, no file descriptor is left, because other code uses them
+            except OSError as error:  # usually, other code has opened too many files
                 self._complain(f"no connection can be accepted: {error.strerror}")
                 self._pause()
                 return

@@ -160,9 +160,8 @@ def _measured(records: LiveRecords) -> Measurements:
 
 def _token_gaps(requests: Iterable[RequestRecord]) -> TokenGaps | None:
     """Return the gap before each chunk except a request's first; None if there is no gap."""
-    rows = sorted(
-        requests, key=lambda record: record.request_id
-    )  # the table of requests has this order
+    # The table of requests has this order.
+    rows = sorted(requests, key=lambda record: record.request_id)
     first_s = np.array([row.chunk_s[0] if row.chunk_s else np.nan for row in rows])
     found = TokenGaps.after(first_s, [np.diff(row.chunk_s) for row in rows], ())
     return found if len(found.request) else None

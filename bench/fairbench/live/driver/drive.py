@@ -89,7 +89,7 @@ class LiveLLM:
         if errors:
             raise min(
                 errors, key=lambda error: isinstance(error, ProgramFailed)
-            )  # an error in the code takes precedence over failed calls
+            )  # an error in the code takes precedence over failures of the program
         return results
 
 
