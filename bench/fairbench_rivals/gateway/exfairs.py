@@ -152,7 +152,7 @@ class ExFairS(FlowPolicy):
             self._round_ends_s += length_s * (1 + (now_s - self._round_ends_s) // length_s)
 
     def _exchange(self) -> None:
-        """Lower the numbers of clients with high scores, and raise numbers of low scores equally."""
+        """Lower the numbers of clients with high scores, and raise others by as much."""
         scores = self._scores()
         ascending = sorted(scores, key=scores.__getitem__)
         for low, high in zip(ascending[: len(ascending) // 2], reversed(ascending), strict=False):
