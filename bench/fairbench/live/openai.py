@@ -245,7 +245,7 @@ def _response_event(answer: Any, kind: str) -> Typed:
 
 
 def _response(told: dict[str, Any]) -> Typed:
-    """Return the facts of a whole response; the finish reason is None while it is in progress."""
+    """Return the facts of a whole response. The finish reason of an unfinished response is None."""
     status, details = told.get("status"), told.get("incomplete_details")
     reason = None if status in ("in_progress", "queued") else status
     if status == "incomplete" and isinstance(details, dict):

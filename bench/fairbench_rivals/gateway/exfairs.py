@@ -30,7 +30,7 @@ class RoundTally:
 
 
 class ExFairS(FlowPolicy):
-    """A policy in which each client has a priority number, and lower numbers overtake higher ones.
+    """A policy in which requests of clients with low priority numbers overtake other requests.
 
     The rules are those of dadiaokua/ExFairS @9823370b (util/MathUtil.py, util/BaseUtil.py,
     config/Config.py). A round lasts 60 s. At the end of a round, each client with an answer has the

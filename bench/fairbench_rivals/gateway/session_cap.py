@@ -16,7 +16,7 @@ class OpenSession(GateSession):
 
 
 class SessionCap(SessionGate[OpenSession]):
-    """At most ``most`` sessions are open in the cluster; others wait in order of arrival.
+    """At most ``most`` sessions are open in the cluster; other sessions wait in order of arrival.
 
     This is the simplest reading of llm-d-router issue 2348, which asks for a limit on concurrent
     sessions and states no algorithm. The gate sends the turns of open sessions immediately. A

@@ -22,7 +22,7 @@ class InsideConfig(PluginConfig):
     """A configuration that names the scheduler's class by ``MODULE:CLASS`` in ``path``.
 
     Entry points cannot name the class, because the engine's Python may lack fairbench's entry
-    points or may have those of another version.
+    points or may have the entry points of another version.
     """
 
     path: str = ""
