@@ -9,7 +9,7 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import NoParams
 
 
-class PrefillShare(FCFS):
+class PrefillTimeShare(FCFS):
     """Prompts get 40% of a worker's time while requests decode; requests go in queue order.
 
     Prefill and decoding each have a virtual clock, which advances by duration / share. The class
@@ -54,7 +54,7 @@ MOST_PER_S = 0.05  # largest change of the share per second
 NEWEST = 0.2  # weight of the latest prefill in the mean time per prompt token
 
 
-class PrefillShareAuto(PrefillShare):
+class PrefillTimeShareAuto(PrefillTimeShare):
     """A prefill share that follows the pressure on prefill and on decoding, from 20% to 80%.
 
     The pressure on decoding is the time since the last decode step over the duration of this step.

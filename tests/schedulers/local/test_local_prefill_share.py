@@ -9,7 +9,7 @@ from fairbench.errors import UsageError
 from fairbench.live.plugin_config import LOCAL, config_from
 from fairbench.schedulers.params import NoParams
 from fairbench.sim.run import simulate
-from fairbench_rivals.local.prefill_share import PrefillShare, PrefillShareAuto
+from fairbench_rivals.local.prefill_share import PrefillTimeShare, PrefillTimeShareAuto
 from fairbench_studies.stalls.table import WORKLOAD
 from tests.invariants import assert_same_records
 
@@ -19,7 +19,7 @@ PROMPT = Request(0, "a", 0, 0, (), 1000, 10, 0.0)
 class Worker:
     """A worker in which prompts and decoding always compete; times in seconds."""
 
-    def __init__(self, kind=PrefillShare):
+    def __init__(self, kind=PrefillTimeShare):
         self.scheduler = kind(NoParams())
         self.now_s = 0.0
 
@@ -69,13 +69,13 @@ def test_steps_without_competition_are_free():
 
 
 def test_the_share_follows_the_pressure():
-    worker = Worker(PrefillShareAuto)
+    worker = Worker(PrefillTimeShareAuto)
     worker.iterate(prefill=True, lasts_s=1.0)
     worker.iterate(prefill=False, lasts_s=0.02)
     for _ in range(8000):  # the prompt gets older: its pressure grows
         worker.run(1.0, 0.02)
     assert worker.scheduler.share == pytest.approx(0.8, abs=0.02)
-    stalled = Worker(PrefillShareAuto)
+    stalled = Worker(PrefillTimeShareAuto)
     stalled.iterate(prefill=False, lasts_s=0.01)
     stalled.iterate(prefill=True, lasts_s=5.0)
     stalled.scheduler.decodes_first(PROMPT, 10_000, stalled.now_s)
