@@ -2,7 +2,7 @@
 
     FAIRBENCH_DATA=FOLDER python studies session-gates [SEED ...]
 
-Simulates the runs that results/tables/session-gates.csv lacks (seeds 61 to 63 unless seeds are
+Simulates the runs that results/tables/session-gates.csv lacks (seeds 61 to 65 unless seeds are
 given), writes two tables of means into docs/reference/gates.md, and draws plots/session-gates.svg.
 The CSV grows by a line per run, so that an interrupted study continues where it stopped.
 """
@@ -24,7 +24,7 @@ TABLE = TABLES / "session-gates.csv"
 PAGE = ROOT / "docs/reference/gates.md"
 FIGURE = ROOT / "plots/session-gates.svg"
 DP = 4
-SEEDS = (61, 62, 63)
+SEEDS = (61, 62, 63, 64, 65)
 RATES = {"s1": 0.003 * DP, "s2": 0.006 * DP}  # default rates, in sessions/s of a client
 LOADS = (1.0, 0.25, 0.5, 2.0)  # times the default rate
 # name -> flags and settings, beside the scheduler fcfs and no gate
