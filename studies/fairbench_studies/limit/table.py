@@ -99,8 +99,9 @@ def share_table() -> str:
         best = max(one for one in shares if one is not None)
         cells = ["-" if one is None else _marked(one, best) for one in shares]
         cause = "" if first[0]["limit_cause"] == WORK else "*"
-        least = [f"{_mean(first, name):,.0f}" for name in ("least_makespan_s", BY_CALLS)]
-        body.append([f"{place}{cause}", *least, *cells])
+        least = [_mean(first, name) for name in ("least_makespan_s", BY_CALLS)]
+        seconds = ["-" if one is None else f"{one:,.0f}" for one in least]
+        body.append([f"{place}{cause}", *seconds, *cells])
     return as_markdown(["configuration", "least, s", "by calls, s", *SCHEDULERS], body)
 
 
@@ -130,7 +131,9 @@ def _by_place() -> dict[str, dict[str, list[dict[str, str]]]]:
 
 
 def _mean(found: Sequence[Row], name: str) -> float | None:
-    return fmean(float(row[name]) for row in found) if found else None
+    """Return the mean over the rows with a value; rows of older runs may lack one."""
+    values = [float(row[name]) for row in found if row.get(name)]
+    return fmean(values) if values else None
 
 
 def _marked(share: float, best: float) -> str:
