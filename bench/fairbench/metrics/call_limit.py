@@ -46,7 +46,7 @@ def least_makespan_by_calls(
     return most_s
 
 
-class CallTimes(NamedTuple):
+class LeastCallTimes(NamedTuple):
     """The finished calls in order of program and depth; arrays have the shape (n_calls,).
 
     - ``row`` is the row of the call in the table of requests.
@@ -61,7 +61,7 @@ class CallTimes(NamedTuple):
     tail_s: Floats
 
 
-def call_times(requests: Requests, programs: Programs, facts: Facts) -> CallTimes:
+def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCallTimes:
     """Return the times of calls that no scheduler can shorten.
 
     A call at depth d > 0 waits for a call at depth d - 1, which is taken to be the one that can end
@@ -78,7 +78,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> CallTime
     pause_s = _pauses(requests, programs, row, program)
     first = np.flatnonzero(np.diff(program, prepend=-1) | np.diff(depth, prepend=-1))
     if not len(first):
-        return CallTimes(row, alone_s, alone_s, alone_s)
+        return LeastCallTimes(row, alone_s, alone_s, alone_s)
     took_s = pause_s + alone_s
     shortest_s = np.minimum.reduceat(took_s, first)  # of a program at a depth
     level = np.cumsum(np.isin(np.arange(len(row)), first)) - 1
@@ -90,7 +90,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> CallTime
     follows = np.diff(program[first], append=-1) == 0  # whether the program has a next depth
     known = _all_finished(requests, programs, program[first])
     tails_s = _tails(np.maximum.reduceat(took_s, first), single & follows & known)
-    return CallTimes(row, begin_s, alone_s, tails_s[level])
+    return LeastCallTimes(row, begin_s, alone_s, tails_s[level])
 
 
 def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) -> Floats:
