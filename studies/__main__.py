@@ -47,7 +47,9 @@ SCRIPTS = {
 def main(arguments: list[str]) -> None:
     """Run the script that the first argument names with the other arguments."""
     if not arguments or arguments[0] not in SCRIPTS:
-        raise SystemExit(f"usage: python studies NAME [ARGUMENT ...], of {', '.join(SCRIPTS)}")
+        raise SystemExit(
+            f"usage: python studies NAME [ARGUMENT ...], where NAME is one of {', '.join(SCRIPTS)}"
+        )
     script = import_module(f"fairbench_studies.{SCRIPTS[arguments[0]]}")
     try:
         signature(script.main).bind(*arguments[1:])

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fairbench
-from fairbench.api.data import as_file
+from fairbench.api.logs import as_file
 from fairbench.cli.app import app
 
 BEGAN = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)

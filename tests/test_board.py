@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.live.ledger import COUNTED, FIRST_TOKEN, QUEUE_TIME, Ledger
+from fairbench.live.client_metrics import COUNTED, FIRST_TOKEN, QUEUE_TIME, Ledger
 from tests.live.live_scrapes import STREAM, asked, exported, home, routed
 
 BOARD = json.loads((Path(__file__).parents[1] / "examples" / "grafana.json").read_text())

@@ -35,7 +35,7 @@ FLOORS = (
     ("live",),  # the emulator uses the simulator's engine
     ("execute",),
     ("report",),
-    ("figures", "gate", "scoring", "validate", "capacity", "profiling"),
+    ("figures", "scoring", "capacity"),
     ("diagnosis",),
     ("api",),
     ("cli",),
@@ -277,7 +277,7 @@ def test_modules_import_at_their_top_except_for_extras(name):
         allowed = {
             "result.py": ["fairbench.api.plot.draw"],
             # Their tables of names are shown in the help of commands.
-            "places.py": ["fairbench.execute.tasks.LocalProcesses"],
+            "executors.py": ["fairbench.execute.tasks.LocalProcesses"],
         }
         assert late == allowed.get(path.name, []), path
 
@@ -292,7 +292,7 @@ READS = re.compile(
 READERS = {
     "cli/list.py": "read_text, tomllib.loads: bundled meanings of parameters",
     "config/flag.py": "tomllib.loads: a value on the command line",
-    "execute/crews.py": "open: records that this process has just written",
+    "execute/far_drivers.py": "open: records that this process has just written",
     "fairbench_ray/cluster.py": "pickle.loads: what our own task returned",
     "fairbench_ray/replicas.py": "json.loads, open: our own probe's answer; a server's log",
     "execute/sent_files.py": "read_bytes: regular files, copied and not parsed",

@@ -1,7 +1,8 @@
 """The behaviour of an attacker, as a set of choices, and the known attacks.
 
-Each choice has an honest value. The attacker's honest twin is a client with honest values only. An
-attacker runs the programs of its twin, and as many programs as its twin.
+Each choice has an honest value, with which a client does not attack. The attacker's honest twin is
+a client with honest values only. An attacker runs the programs of its twin, and as many programs as
+its twin.
 
 The files in ``workloads/attacks/`` are written from the known attacks.
 """
@@ -18,7 +19,7 @@ from fairbench.errors import UsageError, of_file, unknown_name, validated
 
 T = TypeVar("T")
 NO_MORE = ConfigDict(extra="forbid")
-"""The ``__pydantic_config__`` of a dataclass that rejects unknown keys."""
+"""The value of ``__pydantic_config__`` for dataclasses that reject unknown keys."""
 
 
 def checked(shape: type[T], data: Any, where: str) -> T:
@@ -37,7 +38,7 @@ Part = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The behaviour of a client. The default values are honest.
+    """The behaviour of a client. With the default values, the client is honest.
 
     - ``identities`` is the number of client names that share the programs. The identities send at
       the same time or, with ``in_turn``, one after another for ``period_s`` seconds each.
@@ -46,7 +47,7 @@ class Behaviour:
       victim's latest prompt. ``padding_fresh`` gives each call unique padding, which evicts cached
       tokens of other clients.
     - ``keep_alive`` is the number of calls after each program that send only the padding. These
-      calls keep the padding in the prefix cache.
+      extra calls keep the padding in the prefix cache.
     - ``split`` is the number of smaller calls that replace each call of a program.
     - ``max_new_multiple`` is the ratio of ``max_new_tokens`` to the real output length.
     - ``on_share`` is the fraction of each ``period_s`` seconds in which the client sends its load.
@@ -100,7 +101,7 @@ class Behaviour:
 
 HONEST = Behaviour()
 
-# Values that a search tries for each choice. The first value is the honest value.
+# The search tries these values for each choice. The first value is the honest value.
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "identities": (1, 2, 3, 5, 8),
     "in_turn": (False, True),
@@ -132,7 +133,7 @@ def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
         raise UsageError(str(error)) from None
 
 
-# Texts that describe one choice each, in the order in which ``str(behaviour)`` lists the choices.
+# Each text describes one choice, in the order in which ``str(behaviour)`` lists the choices.
 _TEXTS: Mapping[str, str] = {
     "keep_alive": "{} keep-alive turns",
     "split": "calls split in {}",
@@ -171,13 +172,13 @@ KNOWN: Mapping[str, Behaviour] = {
     "leave-and-rejoin": Behaviour(on_share=0.5, period_s=20.0),
     "large-reservations": Behaviour(max_new_multiple=100.0),
     "one-at-a-time": Behaviour(in_flight=8),
-    # This attack was found by a search against ``fair-finish`` with all defences enabled.
+    # A search against ``fair-finish`` with all defences enabled found this attack.
     "long-context-bursts": Behaviour(
         identities=2, padding_tokens=20_000, split=8, max_new_multiple=4.0, on_share=0.1
     ),
     "long-answers": Behaviour(output_multiple=16),
     "long-decoder": Behaviour(padding_tokens=8000, output_multiple=16),
-    # This attack was found by a search against ``fair-finish`` with all client limits except the
-    # request limit.
+    # A search against ``fair-finish`` found this attack, with all client limits except the request
+    # limit.
     "long-answer-bursts": Behaviour(identities=5, on_share=0.1, output_multiple=16),
 }

@@ -27,7 +27,7 @@ from fairbench.config.flag import parse_assignments, value_or_default
 from fairbench.config.flags import RESUME, SEEDS
 from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError
-from fairbench.execute.places import LOCAL, executor_named
+from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.results.new_directories import check_writable, run_folder
 from fairbench_attacks.behaviour import KNOWN
 from fairbench_attacks.flags import ATTACK, ATTACKED, AttackFlags
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fairbench_attacks.store import SearchPlan
 
 QUICK_S = 60.0  # seconds of arrivals in each simulation with ``--quick``
-LENGTHS = {"trials", "cpu_hours"}  # options that are allowed together with ``--resume``
+LENGTHS = {"trials", "cpu_hours"}  # these options may be combined with ``--resume``
 
 
 @takes(AttackFlags)
@@ -78,8 +78,8 @@ def attack(
     """Search for the attack that gains or harms most.
 
     With names or files of attacks, measure these attacks instead. Each attack is compared with a
-    run in which the same client is honest: same programs, same number of programs, same seeds. The
-    worst attacks of a search are saved as workload files.
+    run in which the attacker is honest: the client then runs the same programs, with the same
+    seeds. The worst attacks of a search are saved as workload files.
     """
     from fairbench.execute.tasks import run_context
     from fairbench.report.progress import shown_progress
@@ -98,7 +98,7 @@ def attack(
         if any((files, quick, settings, resume, flags.get("scheduler"), searched - {"trials"})):
             raise UsageError(
                 "--rediscover cannot be combined with attacks, a scheduler, --set, "
-                "--resume, --quick or options of the search; it sets them itself"
+                "--resume, --quick or options of the search; --rediscover sets all of these"
             )
         sought_all = through(STUDY_GROUP, "attacks", "--rediscover").sought_all
         with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
@@ -127,7 +127,7 @@ def attack(
                     "cannot be continued; run --rediscover again"
                 )
             if searched:
-                # the lock prevents another process from continuing the search
+                # The lock prevents another process from continuing this search at the same time.
                 with run_folder(resume, "search"):
                     store.go_on_for(trials, above_0("--cpu-hours", cpu_hours))
             _check_plan(store.spec(), store.plan())
@@ -176,7 +176,8 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
     spec = experiment(flags, parse_assignments(settings))
     if spec.duration_s is None:
         raise UsageError("duration: missing; an attack needs a duration in seconds")
-    # Only latencies need the time after the last arrival, so the drain is at most ``duration_s``.
+    # The time after the last arrival matters only for latencies, so the simulation continues for at
+    # most ``duration_s`` after it.
     return spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s)})
 
 
@@ -222,7 +223,7 @@ def _replay(
     pairs = []
     for file in files:
         workload = named_workload(str(file))
-        # with the scenario "none", ``pair`` reports that the scenario is missing
+        # With the scenario "none", the function ``pair`` reports that the scenario is missing.
         scenario = HONESTLY if HONESTLY in workload.scenarios else "none"
         spec = _experiment({**flags, "workload": workload}, settings, scenario)
         pairs.append(pair(spec, workload))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Objective(StrEnum):
-    """The quantity by which attacks are ranked."""
+    """The quantity by which the search ranks attacks."""
 
     GAIN = "gain"
     HARM = "harm"
@@ -50,7 +50,7 @@ def value_of(harms: Sequence[AttackHarm], objective: str) -> float:
 
 
 class Optimiser(StrEnum):
-    """The algorithm that chooses the next attacks."""
+    """The algorithm by which a search chooses the next attacks."""
 
     RANDOM = "random"
     TPE = "tpe"

@@ -21,17 +21,18 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench_attacks.workload import ATTACK, HONEST
 
-PERCENT = 95  # percentile of the victims' latency
+PERCENT = 95  # this percentile of the victims' latency is measured
 
 
 class Seen(NamedTuple):
-    """Measurements of one run. Service counts up to the end of arrivals.
+    """Measurements of one run. Service is summed up to the end of arrivals.
 
     - ``attacker`` is the service of the attacker without padding, in programs.
     - ``victims`` is the mean over the victims of the fraction of their due service that was served.
     - ``finished`` is the number of finished programs of the victims.
     - ``p95_s`` is the mean of the victims' P95 latencies in seconds, for programs that arrived
-      after the warm-up. None means unknown or infinite. With ``more``, the value is a lower bound.
+      after the warm-up. ``p95_s`` is None if the latency is unknown or infinite. If ``more`` is
+      true, ``p95_s`` is a lower bound.
     - ``hits`` is the mean of the victims' cache hit rates.
     """
 
@@ -46,11 +47,12 @@ class Seen(NamedTuple):
 class AttackHarm(NamedTuple):
     """The ratios of an attack run to the run of its honest twin, at one seed.
 
-    - ``gain`` is the ratio of the attacker's service without padding.
-    - ``kept`` is the ratio of the victims' served fraction of their due service.
-    - ``finished`` is the ratio of the victims' finished programs.
-    - ``p95`` is the ratio of the victims' P95 latency; with ``more``, the ratio is a lower bound.
-    - ``hits`` is the ratio of the victims' cache hit rate.
+    - ``gain`` is the ratio of the attacker's service, without padding, to the twin's service.
+    - ``kept`` is the ratio of the fraction of their due service that the victims got.
+    - ``finished`` is the ratio of the numbers of programs that the victims finished.
+    - ``p95`` is the ratio of the victims' P95 latency; if ``more`` is true, the ratio is a lower
+      bound.
+    - ``hits`` is the ratio of the victims' cache hit rates.
 
     None means that a value is unknown or that the twin's value is 0.
     """

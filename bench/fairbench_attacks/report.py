@@ -12,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from fairbench.figures.style import caption, panels, paper_style, save
-from fairbench.report.interval_lines import show
 from fairbench.report.palette import SERIES
+from fairbench.report.run_table import show
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench_attacks.flags import LABELS, Objective, value_of
 from fairbench_attacks.search import ConfirmedAttack, Search
@@ -31,7 +31,7 @@ EXPLAINED = (
 def attack_text(
     title: str, rows: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return a table with a row per attack. Its columns are the ratios of ``measure.combined``."""
+    """Return a table with a row per attack. The columns are the ratios of ``measure.combined``."""
     table = plain_table("", *KEYS, "P95")
     for row in rows:
         p95 = (">" if row["more"] and row["p95"] else "") + show(row["p95"], DIGITS)
@@ -47,7 +47,7 @@ def attack_text(
 
 
 def _about(row: Mapping[str, Any]) -> str:
-    """Describe the attack, with the ratio of sent programs to the honest run if not 1.00."""
+    """Describe the attack. If the attacker sends fewer programs than its twin, add the ratio."""
     times = f"{row.get('programs', 1.0):.2f}"
     return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
 

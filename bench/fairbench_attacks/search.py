@@ -1,4 +1,4 @@
-"""The search: batches of attacks, each compared with the honest twin on the same seeds.
+"""The search for attacks, in batches; each attack is compared with its honest twin by seed.
 
 The next attacks are random, or Optuna's TPE sampler chooses the attacks. The choice depends only on
 the seed, the trial's number and the earlier trials. A search that is interrupted and continued
@@ -48,9 +48,10 @@ from fairbench_attacks.workload import HONEST as HONESTLY
 
 Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
-"""Pairs of a simulated attack and its value. A higher value means a better attack."""
+"""Pairs of a simulated attack and the value of the attack. Higher values mean stronger attacks."""
 
-# probability that a choice keeps its honest value; most known attacks change few choices
+# This is the probability that a random behaviour keeps the honest value of a choice. Most known
+# attacks change few choices.
 HONEST_PART = 2 / 3
 RANDOM_FIRST = 24  # number of random trials before TPE is used
 MAX_DRAWS = 1000  # limit on attempts to draw a behaviour that the search has not yet tried
@@ -126,8 +127,10 @@ def _optuna() -> Any:
     return optuna
 
 
-BATCH = 8  # number of trials per batch; results must not depend on the number of CPU cores
-# offset of the seeds that confirm the worst attacks; the search itself uses lower seeds
+# Number of trials per batch, which is constant so that results do not depend on the number of CPU
+# cores.
+BATCH = 8
+# Seeds from this number on confirm the worst attacks. The search itself uses lower seeds.
 CONFIRM_FROM = 1000
 
 

@@ -15,8 +15,8 @@ from fairbench.execute.simulations import files_of
 from fairbench.execute.tasks import Failure, Reading, RunContext, Task
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.schedulers.routing.finishes import RequestWork
-from fairbench.workloads.disguise import Disguise
+from fairbench.schedulers.routing.fair_finish import RequestWork
+from fairbench.workloads.heavy_clients import Disguise
 from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream
 from fairbench.workloads.programs.base import Job
 from fairbench_attacks.measure import Seen, combined, harm, measure
@@ -88,7 +88,7 @@ def timed(
     spec: ExperimentSpec,
     interrupted: Callable[[], bool],
 ) -> tuple[Any, float]:
-    """Return the result of ``how`` and the processor time that ``how`` took, in seconds."""
+    """Call ``how``; return its result and the processor time of the call in seconds."""
     begun_s = process_time()
     return how(spec, interrupted), process_time() - begun_s
 
@@ -118,8 +118,8 @@ def replay(
 ) -> list[dict[str, Any]]:
     """Return the ratios of each attack run to its honest run, combined over the seeds.
 
-    ``pairs`` holds an honest and an attack experiment per attack. Equal honest experiments run
-    once.
+    ``pairs`` holds an honest and an attack experiment per attack. If several pairs have equal
+    honest experiments, these experiments run once.
     """
     specs: list[ExperimentSpec] = []
     for number in range(seeds):

@@ -81,7 +81,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An attack with its ratios at each seed, or with the reason why simulation is impossible."""
+    """An attack with its ratios at each seed, or the reason why it cannot be simulated."""
 
     __pydantic_config__ = NO_MORE
 
@@ -100,7 +100,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchStore:
-    """The directory of one search. Only the method ``create`` makes a directory."""
+    """The directory in which one search stores its files; only ``create`` makes a directory."""
 
     path: Path
 

@@ -119,7 +119,7 @@ def _sends(
         if program not in SPLITS:
             known = ", ".join(sorted(SPLITS))
             raise UsageError(
-                f"split: programs of kind {program} cannot be split; programs that can are {known}"
+                f"split: programs of kind {program} cannot be split; choose from {known}"
             )
         sends["params"] = SPLITS[program](params, one.split)
     return sends
@@ -159,7 +159,7 @@ def _split_samples(params: Params, parts: int) -> dict[str, Any]:
     return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
 
 
-# Functions that divide the output of a program among more calls, by the kind of program.
+# Each function divides the output of a program among more calls; the key is the kind of program.
 SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
     "judge": _split_judge,
     "samples": _split_samples,

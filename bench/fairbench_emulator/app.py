@@ -22,8 +22,14 @@ from prometheus_client.registry import Collector
 
 from fairbench.errors import RunFailed
 from fairbench.live.headers import WORKER, answer_id
-from fairbench.live.http_server import MAX_BODY_BYTES, listening, metrics_page, parsed
-from fairbench.live.json_errors import errors_as_json, no_such_model
+from fairbench.live.http_server import (
+    MAX_BODY_BYTES,
+    errors_as_json,
+    listening,
+    metrics_page,
+    no_such_model,
+    parsed,
+)
 from fairbench.live.plugin_config import plugin_params
 from fairbench.version import __version__
 from fairbench_emulator.calls import BadRequest, EmulatedCall, Generation
@@ -90,7 +96,7 @@ def _scheduler_report(emulator: EmulatedWorker) -> dict[str, Any]:
 
 
 def models(emulator: EmulatedWorker) -> dict[str, Any]:
-    """Return the list of models in OpenAI's format. The list holds the only model."""
+    """Return the list of models in OpenAI's format. The list contains only the emulated model."""
     return {"object": "list", "data": [model_card(emulator)]}
 
 
@@ -170,7 +176,7 @@ def registry_of(emulator: EmulatedWorker) -> CollectorRegistry:
     return registry
 
 
-# seconds after which a refused client may retry; the scheduler limits tokens per minute
+# A refused client may retry after this many seconds. The scheduler limits tokens per minute.
 TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60
 
 _encode = msgspec.json.Encoder().encode
@@ -249,7 +255,8 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
         except BadRequest as error:
             return _refusal(api, str(error))
         try:
-            if emulator.engine.may_refuse:  # a refusal is known only after the emulated HTTP delay
+            # The client learns of a refusal only after the emulated HTTP delay.
+            if emulator.engine.may_refuse:
                 await generation.begun()
             if generation.refused:
                 answer = _refusal(api, "the client has exceeded its rate limit", TOO_MANY)

@@ -50,7 +50,10 @@ class StopFields(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """Texts and token ids that end an output early. ``keep`` leaves the match in the text."""
+    """Texts and token ids that end an output early.
+
+    With ``keep``, the matched stop text stays in the output.
+    """
 
     texts: tuple[str, ...] = ()
     tokens: frozenset[int] = frozenset()
@@ -66,7 +69,9 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCall:
-    """A request to the emulated engine. The scheduler never sees ``output_tokens``.
+    """A request to the emulated engine.
+
+    The scheduler never sees the drawn output length ``output_tokens``.
 
     ``stream_interval`` is the number of tokens per event of a stream; the first and the last event
     may have fewer. ``routing_key`` holds the client's name and its remaining time (``due_tag``).
@@ -87,7 +92,10 @@ class EmulatedCall:
 
 
 def decoded(raw: bytes, kind: type[B]) -> B:
-    """Decode a JSON body as ``kind``. Numbers may be strings. Raises BadRequest."""
+    """Decode a JSON body as ``kind``.
+
+    Numbers in the body may be written as strings. Raises BadRequest.
+    """
     try:
         return msgspec.json.decode(raw, type=kind, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -108,7 +116,7 @@ def make_call(
 ) -> EmulatedCall:
     """Build the call from the decoded fields of a body and the headers. Raises BadRequest."""
     if not ids:
-        raise BadRequest("the prompt is empty")
+        raise BadRequest("the prompt must not be empty")
     most = max_new_tokens or DEFAULT_NEW_TOKENS
     headers = with_tag(headers)
     return EmulatedCall(
@@ -178,7 +186,7 @@ def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
     is_full = len(ids) >= most
     found = [Ending(most, LENGTH)] if is_full else []
     token = next((place for place, one in enumerate(ids) if one in stops.tokens), None)
-    lengths = [0]  # lengths in characters of the first 0, 1, 2, ... tokens
+    lengths = [0]  # the lengths in characters of the first 0, 1, 2, ... tokens
     if stops.texts or token is not None:
         lengths += accumulate(len(text.decode([one])) for one in ids)
     if token is not None:
@@ -221,11 +229,14 @@ class Generation:
         self._news.set()
 
     async def begun(self) -> None:
-        """Wait for the first output or for the end. The call does not affect ``changed``."""
+        """Wait for the first output or for the end.
+
+        This method does not affect the method ``changed``.
+        """
         await self._news.wait()
 
     async def changed(self) -> None:
-        """Wait until more tokens are produced than at the last call, or until the output ends."""
+        """Wait until tokens have been produced since the last call, or until the output ends."""
         await self._news.wait()
         self._news.clear()
 

@@ -15,7 +15,7 @@ from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.processes.environment import require_live_extra
-from fairbench.schedulers.setup import checked_weights
+from fairbench.schedulers.base import checked_weights
 
 if TYPE_CHECKING:
     from fairbench_emulator.worker import EmulatedWorker
@@ -76,8 +76,8 @@ def emulate(
 ) -> None:
     """Serve SGLang's HTTP API with the simulated engine. No GPU is needed.
 
-    Prints its address in the form that `serve --worker-url` takes. Answers are emulated: their
-    times come from the timing profile, and their texts are random.
+    The command prints the worker's address in the form that `serve --worker-url` takes. Answers are
+    emulated: their times come from the timing profile, and their texts are random.
     """
     require_live_extra()
     from fairbench_emulator.app import serve_emulator

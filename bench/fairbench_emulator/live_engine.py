@@ -28,7 +28,8 @@ from fairbench_emulator.calls import (
 from fairbench_emulator.kv_events import PublishingCache
 from fairbench_emulator.tokens import Ids, Text, TokenStreams
 
-MAX_STREAM_TOKENS = 2**22  # number of stored tokens above which unused tokens are deleted
+# If more tokens than this are stored, tokens that no request or cache needs are deleted.
+MAX_STREAM_TOKENS = 2**22
 
 
 class WallClock:
@@ -87,7 +88,7 @@ class LiveEngine:
         self.finished = self.aborted = self.refused = 0
         self.cached_tokens = self.input_tokens = 0  # sums over all finished requests
         self._live: dict[Request, Generation] = {}
-        self._paced = 0  # number of running calls that set their own ``stream_interval``
+        self._paced = 0  # number of running calls that have their own ``stream_interval``
         self._request_ids = count()
         self._rng = np.random.default_rng(0)
         self._delivered_step = 0  # decode step of the batch at which tokens were last delivered
@@ -190,7 +191,7 @@ class LiveEngine:
         """Record a scheduler error inside the block; asyncio only logs the errors of timers."""
         try:
             yield
-        except Exception as error:  # a scheduler may raise any exception
+        except Exception as error:  # A scheduler may raise any kind of exception.
             self.failure = error
             self.on_failure()
             raise
@@ -229,7 +230,8 @@ class LiveEngine:
         """Return the time of the next event, or the earlier end of a step that delivers tokens."""
         event_ps = self.wall.clock.next_ps()
         to_go = self._delivered_step + self.stream_interval - self.worker.batch.steps
-        if self._paced:  # calls with their own interval need a check after each step
+        # If a call has its own interval, the engine must check for delivery after each step.
+        if self._paced:
             to_go = 1
         step_ps = self.worker.step_end_ps(max(1, to_go))
         return event_ps if event_ps is None or step_ps is None else min(event_ps, step_ps)

@@ -46,7 +46,9 @@ class EmulatedApi(ABC):
 
     @abstractmethod
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Parse the body ``raw`` and the ``headers``. ``text`` tokenizes a prompt that is text.
+        """Parse the body ``raw`` and the ``headers``.
+
+        The object ``text`` tokenizes prompts that are text.
 
         Raises BadRequest if the body is invalid.
         """
@@ -140,7 +142,10 @@ class _Chat(_Common, kw_only=True):
 
 
 class OpenAIApi(EmulatedApi):
-    """The common part of OpenAI's two APIs. The names are values of the answers' ``object``."""
+    """The common part of OpenAI's two APIs.
+
+    The name fields are the values of ``object`` in answers.
+    """
 
     object_name: str
     chunk_name: str
@@ -195,7 +200,7 @@ class EmulatedCompletions(OpenAIApi):
         return _openai_call(body, prompt_ids(body.prompt, text), body.max_tokens, headers)
 
     def rendered(self, call: EmulatedCall) -> Any:
-        # vLLM returns a list, because a request may have many prompts
+        # vLLM returns a list, because a completion request may contain several prompts
         return [super().rendered(call)]
 
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
@@ -218,7 +223,7 @@ class EmulatedChat(OpenAIApi):
         turns = [pieces_of(turn, f"\n<{turn['role']}>") for turn in seen["messages"]]
         texts = [one.words() if isinstance(one, Media) else one for one in chain(*turns)]
         prompt = "".join([beside_messages(seen), *texts])
-        # the space before an answer belongs to the answer
+        # The output begins with a space, which belongs to the answer.
         ids = text.encode(f"{prompt}\n<assistant>")
         return _openai_call(body, ids, body.max_completion_tokens or body.max_tokens, headers)
 

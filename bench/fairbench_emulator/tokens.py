@@ -1,8 +1,9 @@
 """Exact conversion of text to token ids, of token ids to segments, and back.
 
 An output that is repeated in a later prompt has equal token ids, and prompts share exactly their
-equal tokens. The pages of ``schedulers.token_pages`` round each match down to whole pages. With
-pages, the emulator would compute half a page more per cached prefix than the simulator.
+equal tokens. The pages of ``schedulers.token_pages`` round each match down to whole pages. If the
+emulator matched in whole pages, it would compute half a page more per cached prefix than the
+simulator.
 """
 
 from __future__ import annotations
@@ -24,23 +25,26 @@ from fairbench.errors import DataError
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 Ids: TypeAlias = NDArray[np.int32]
-FORK_TRIES = 16  # limit on attempts to draw an output with a new first token
-VOCABULARY = 128_000  # number of different token ids of the approximate tokenizer
-OUTPUT_WORDS = 4096  # number of different words that outputs consist of
-# pattern of a token: up to ten letters, three digits, or two other signs; English prose then has
-# about 4.5 characters per token
+# Limit on attempts to draw an output with a new first token.
+FORK_TRIES = 16
+# Number of different token ids of the approximate tokenizer.
+VOCABULARY = 128_000
+# Number of different words that outputs consist of.
+OUTPUT_WORDS = 4096
+# This pattern matches a token: up to ten letters, three digits, or two other characters. English
+# prose then has about 4.5 characters per token.
 PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
 
 
 class _Stream:
-    """The token ids of one key, and the streams that branch off, by (offset, first token id)."""
+    """A stream of tokens, with the streams that branch off by (offset, first token id)."""
 
     __slots__ = ("forks", "ids", "key", "place")
 
     def __init__(self, key: str, ids: Ids, place: StreamPosition | None) -> None:
         self.key = key
         self.ids = ids
-        self.place = place  # position in the parent stream at which this stream branches off
+        self.place = place  # The position in the parent stream at which this stream branches off.
         self.forks: dict[tuple[int, int], _Stream] = {}
 
 
@@ -59,7 +63,8 @@ class TokenStreams:
 
     def __init__(self) -> None:
         self._root = _Stream("", np.empty(0, np.int32), None)
-        self._streams: dict[str, _Stream] = {}  # in order of creation, so parents precede children
+        # The streams are in order of creation, so parents precede children.
+        self._streams: dict[str, _Stream] = {}
         self._created = 0
         self.tokens = 0
 
@@ -186,7 +191,9 @@ def _hashed(piece: str) -> int:
 
 
 class TokenizerText:
-    """A tokenizer that uses a ``tokenizers`` object. Outputs consist of words of its vocabulary.
+    """A tokenizer that uses a ``tokenizers`` object.
+
+    Outputs consist of words from the tokenizer's vocabulary.
 
     Raises DataError if no token of the vocabulary is a whole word.
     """

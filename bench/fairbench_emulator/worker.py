@@ -12,7 +12,8 @@ from fairbench.config.backend import MAX_TIME_SCALE, MIN_TIME_SCALE
 from fairbench.config.settings import ENGINE
 from fairbench.engine.contract import WorkerParts
 from fairbench.engine.logs import InBatch, ServiceLog, Shares, Stretch
-from fairbench.engine.sglang import SGLangReplica, replica_class
+from fairbench.engine.sglang import SGLangReplica
+from fairbench.engine.sglang_variants import replica_class
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, engine_limits
@@ -141,7 +142,8 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     profile = load_profile(config.gpu)
     limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
     text: Text = (
-        # one token more than the KV pool holds is enough to refuse the prompt
+        # A prompt that is one token longer than the KV pool is refused, so further tokens are not
+        # needed.
         ApproximateText(most_tokens=limits.pool_tokens + 1)
         if config.tokenizer is None
         else TokenizerText(config.tokenizer)

@@ -1,7 +1,8 @@
 """The host of a local scheduler in an engine: the common part for SGLang and vLLM.
 
-The scheduler is the same object as in the simulator. The engine keeps queue, cache and memory. The
-host reports the events of requests to the scheduler, and counts the events.
+The scheduler is the same object as in the simulator. The engine keeps the waiting queue, the KV
+cache and the memory. The host reports the events of requests to the scheduler, and counts the
+events.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any, Protocol
 
 from fairbench.core import Prompt, Request
 from fairbench.errors import RunFailed
+from fairbench.live.client_metrics import FIRST_TOKEN, QUEUE_TIME, Ledger
 from fairbench.live.headers import untagged
-from fairbench.live.ledger import FIRST_TOKEN, QUEUE_TIME, Ledger
 from fairbench.live.plugin_config import PluginConfig
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.token_pages import narrow, segments_of
 from fairbench.schedulers.views import WaitingView
 from fairbench_engines.ranks import RankLink
@@ -32,11 +33,12 @@ IS_POSITIVE = (0).__lt__
 
 @dataclass(slots=True, eq=False)
 class Tracked:
-    """An engine's request, from its arrival to its end."""
+    """The plugin's record of an engine's request, from the request's arrival to its end."""
 
     request: Request
     theirs: Theirs
-    prompt: Prompt  # tokens to prefill; after a preemption in vLLM, with the request's outputs
+    # Tokens to prefill; after a preemption in vLLM, the tokens include the request's outputs.
+    prompt: Prompt
     produced: int = 0  # output tokens that the scheduler has received
     admitted: bool = False  # whether the request was admitted before
     loaded: int = 0  # number of prefix tokens that the next step loads from host memory
@@ -53,7 +55,8 @@ def request_of(
 ) -> Request:
     """Return the scheduler's view of a request; a session counts as a program without a known end.
 
-    ``tag`` has the client's name and the seconds left until the request's deadlines at ``now_s``.
+    ``tag`` holds the client's name, and the seconds that are left at ``now_s`` until the request's
+    deadlines.
     """
     client, due = untagged(tag, now_s)
     return Request(
@@ -68,7 +71,7 @@ def request_of(
 
 
 def program_of(client: str, session: str | None) -> int:
-    """Return a number for a client's session, at least 1; 0 for a request without a session."""
+    """Return a number of at least 1 for a client's session, or 0 without a session."""
     if session is None:
         return 0
     return 1 + int.from_bytes(blake2b(f"{client}\0{session}".encode(), digest_size=8).digest())
@@ -83,7 +86,7 @@ class EngineView(WaitingView, Protocol):
 
 
 class EngineHome:
-    """The host of a scheduler in an engine; ``name_of`` identifies the engine's requests."""
+    """The host of a scheduler in an engine. ``name_of`` returns the key of an engine's request."""
 
     view: EngineView
     name_of: Callable[[Theirs], Hashable]
@@ -103,7 +106,7 @@ class EngineHome:
         self._ours: dict[Request, Tracked] = {}
         # link to the other data-parallel ranks of the server, if any
         self.ranks: RankLink | None = None
-        # requests that have left the queue and that views may still read
+        # These requests have left the queue, but views may still read them.
         self._left: list[Request] = []
         self._numbers = count()
 
@@ -117,22 +120,22 @@ class EngineHome:
         return self.view.clients()
 
     def look(self, now_s: float) -> None:
-        """Apply the charges of the other ranks."""
+        """Apply the charges that the other data-parallel ranks have published."""
         if self.ranks is not None:
             self.ranks.look(now_s)
 
     def tell(self, now_s: float) -> None:
-        """Send this rank's charges to the other ranks."""
+        """Publish this rank's charges for the other data-parallel ranks."""
         if self.ranks is not None:
             self.ranks.tell(now_s, self.view.clients(), idle=self.idle)
 
     def _arrive(self, request: Request, now_s: float, *, again: bool = False) -> None:
-        """Report to the scheduler a request that arrives or waits ``again`` after a retraction."""
+        """Report a request to the scheduler: a new arrival, or a retracted request (``again``)."""
         handle = self.scheduler.on_retract if again else self.scheduler.on_arrival
         if self.ranks is None:
             handle(request, self.view, now_s)
             return
-        if not again:  # a request that waits again may come in the middle of a pass
+        if not again:  # A retracted request may enter the queue in the middle of a pass.
             self.ranks.look(now_s)
         with self.ranks.arriving(request.client):
             handle(request, self.view, now_s)
@@ -153,14 +156,14 @@ class EngineHome:
         self.scheduler.on_finish(request)
 
     def end_pass(self) -> None:
-        """End an admission pass."""
+        """Record that the engine has ended an admission pass."""
         self.view.end_pass()
         for request in self._left:
             del self._ours[request]
         self._left.clear()
 
     def retraction_order(self, running: Iterable[Theirs], now_s: float) -> list[Theirs]:
-        """Return the running requests in the order of losing memory, unknown requests last."""
+        """Return the running requests in the order in which they lose memory; unknown ones last."""
         order_victims = self.scheduler.retraction_order
         assert order_victims is not None, "only a scheduler with such an order is asked"
         wanted = order_victims(self.view.running, now_s)
@@ -179,7 +182,7 @@ class EngineHome:
         return [*(known[request] for request in wanted), *unknown]
 
     def _admit(self, tracked: Tracked, extend_tokens: int) -> None:
-        """Account an admission; all uncached tokens will be computed, possibly in chunks."""
+        """Record an admission: the engine will compute all uncached tokens, possibly in chunks."""
         request, recompute = tracked.request, tracked.admitted
         tracked.admitted = True
         self.ledger.count("admissions", request.client)
@@ -191,7 +194,7 @@ class EngineHome:
         self.scheduler.on_admitted(request, extend_tokens, recompute)
 
     def _produce(self, names: Iterable[Hashable], new_tokens: Iterable[int]) -> None:
-        """Account new output tokens of requests by their names; unknown names are ignored.
+        """Charge clients for requests' new output tokens, given by name; ignore unknown names.
 
         A step has hundreds of requests, so functions in C iterate over the requests where possible.
         """
@@ -209,7 +212,7 @@ class EngineHome:
             one.produced += tokens
         requests = list(map(REQUEST, tracked))
         if (charge_tokens := self.scheduler.on_request_tokens) is not None:
-            # ``deque`` calls ``charge_tokens`` for each pair
+            # The ``deque`` calls ``charge_tokens`` for each pair without a loop in Python.
             deque(map(charge_tokens, requests, new), maxlen=0)
         for client, sum_tokens in _tokens_by_client(requests, new).items():
             self.ledger.count("output_tokens", client, sum_tokens)

@@ -1,6 +1,6 @@
 """Matches of waiting requests with an engine's cache, kept until changes of the cache affect them.
 
-Kept matches keep an engine's queue in match order, at a cost proportional to the changes.
+The cost of sorting an engine's queue by match length is then proportional to the changes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
 from fairbench.schedulers.token_pages import prompt_apart
 from fairbench.schedulers.views import RunningView
 
-NO_OUTPUT = Segment("", 0)  # placeholder, because the queue does not read outputs
+NO_OUTPUT = Segment("", 0)  # The queue does not read outputs, so this output is a placeholder.
 
 
 class Match(NamedTuple):
-    """The result of a look-up in an engine's cache.
+    """The result of looking up a prompt in an engine's prefix cache.
 
-    ``depth`` tokens are cached. ``at`` identifies the end of the cached prefix. ``awaited``
-    identifies the next part of the prompt, which would extend the match if cached; None without
-    such a part.
+    ``depth`` is the number of cached tokens of the prompt. ``at`` identifies the end of the cached
+    prefix. ``awaited`` identifies the next part of the prompt, which would extend the match if it
+    were cached. ``awaited`` is None if no such part exists.
     """
 
     depth: int
@@ -37,7 +37,7 @@ class Match(NamedTuple):
 class Spot:
     """The end of a cached prefix, and the waiting requests whose match ends there.
 
-    ``latest`` is the last of these requests in the queue's order, None if unknown.
+    ``latest`` is the last of these requests in the order of the queue, or None if unknown.
     """
 
     parent: Spot | None = None  # only the simulated engine uses this field
@@ -45,7 +45,7 @@ class Spot:
     def __init__(self, depth: int, at: Hashable) -> None:
         self.depth = depth
         self.at = at
-        # the part of the prompt that each waiting request awaits
+        # maps each waiting request to the part of its prompt that would extend its match
         self.waiters: dict[Waiter, Hashable | None] = {}
         self.latest: Waiter | None = None
 
@@ -60,10 +60,10 @@ Waiter = AttachedRequest[Spot]
 
 
 class KeptMatches(ABC):
-    """A MatchCache over an engine's own cache that looks up only matches that may have changed.
+    """A MatchCache that looks up a prompt in the engine's cache only if its match may have changed.
 
     A subclass looks up a request, and calls ``stored`` and ``lost`` when the cache changes. An
-    unneeded call costs a look-up; a missing call leaves an outdated match in the order of the
+    unneeded call only costs a look-up. A missing call leaves an outdated match in the order of the
     queue.
     """
 
@@ -77,14 +77,12 @@ class KeptMatches(ABC):
     def look_up(self, request: Request) -> Match:
         """Return the match of a waiting request by the engine's own look-up."""
 
-    # Changes of the cache.
-
     def stored(self, part: Hashable) -> None:
         """Handle a newly cached part of a prompt, which lengthens other requests' matches."""
         self._moved(self._awaiting.get(part, ()))
 
     def lost(self, at: Hashable) -> None:
-        """Handle the eviction of the prefix that ends at ``at``."""
+        """Handle the eviction of the prefix that ends at the match position ``at``."""
         if (spot := self._spots.get(at)) is not None:
             self._moved(spot.waiters)
 
@@ -98,7 +96,7 @@ class KeptMatches(ABC):
             for waiter in waiters:
                 self.on_moved(waiter)
 
-    # The interface for the queue (a MatchCache).
+    # The following methods are the interface for the queue (a MatchCache).
 
     def refresh(self, waiters: Iterable[Waiter]) -> None:
         self.refresh_stamp += 1
@@ -126,10 +124,10 @@ class KeptMatches(ABC):
             self._awaiting.setdefault(awaited, {})[waiter] = None
 
     def opened(self, spot: Spot, request: Request) -> None:
-        """Handle a new match position, the end of the request's cached prefix."""
+        """Handle a new match position, which is the end of the request's cached prefix."""
 
     def closed(self, spot: Spot) -> None:
-        """Handle a match position without waiting requests."""
+        """Handle a match position that no waiting request has any more."""
 
     def detach(self, waiter: Waiter) -> None:
         """Forget a waiting request. A request without a match position is ignored."""
@@ -154,7 +152,7 @@ class KeptMatches(ABC):
             return
         latest, following = spot.latest, self.refresh_stamp + 1
         if latest is waiter:
-            spot.latest = None  # the request may have moved to the front
+            spot.latest = None  # the request may have moved to the front of the queue
         elif latest is None:
             if len(spot.waiters) == 1:
                 spot.latest = waiter
@@ -204,14 +202,14 @@ class EngineQueue(MatchedQueue[Spot]):
     def look_again(
         self, request: Request, token_ids: Sequence[int], apart: Hashable = None
     ) -> None:
-        """Match a waiting request again, whose prompt is now ``token_ids``."""
+        """Match a waiting request again, because its prompt has become ``token_ids``."""
         entry = self.entries[request]
         entry.prompt = prompt_apart(token_ids[:IN_BATCH_TOKENS], apart)
         entry.total = len(token_ids)
         self._on_moved(entry)
 
     def leave(self, request: Request) -> None:
-        """Remove admitted and aborted requests."""
+        """Remove admitted and aborted requests from the queue."""
         self.admit(request)
 
     def head(self, count: int) -> list[Request]:

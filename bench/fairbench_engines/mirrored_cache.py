@@ -1,4 +1,4 @@
-"""A mirror of an engine's radix tree, in which an eviction policy chooses the leaf to evict."""
+"""A copy of an engine's radix tree, in which an eviction policy chooses the leaf to evict."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeAlias, cast
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.engine.client_cache import ClaimedNode, ClientCache, Residency
 from fairbench.engine.kv_cache import KVNode
-from fairbench.schedulers.eviction.policy import EvictionPolicy
+from fairbench.schedulers.eviction.policies import EvictionPolicy
 
-# name for all clients without an entitlement of their own
+# The tokens of all clients that the policy does not know are recorded under this name.
 OTHERS = "clients without an entitlement"
 UNKNOWN = Request(-1, OTHERS, 0, 0, (), 0, 0)
 
@@ -27,7 +27,7 @@ class Prefix(NamedTuple):
 
 
 class LiveMemoryLog:
-    """A memory log of a real engine, which has a clock and keeps no records."""
+    """A memory log for a real engine, which provides a clock but records nothing."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -37,7 +37,7 @@ class LiveMemoryLog:
         return round(self._now_s() * PS_PER_S)
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
-        """Ignore the change."""
+        """Ignore a change of memory, because a real engine keeps no memory log."""
 
 
 def claiming(request: Request, clients: Container[str]) -> Request:
@@ -70,14 +70,12 @@ class MirroredCache(ClientCache):
         self._clients = frozenset(self.residency.clients)
         self._drop_theirs = drop
         self._page = page
-        # tokens of each node, without the tokens of the node's ancestors
+        # maps each node to its tokens, without the tokens of the node's ancestors
         self._stretches: dict[KVNode, Prefix] = {}
 
     def claiming(self, request: Request) -> Request:
         """Return the request under the name of the client that claims the request's tokens."""
         return claiming(request, self._clients)
-
-    # Prefixes in the engine's terms.
 
     def prefix_of(self, node: KVNode) -> Prefix:
         """Return all tokens from the root to the end of a node."""
@@ -121,7 +119,7 @@ class MirroredCache(ClientCache):
         return cast(ClaimedNode, node)
 
     def _name(self, prefix: Prefix, depth: int) -> str:
-        """Return a name for the page of tokens at ``depth`` that no sibling shares."""
+        """Return a name for the page of tokens at ``depth``; siblings have different names."""
         text = prefix.ids[depth : depth + self._page].tobytes().decode("latin-1")
         return text if depth else f"{prefix.namespace} {text}"
 
@@ -149,10 +147,8 @@ class MirroredCache(ClientCache):
         self.on_split(upper, lower)
         return upper
 
-    # Memory of running requests.
-
     def take(self, client: str, tokens: int) -> None:
-        """Make room for ``tokens`` tokens of a client's request that is about to be computed."""
+        """Evict until ``tokens`` tokens fit, because a client's request will be computed next."""
         self.claims.keep_within_limit(client, tokens)
         if tokens > self.free:
             self.evict(tokens - self.free, {client: tokens})
@@ -160,24 +156,23 @@ class MirroredCache(ClientCache):
         self.residency.add_private(client, tokens)
 
     def decode(self, requests: Mapping[str, int]) -> None:
-        """Account one more token for each running request; ``requests`` is the number by client."""
+        """Add a token per running request; ``requests`` maps clients to numbers of requests."""
         for client, tokens in requests.items():
             self.claims.keep_within_limit(client, tokens)
             self.residency.add_private(client, tokens)
 
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
-        """Claim the path to ``node``, where a request's stored tokens end; ``last`` at its end.
+        """Claim the path to ``node`` for a request; ``last`` is true at the request's end.
 
-        The request no longer holds ``private`` of these tokens privately.
+        The request's stored tokens end at ``node``. ``private`` of these tokens no longer count as
+        the request's private memory.
         """
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:
             stored, at = stored + at.length, parent
-        # other requests had stored the remaining tokens
+        # Other requests had already stored the remaining tokens.
         self.residency.add_private(request.client, stored - private)
         (self.retain if last else self.claim)(node, request)
-
-    # Choices of the policy.
 
     def is_awaited(self, node: ClaimedNode) -> bool:
         return self.awaited(node)

@@ -1,7 +1,7 @@
 """The board of a rank: totals by client, in a file that the other ranks map into memory.
 
-Only the rank itself writes its board, and no process waits. A reader during an update reads some
-clients before and some after the update, and reads the remaining changes the next time.
+Only the rank itself writes its board, and no process waits for a lock. A process that reads during
+an update gets some clients' old totals, and gets the remaining changes at the next reading.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-SLOTS = 1 << 16  # maximum number of clients on a board; further clients are not shared
-NAME_BYTES = 64 * SLOTS  # bytes for the names of all clients
-RUNS, WAITS = 1, 2  # bits of the state of a client with requests: running, waiting
-# The columns: name, type of an entry, number of entries. The file is sparse, so unused slots take
-# no memory. The column ``ends`` has the ends of the clients' names.
+# Maximum number of clients on a board; further clients are not shared.
+SLOTS = 1 << 16
+# Number of bytes for the names of all clients.
+NAME_BYTES = 64 * SLOTS
+# Bits of a client's state: requests of the client run, requests of the client wait.
+RUNS, WAITS = 1, 2
+# Each column has a name, a type of entry and a number of entries. The file is sparse, so unused
+# slots take no memory. The column ``ends`` holds the positions at which the clients' names end.
 COLUMNS = (
     *(("clients", "i8", 1), ("version", "i8", 1), ("told_s", "f8", 1)),
     *(("charged", "f8", SLOTS), ("raised", "f8", SLOTS), ("service", "f8", SLOTS)),
@@ -24,7 +27,8 @@ COLUMNS = (
 
 def _columns(path: Path, mode: Literal["r", "w+"]) -> dict[str, Any]:
     """Map the file into memory, and return its columns as arrays."""
-    import numpy as np  # imported here, because only a server with several ranks needs numpy
+    # The import is in this function because only a server with several ranks needs numpy.
+    import numpy as np
 
     sizes = {name: np.dtype(kind).itemsize * count for name, kind, count in COLUMNS}
     memory: Any = np.memmap(path, np.uint8, mode, shape=(sum(sizes.values()),))
@@ -41,12 +45,13 @@ class RankBoard:
     def __init__(self, path: Path) -> None:
         made = path.with_suffix(".new")
         self._columns = _columns(made, "w+")
-        made.rename(path)  # readers find only complete files
+        # The file is renamed when it is complete, so readers find only complete files.
+        made.rename(path)
         self._slots: dict[str, int] = {}
         self._states: Mapping[str, int] = {}
 
     def _slot(self, client: str) -> int | None:
-        """Return the client's slot, which its first use creates; None if the board is full."""
+        """Return the client's slot, creating one on first use; None if the board is full."""
         if (slot := self._slots.get(client)) is not None:
             return slot
         slot, name = len(self._slots), client.encode(errors="surrogatepass")
@@ -67,7 +72,7 @@ class RankBoard:
                 column_of[slot] = value
 
     def show(self, states: Mapping[str, int]) -> None:
-        """Set the states of all clients with requests."""
+        """Set the states (running, waiting) of all clients with requests."""
         before = self._states
         if states != before:
             self.put("state", ((client, 0) for client in before if client not in states))

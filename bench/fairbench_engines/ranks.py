@@ -13,13 +13,15 @@ from pathlib import Path
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.credits import HERE
 from fairbench.schedulers.peers import Totals
-from fairbench.schedulers.ranks import RankAccount
+from fairbench_engines.rank_accounts import RankAccount
 from fairbench_engines.rank_board import RUNS, WAITS, RankBoard, Reader
 
-FOLDER = "FAIRBENCH_RANKS"  # set by the first process of a server with several ranks
+# The first process of a server with several ranks sets this environment variable.
+FOLDER = "FAIRBENCH_RANKS"
 EVERY_S = 0.05  # seconds between two exchanges of totals by a busy rank
 FIND_EVERY_S = 1.0
-FORGET_S = 10.0  # seconds without news after which a rank counts as having no waiting clients
+# After this many seconds without news from a rank, no client counts as waiting at that rank.
+FORGET_S = 10.0
 
 
 def open_folder() -> None:
@@ -38,9 +40,9 @@ def _remove(folder: str, owner: int) -> None:
 class RankLink:
     """The link of one rank, which publishes its own totals and reads the totals of other ranks.
 
-    ``shared`` is the account of the rank's scheduler, None for a scheduler without an account.
-    Files are named after rank and process. A restarted rank reads all totals from the boards of
-    other ranks, and the charges of the rank's former process stay charged.
+    ``shared`` is the account of the rank's scheduler, None for a scheduler without an account. The
+    board file of a rank is named after the rank and its process. A restarted rank reads all totals
+    from the boards of other ranks, and the charges of the rank's former process stay charged.
     """
 
     def __init__(self, folder: Path, rank: int, shared: RankAccount | None) -> None:
@@ -61,8 +63,6 @@ class RankLink:
         self._was_idle = False
         self._elsewhere: dict[str, bool] = {}
         self.lag_s = 0.0  # age in seconds of another rank's last totals at the time of reading
-
-    # The other ranks.
 
     def look(self, now_s: float) -> None:
         """Apply the new totals of the other ranks, at most every ``EVERY_S``."""
@@ -104,11 +104,11 @@ class RankLink:
         return [client for client, waits in self._elsewhere.items() if waits]
 
     def arriving(self, client: str) -> AbstractContextManager[None]:
-        """Return a context in which the scheduler handles a request that arrives or waits again."""
+        """Return a context in which the scheduler handles a new or retracted request."""
         return nullcontext() if self._shared is None else self._shared.arriving(client)
 
     def served(self, service: Mapping[str, float]) -> dict[str, float]:
-        """Publish the weighted tokens computed for each client; return the sums over all ranks."""
+        """Publish the weighted tokens computed for each client here; return sums over all ranks."""
         self._board.put("service", service.items())
         sums = dict(service)
         for reader in self._readers.values():
@@ -116,8 +116,6 @@ class RankLink:
                 if tokens:
                     sums[client] = sums.get(client, 0.0) + tokens
         return sums
-
-    # This rank.
 
     @property
     def sent(self) -> float:
@@ -130,7 +128,7 @@ class RankLink:
         return sum(reader.charged for reader in self._readers.values())
 
     def tell(self, now_s: float, waiting: Collection[str], *, idle: bool) -> None:
-        """Publish this rank's totals every ``EVERY_S`` at most, and when the rank becomes idle."""
+        """Publish this rank's totals if ``EVERY_S`` has passed or if the rank becomes idle."""
         ends, self._was_idle = idle and not self._was_idle, idle
         if now_s < self._told_s + EVERY_S and not ends:
             return

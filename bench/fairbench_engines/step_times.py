@@ -9,14 +9,15 @@ from fairbench.core import PS_PER_S, CostModel, Request
 from fairbench.hardware.gpu_time import Decoding, step_parts
 from fairbench.schedulers.base import LocalScheduler
 
-FORGET = 0.999  # factor by which the weight of an observation falls with each later observation
-FEW = 8  # number of observations that are needed before the first prediction
+# With each later observation, the weight of an observation is multiplied by this factor.
+FORGET = 0.999
+FEW = 8  # The first prediction needs at least this number of observations.
 
 
 class _Fit:
     """A least-squares fit of seconds to a constant and several counts, weighted by recency.
 
-    Predictions are at least 0 seconds.
+    Negative predictions are replaced by 0 seconds.
     """
 
     def __init__(self, counts: int) -> None:
@@ -51,7 +52,7 @@ class _Fit:
         return self._found
 
     def _solved(self) -> list[float]:
-        # The import is in this function because most schedulers need no fit; each engine has numpy.
+        # Only schedulers that need a fit import numpy, which each engine has installed.
         import numpy as np
 
         products = np.array(self._products)
@@ -65,8 +66,8 @@ class FittedCosts:
     """A ``CostModel`` that is fitted to measured engine steps.
 
     As in the simulator's timing profiles, the model is linear. The time of a prefill depends on its
-    new tokens, the context that they attend to, and the tokens loaded from host memory. The time of
-    a decode step depends on the number of requests and on their context.
+    new tokens, the context to which these tokens attend, and the tokens loaded from host memory.
+    The time of a decode step depends on the number of requests and on their context.
     """
 
     def __init__(self) -> None:
@@ -101,7 +102,7 @@ class FittedCosts:
 
 
 def _attended(cached_tokens: int, new_tokens: int) -> float:
-    """Return the number of pairs of tokens between which attention is computed."""
+    """Return the number of token pairs for which a prefill computes attention."""
     return new_tokens * (cached_tokens + (new_tokens + 1) / 2)
 
 
@@ -127,12 +128,13 @@ class Decode(NamedTuple):
 
 
 class StepTimes:
-    """A reporter of step times to a scheduler that charges clients for GPU time.
+    """An object that reports step times to a scheduler, which charges clients for GPU time.
 
-    Time that several steps share counts once. The server's clock gives the duration of each step.
-    The model ``costs``, which is fitted to the server's own steps, divides the duration among
-    requests. Until the model has enough observations, all requests of a step bear equal parts. A
-    request that loads tokens from host memory bears the time of loading alone.
+    If two steps overlap in time, the shared time is charged once. The server's clock gives the
+    duration of each step. The model ``costs``, which is fitted to the server's own steps, divides
+    the duration among requests. Until the model has enough observations, all requests of a step
+    bear equal parts. The time to load tokens from host memory is charged to the requests that need
+    these tokens.
     """
 
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:

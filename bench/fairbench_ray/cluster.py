@@ -21,15 +21,16 @@ from fairbench_ray.connection import Connected, Unreachable
 from fairbench_ray.tasks import STOP, EndedTask, Over, Refused, serve_tasks
 
 AUTO = "auto"
-POLL_S = 0.2  # seconds between two checks for a message or an interruption
-# limit in seconds on connecting to the cluster; Ray connects slowly on a busy host
+# Seconds between two checks for a message or an interruption.
+POLL_S = 0.2
+# Connecting to the cluster may take this many seconds, because Ray connects slowly on a busy host.
 CONNECT_S = 180.0
-PATIENCE_S = 300.0  # limit in seconds on the time for which the cluster's head is unreachable
+PATIENCE_S = 300.0  # most seconds for which the head of the cluster may be unreachable
 MOST_LOSSES = 3  # limit on consecutive losses of the cluster's head without a finished task
 
 
 class _NotThere(Exception):
-    """The error raised when the process cannot connect to a Ray cluster."""
+    """The error for a failed connection to a Ray cluster."""
 
 
 class RayCluster:
@@ -41,7 +42,7 @@ class RayCluster:
     """
 
     def __init__(self, address: str | None = None) -> None:
-        """Use the cluster whose head has the address ``HOST:PORT``; or this machine's cluster.
+        """Use the Ray cluster at the head's address ``HOST:PORT``, or this machine's cluster.
 
         Raises UsageError if the package Ray is not installed.
         """
@@ -93,7 +94,7 @@ class RayCluster:
 def _outcomes(
     child: Child, work: tuple[bytes, Mapping[int, bytes]], interrupted: Interruption
 ) -> Iterator[tuple[int, bytes | Failure]]:
-    """Yield the outcome of each task. EOFError or OSError means that the child process died."""
+    """Yield the outcome of each task. Raises EOFError or OSError if the child process has died."""
     child.pipe.send(work)
     connected = asked_to_stop = False
     until = time.monotonic() + CONNECT_S
@@ -103,7 +104,7 @@ def _outcomes(
                 asked_to_stop = True
                 child.pipe.send(STOP)
             if not connected and time.monotonic() > until:
-                raise _NotThere(f"no answer within {CONNECT_S:g} s")
+                raise _NotThere(f"the cluster did not answer within {CONNECT_S:g} s")
             if not child.pipe.poll(POLL_S):
                 continue
             match child.pipe.recv():
@@ -118,7 +119,7 @@ def _outcomes(
                 case Over():
                     return
     finally:
-        if not connected:  # a process that is still connecting does not read the request to stop
+        if not connected:  # A process that is still connecting would not read a request to stop.
             child.process.kill()
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from fairbench.execute.tasks import leave_signals_to_parent
 
-ANSWER_S = 10.0  # limit in seconds on opening a TCP connection to a node
+ANSWER_S = 10.0  # seconds within which a TCP connection to a node must open
 LOOK_S = 2.0  # seconds between two checks that the node of this process answers
 
 
@@ -37,7 +37,8 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
     process ends if its node is lost.
     """
     leave_signals_to_parent()
-    os.dup2(2, 1)  # Ray prints events of its nodes; the command's standard output may be JSON
+    # The command's standard output may be JSON, so what Ray prints goes to standard error.
+    os.dup2(2, 1)
     import ray
 
     with suppress(EOFError, OSError):  # EOFError and OSError mean that the parent process has died
@@ -67,7 +68,7 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
 
 
 def give_up() -> NoReturn:
-    """Kill this process, as Ray kills a process that has lost the head. The parent notices the end.
+    """Kill this process with SIGKILL; the parent process notices the end.
 
     Ray's own shutdown would wait for nodes that no longer exist.
     """
@@ -89,5 +90,5 @@ def _watch(host: str, port: int) -> None:
         except ConnectionRefusedError:
             give_up()
         except OSError:
-            # a busy machine may answer late, so only a refused connection ends the process
+            # A busy machine may answer late, so only a refused connection ends the process.
             continue

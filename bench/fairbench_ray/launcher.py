@@ -1,7 +1,7 @@
 """The launcher that places each replica of a live run on a node of a Ray cluster.
 
-The module also represents places and server processes on other nodes in the process of the
-launcher.
+The classes RemotePlace and RemoteProcess stand for nodes and server processes in the launcher's
+process.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from fairbench_ray.replicas import (
 )
 
 LOOK_S = 0.2  # seconds between two checks of the servers on other nodes
-ASK_S = 60.0  # limit in seconds on an actor's answer
-STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0  # limit in seconds on stopping a server
-LOST = 255  # exit code that a server gets if its node is unreachable
+ASK_S = 60.0  # seconds within which an actor must answer
+STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0  # seconds within which a server must stop
+LOST = 255  # This exit code is recorded for a server whose node is unreachable.
 
 
 class ReplicaLost(Exception):
@@ -142,7 +142,8 @@ class RemotePlace:
     calls: ReplicaCalls
     number: int
     python: str
-    environment: Mapping[str, str] = field(default_factory=dict)  # Ray sets the actor's environment
+    # Ray sets the environment of the actor.
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def host(self) -> str:
@@ -170,7 +171,7 @@ class RemotePlace:
 
 
 class RemoteProcess:
-    """A server that an actor started on another node. Its log is copied to this machine."""
+    """A server that an actor started on another node, with a copy of its log on this machine."""
 
     def __init__(
         self,
@@ -202,7 +203,7 @@ class RemoteProcess:
         return f"exit code {self.exit_code}"
 
     def poll_actor(self) -> None:
-        """Read the actor's last answer and request the next answer. Not thread-safe."""
+        """Read the actor's last answer and request the next; only one thread may call this."""
         if self.exit_code is not None:
             return
         if self._looking is None:
@@ -241,8 +242,8 @@ class RemoteProcess:
 
 
 POLL_S = 0.2  # seconds between two checks for a message or an interruption
-DISMISS_S = 90.0  # limit in seconds on ending all replicas before their process is killed
-FIND_S = 120.0  # limit in seconds on a node's answer; a first import takes long on a busy node
+DISMISS_S = 90.0  # seconds for ending all replicas, after which their process is killed
+FIND_S = 120.0  # most seconds for a node's first answer; imports take long on a busy node
 
 log = logging.getLogger(__name__)
 
@@ -261,7 +262,7 @@ class RayLauncher:
         self._address = address or AUTO
 
     def check(self, wanted: Wanted) -> None:
-        """Raise UsageError if replicas should share GPUs. The cluster itself is checked later."""
+        """Raise UsageError if replicas should share GPUs; the cluster itself is checked later."""
         if wanted.share_gpus:
             raise UsageError(
                 "--share-gpus cannot be combined with --launcher ray, which gives each "
@@ -283,7 +284,7 @@ class RayLauncher:
                 child.pipe.send(Close())
             child.pipe.close()
             child.process.join(DISMISS_S)
-            child.process.kill()  # Ray may wait forever for a head that has ended
+            child.process.kill()  # Ray may wait forever for a head that has ended.
             child.process.join()
 
     def _wait_until_placed(
@@ -314,7 +315,7 @@ class RayLauncher:
         """Return the child's next message, or None after ``POLL_S`` seconds without a message."""
         try:
             return child.pipe.recv() if child.pipe.poll(POLL_S) else None
-        except (EOFError, OSError):  # Ray ends a process that has lost the cluster's head
+        except (EOFError, OSError):  # Ray ends each process that has lost the head of the cluster.
             raise RunFailed(f"the Ray cluster at {self._address} was lost") from None
 
 

@@ -20,10 +20,14 @@ from fairbench.live.processes.environment import ServerPython
 from fairbench.live.processes.process import GRACE_S, ServerProcess
 from fairbench_ray.connection import connected
 
-POLL_S = 0.05  # seconds between two checks for answers while calls are open
-IDLE_POLL_S = 0.5  # seconds between two checks for a message while no call is open
-CLOSE_S = 30.0  # limit in seconds on closing all actors
-AT_ONCE = 4  # limit on concurrent calls of one actor; a status check must not wait for a stop
+# Seconds between two checks for answers while calls are open.
+POLL_S = 0.05
+# Seconds between two checks for a message while no call is open.
+IDLE_POLL_S = 0.5
+# Seconds within which all actors must close.
+CLOSE_S = 30.0
+# An actor runs up to this many calls at once, so that a status check need not wait for a stop.
+AT_ONCE = 4
 CPU, GPU = "CPU", "GPU"
 
 # Ray kills the direct children of an actor that ends. The shell makes the reaper a grandchild of
@@ -67,7 +71,7 @@ class ReplicaActor:
         return free_ports(count)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the server. Precondition: no server of this actor is running."""
+        """Start the server. The actor must not have a running server."""
         under = (*BETWEEN, sys.executable, "-I", "-S", reaper.__file__, str(GRACE_S))
         self._server = ServerProcess(
             [*under, *command], self._log, environment=environment, reaped=True
@@ -108,7 +112,7 @@ class Bundles(NamedTuple):
 
 
 class Placing(NamedTuple):
-    """A progress message: the number of placed replicas, and the resources that each needs."""
+    """A progress message: how many replicas are placed, and what each replica needs."""
 
     placed: int
     needs: str
@@ -122,7 +126,10 @@ class ReplicasPlaced(NamedTuple):
 
 
 class RemoteCall(NamedTuple):
-    """A call of a method of a replica's ``ReplicaActor``. The answer has an equal ``ticket``."""
+    """A call of a method of a replica's ``ReplicaActor``.
+
+    The answer carries the same ``ticket`` as the call.
+    """
 
     ticket: int
     replica: int
@@ -138,7 +145,7 @@ class CallResult(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A message that a call failed, with the reason. ``lost`` means that the replica is lost."""
+    """A message that a call failed, with the reason. ``lost`` is true if the replica is lost."""
 
     ticket: int
     reason: str
@@ -146,7 +153,7 @@ class Broken(NamedTuple):
 
 
 class Close(NamedTuple):
-    """A message that no more calls follow."""
+    """The parent's message that no more calls follow."""
 
 
 def serve_replicas(pipe: Connection, address: str) -> None:
@@ -184,7 +191,8 @@ def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, 
             return True
         pipe.send(Placing(placed, text))
         if pipe.poll(IDLE_POLL_S):
-            return False  # the parent sends only ``Close`` before the replicas are placed
+            # Before the replicas are placed, the parent sends no message except ``Close``.
+            return False
 
 
 def _hosts(ray: Any, seats: list[tuple[Any, int]]) -> list[str]:

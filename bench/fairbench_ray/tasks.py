@@ -20,7 +20,7 @@ from fairbench_ray.connection import connected, give_up
 
 POLL_S = 0.2  # seconds between two checks for a request to stop
 STOP = "stop"  # the message that asks the process to stop all tasks
-MOST_LOST = 5  # limit on nodes lost by one task, because the task itself may crash its nodes
+MOST_LOST = 5  # a task that has lost this many nodes fails, because the task may crash nodes
 
 
 class StartedTasks:
@@ -59,7 +59,7 @@ def work(sent_files: bytes, pickled: bytes, index: int, started: Any) -> bytes:
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())
     task = pickle.loads(pickled)
-    # ``ray.get`` would give this task's CPU core to another task, so the code waits for the future.
+    # ``ray.get`` would give this task's CPU core to another task, so the code waits for a future.
     if not started.begin.remote(index).future().result():
         return b""
     interrupted = Interruption()
@@ -160,11 +160,13 @@ class _Bridge:
         except (errors.NodeDiedError, errors.ObjectLostError) as error:
             self._lose(index, error)
         except errors.TaskCancelledError:
-            pass  # ``_stop`` cancelled this task before the task started
+            # The method ``_stop`` cancelled this task before the task started.
+            pass
         # A task's own error is part of its outcome; a RayTaskError comes from the code around it.
         except errors.RayTaskError as error:
             if isinstance(error.cause, errors.RayActorError):
-                give_up()  # the actor ran on the node of this process, so the node is about to fail
+                # The actor runs on the node of this process, so this node is about to fail.
+                give_up()
             self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
         except errors.WorkerCrashedError:
             self._fail(index, "its process died")
@@ -189,7 +191,8 @@ class _Bridge:
 def _work_function() -> Any:
     """Return a function that Ray pickles by value.
 
-    A node without fairbench can therefore run the function and report that fairbench is missing.
+    A node without fairbench can therefore unpickle the function, which then reports that fairbench
+    is missing.
     """
 
     def work(sent_files: bytes, task: bytes, index: int, started: Any) -> bytes:

@@ -1,1 +1,1 @@
-"""Schedulers, routers and gateway policies of others, for comparison."""
+"""Schedulers, routers and gateway policies of other projects, for comparison."""

@@ -15,7 +15,7 @@ from aiohttp.typedefs import Handler
 
 from fairbench.errors import UsageError
 from fairbench.files.reader import is_key
-from fairbench.live.json_errors import Problem, bad_request, errors_as_json, problems_as_answers
+from fairbench.live.http_server import Problem, bad_request, errors_as_json, problems_as_answers
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker, same_worker
 from fairbench_serve.bodies import check_plain
 from fairbench_serve.breaker import Breakers
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 PATH = "/workers"
 FIELDS = ("url", "key")
-# seconds for which the answer to an added worker waits until the worker is healthy
+# how many seconds the answer to a request to add a worker waits until the worker is healthy
 PATIENCE_S = 2.0
 MOST_BYTES = 2**16  # limit on the bytes of a request body
 
@@ -50,7 +50,8 @@ class Membership:
     unfollow: Callable[[int], None]
 
     def __post_init__(self) -> None:
-        self._adding = asyncio.Lock()  # prevents two concurrent calls from adding the same worker
+        # This lock prevents two concurrent calls from adding the same worker.
+        self._adding = asyncio.Lock()
 
     def rows(self) -> list[dict[str, Any]]:
         return [self.row(worker) for worker in self.dispatcher.flights]
@@ -142,11 +143,13 @@ class Membership:
 def admin_app(
     membership: Membership, worker_keys: WorkerKeys, key: str | None = None
 ) -> web.Application:
-    """Return the HTTP application of the admin port. With ``key``, callers must send this key.
+    """Return the HTTP application of the admin port.
 
-    ``worker_keys`` holds the API keys of workers that may be added. A web page in a browser on this
-    machine can reach the port but cannot change anything. A page of another site can neither send
-    JSON nor use a host name of this machine.
+    If ``key`` is given, callers must send this key.
+
+    ``worker_keys`` holds the API keys of workers that may be added. A web page in a browser on the
+    router's machine can reach the port but cannot change the workers. A page of another site can
+    neither send JSON nor use a host name of this machine.
     """
 
     @web.middleware
@@ -196,7 +199,7 @@ def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
     if key is None:
         return address
     if not isinstance(key, str) or not is_key(key):
-        raise bad_request("key: must be a text of printable ASCII, without spaces at its ends")
+        raise bad_request("key: must consist of printable ASCII, without spaces at its ends")
     return WorkerAddress(address.url, address.kv_events, address.kv_replay, key)
 
 

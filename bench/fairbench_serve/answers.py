@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairbench.live.json_errors import Problem
+from fairbench.live.http_server import Problem
 from fairbench.live.openai import (
     DONE,
     Answered,
@@ -43,7 +43,7 @@ class Usage(NamedTuple):
     failed: bool = False  # true if the answer ended with an error
 
     def completed_by(self, earlier: Usage) -> Usage:
-        """Return this usage, with each missing count taken from the ``earlier`` usage."""
+        """Return this usage, with each count that is missing here taken from ``earlier``."""
         read, output, cached = (
             old if new is None else new for new, old in zip(self[:3], earlier[:3], strict=True)
         )
@@ -82,7 +82,7 @@ def usage_of(answer: bytes) -> Usage:
 
 
 def _usage_told(named: Typed) -> Usage:
-    """Return the token counts of a typed event. If any count is invalid, all counts are None."""
+    """Return the token counts of a typed event; all counts are None if any count is invalid."""
     with suppress(msgspec.MsgspecError):
         if (told := usage_in(named.usage, b"")) is not None:
             return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
@@ -90,7 +90,7 @@ def _usage_told(named: Typed) -> Usage:
 
 
 def problem_of(fault: Fault, worker: int | None = None) -> Problem:
-    """Return the error for the client if ``worker`` has sent no valid answer."""
+    """Return the error for the client when the stream of ``worker`` is invalid (``fault``)."""
     status = HTTPStatus.BAD_GATEWAY
     if fault.status is not None:
         with suppress(ValueError):
@@ -103,11 +103,12 @@ class StreamReader:
     """A reader of a stream of server-sent events that decides which events the client receives.
 
     The reader holds back all events until the first event with output. A stream that fails before
-    this event can therefore be retried at another worker. Comments before this event are removed.
-    With ``hide_usage``, events that contain only the usage are removed. An error event in an
-    unusual format is replaced by an error event that clients recognise.
+    this event can therefore be retried at another worker. SSE comments before the first event with
+    output are removed. With ``hide_usage``, events that contain only the usage are removed. An
+    error event in an unusual format is replaced by an error event that clients recognise.
 
-    - ``fault`` is the reason why the stream is no valid answer; None means a valid answer so far.
+    - ``fault`` is the reason why the stream is no valid answer; None means that the answer is valid
+      so far.
     - ``is_complete`` means that the last event has arrived.
     - ``has_new_output`` means that the last chunk contained output.
     """
@@ -160,11 +161,11 @@ class StreamReader:
         return self._judge.finished
 
     def end_with(self, problem: Problem) -> bytes:
-        """Return an event that ends the stream with an error, in the stream's format."""
+        """Return an error event in the stream's format; the event ends the stream."""
         return problem.event(named=self._names_events, done=not self._names_events)
 
     def usage(self) -> Usage:
-        """Return the token counts so far.
+        """Return the token counts that the stream has reported so far.
 
         If the worker has not reported a positive number of output tokens, the number is estimated.
         Four bytes of text count as one token, and each event counts as at least one token.
@@ -186,7 +187,10 @@ class StreamReader:
         return waiting
 
     def _unread(self, piece: bytes) -> bytes:
-        """Return a comment or a piece of an oversized event. A piece counts as output."""
+        """Return the bytes of a comment or of a part of an oversized event.
+
+        Such a part counts as output.
+        """
         self._is_passing |= b"data" in piece
         return piece if self._is_passing else b""
 
@@ -236,10 +240,11 @@ def _said_bytes(answer: Answered) -> int:
     return _text_bytes([*texts, answer.text] if isinstance(answer.text, str) else texts)
 
 
-# seconds per token that are assumed before a worker's first complete answer (8B model, A100)
+# assumed seconds per token before a worker has completed an answer (8B model on an A100)
 FIRST_TOKEN_S = 0.02
-# Fraction, and limit in tokens, of the remaining output for which an engine keeps memory free.
-# SGLang reserves memory for at most 4,096 tokens, times the minimum of its new_token_ratio.
+# These two numbers define how much of the remaining output an engine keeps memory free for: a
+# fraction, and a limit in tokens. SGLang reserves memory for at most 4,096 tokens, times the
+# minimum of its new_token_ratio.
 RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
 LATEST_SHARE = 0.05  # weight of the latest answer in the exponential average
 
@@ -301,11 +306,11 @@ def broken_off(
     ``left`` means that the client abandoned an unfinished answer. A client that abandons an answer
     also pays for the memory that the engine reserved for the remaining output. Without this rule, a
     client that requests long answers and leaves early would reserve memory for free. All prompt
-    tokens count.
+    tokens are charged.
 
     An answer without streaming arrives only at its end. The estimate is one token per ``token_s``
-    seconds since sending, for each of the requested answers. ``token_s`` is None if the tokens were
-    counted.
+    seconds since sending, for each of the requested answers. ``token_s`` is None if the number of
+    received tokens is known.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens
@@ -321,7 +326,7 @@ def _possible(tokens: int | None, most: int) -> int:
 
 
 class Pace:
-    """Recent seconds per output token of complete answers at each worker, including queueing."""
+    """The seconds per output token of each worker's recent complete answers, with queueing."""
 
     def __init__(self) -> None:
         self._token_s: defaultdict[int, float] = defaultdict(lambda: FIRST_TOKEN_S)

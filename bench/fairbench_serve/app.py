@@ -18,8 +18,15 @@ from aiohttp.typedefs import Handler
 
 from fairbench.errors import FairbenchError
 from fairbench.live import headers
-from fairbench.live.http_server import Connections, listening, listening_beside, metrics_page
-from fairbench.live.json_errors import Problem, errors_as_json, problems_as_answers
+from fairbench.live.http_server import (
+    Connections,
+    Problem,
+    errors_as_json,
+    listening,
+    listening_beside,
+    metrics_page,
+    problems_as_answers,
+)
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.registry import admission_params
@@ -60,11 +67,11 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
 
-# limit in seconds on the time for which an idle connection is kept; Uvicorn, the server of SGLang
-# and vLLM, closes a connection after 5 s, which a busy router may notice too late
+# An idle connection stays open for at most this many seconds. Uvicorn, the HTTP server of SGLang
+# and vLLM, closes an idle connection after 5 s, and a busy router may notice this too late.
 KEEP_ALIVE_S = 4.0
-CONNECT_TIMEOUT_S = 10.0  # limit in seconds on opening a connection to a worker
-FIRST_CHECK_S = 2.0  # limit in seconds on the first health check before the router starts
+CONNECT_TIMEOUT_S = 10.0  # most seconds for opening a connection to a worker
+FIRST_CHECK_S = 2.0  # most seconds for the first health check before the router starts
 
 
 class RouterService(NamedTuple):
@@ -161,7 +168,7 @@ def _new_session(connector: TCPConnector) -> ClientSession:
         # time. Health checks find workers that hang.
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         auto_decompress=False,
-        # workers must not compress answers, because the router does not decompress
+        # The router cannot decompress answers, so workers must not compress answers.
         headers={"Accept-Encoding": "identity"},
     )
 
@@ -300,7 +307,9 @@ async def serve_router(
     read_tls: Callable[[], SSLContext | None] = lambda: None,
     traces: Traces = NO_TRACES,
 ) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP. Streams then have ``grace_s`` seconds to finish.
+    """Serve until SIGINT, SIGTERM or SIGHUP.
+
+    After the signal, streams have ``grace_s`` seconds to finish.
 
     A second signal ends the streams at once. ``on_ready`` receives the server's URL. With ``tls``,
     SIGHUP does not end the server, but loads new certificates with ``read_tls``. Raises UsageError
@@ -325,7 +334,7 @@ async def serve_router(
 
 
 def _renew_tls(site: Connections, read_tls: Callable[[], SSLContext | None]) -> None:
-    """Use new certificate files for new connections. Invalid files are logged and not used."""
+    """Use new certificate files for new connections. Log invalid files and ignore these files."""
     try:
         site.tls = read_tls()
     except FairbenchError as error:

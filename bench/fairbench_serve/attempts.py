@@ -14,9 +14,9 @@ from aiohttp import ClientSession, web
 
 from fairbench.core import Request
 from fairbench.live import headers
+from fairbench.live.client_metrics import FIRST_TOKEN
 from fairbench.live.headers import tagged_client
-from fairbench.live.json_errors import Problem
-from fairbench.live.ledger import FIRST_TOKEN
+from fairbench.live.http_server import Problem
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench_serve.answers import NOTHING, Bill, Charge, HighestCost, Pace, broken_off, reported
 from fairbench_serve.breaker import Breakers, Doubts, Refusals
@@ -33,7 +33,7 @@ from fairbench_serve.spans import RequestTrace
 async def wait_until_sent(
     dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE
 ) -> RequestInFlight:
-    """Wait until the request is sent to a worker, and return the request's flight.
+    """Wait until the request is sent to a worker, and return the state of the request there.
 
     Cancelling the task withdraws a queued request. Raises the dispatcher's Problem. Raises
     WorkerFailed if the worker leaves at the moment of sending.
@@ -59,7 +59,8 @@ async def wait_until_sent(
     result = went[0]
     if isinstance(result, Problem):
         raise result
-    if not dispatcher.is_under_way(result):  # the worker left before this task received the flight
+    # The worker left before this task received the request's state.
+    if not dispatcher.is_under_way(result):
         dispatcher.finish(result, 0, failed=True)
         raise WorkerFailed(result.worker, AttemptFailure.UNREACHED)
     return result
@@ -67,19 +68,19 @@ async def wait_until_sent(
 
 log = logging.getLogger(__name__)
 
-# failures in which the worker may not have seen the request
+# In these failures, the worker may not have seen the request.
 UNSEEN = (AttemptFailure.UNREACHED, AttemptFailure.STALE)
-# failures in which the worker runs but failed the request
+# In these failures, the worker runs but failed the request.
 FAILED = (AttemptFailure.BROKE, AttemptFailure.ANSWERED)
-# failures of a connection, after which a health check shows whether the worker is up
+# These are failures of a connection, after which a health check shows whether the worker is up.
 DISCONNECTED = (AttemptFailure.UNREACHED, AttemptFailure.STALE, AttemptFailure.BROKE)
-# HTTP statuses that concern the worker's load or the router's API key, not the request
+# These HTTP statuses concern the worker's load or the router's API key, not the request.
 OF_WORKERS = (401, 403, 407, 408, 425, 429)
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A client's request with all data that is needed to send the request to a worker.
+    """A client's request with all data that sending the request to a worker needs.
 
     ``sent`` holds the headers for the worker. ``asked`` holds the maximum cost of the request, and
     ``bill`` the charges so far. ``trace`` holds the data for the OpenTelemetry span.
@@ -129,13 +130,13 @@ class Tries:
         return last.worker if last.reason is AttemptFailure.STALE else None
 
     def is_refusal(self, failure: WorkerFailed) -> bool:
-        """Return whether a failure means that the worker refuses this kind of request."""
+        """Return whether the failure means that the worker refuses requests of this kind."""
         status = 0 if failure.answer is None else failure.answer.status
         of_worker = status in OF_WORKERS and not self.has_key
         return 400 <= status < 500 and not of_worker
 
     def given_up(self) -> web.Response:
-        """Return the last refusal, which says what the client can change, or else an error."""
+        """Return the response after the last attempt: the last refusal if any, or else an error."""
         last = self.failures[-1]
         if last.reason is AttemptFailure.ANSWERED:
             last = next(filter(self.is_refusal, reversed(self.failures)), last)
@@ -245,7 +246,7 @@ class Attempts:
         )
 
     def _judge(self, worker: int, tries: Tries) -> None:
-        """Record that this worker served a request that other workers failed."""
+        """Record that ``worker`` served a request which other workers have failed."""
         self._doubts.clear_doubts(worker, tries.kind)
         self.refusals.record_service(worker, tries.kind, tries.size)
         if self.breakers.record_success(worker, tries.client):
@@ -270,7 +271,7 @@ class Attempts:
         if not self.breakers.record_failure(worker, client):
             return
         if self.dispatcher.up <= {worker}:
-            # this worker is the only available worker, so this worker stays in use
+            # The worker stays in use because no other worker is available.
             self.breakers.reset(worker)
             return
         log.warning(
@@ -355,7 +356,7 @@ class Attempts:
         asking.bill.add_charge(charge)
         self.dispatcher.finish(flight, charge.output_tokens)
         self._record_attempt(asking, flight.worker, outcome_of(failure), charge)
-        # without streaming, the time of the first token is unknown
+        # An answer that is not streamed does not show the time of its first token.
         if flight.first_token_s is not None:
             waited_s = flight.first_token_s - asking.request.arrival_s
             self.metrics.totals.waited(FIRST_TOKEN, asking.request.client, waited_s)

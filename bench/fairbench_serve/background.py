@@ -28,7 +28,7 @@ async def background(work: Iterable[Work]) -> AsyncIterator[None]:
 
 
 class WorkerTasks:
-    """Tasks that belong to a worker. The tasks run until the worker is removed."""
+    """The background tasks of each worker. A task runs until its worker is removed."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
@@ -65,22 +65,25 @@ def _complain(task: asyncio.Task[None]) -> None:
 def keep_large_buffers_apart() -> bool:
     """Allocate each buffer of ``LARGE_BYTES`` or more in a memory map of its own, if possible.
 
-    By default, the C library raises the limit for separate maps to as much as 32 MiB after the
-    first large buffer is freed. Later large buffers then lie in the heap between small objects that
-    stay allocated. The freed buffers leave holes, and the heap grows. Returns whether the C library
-    has this setting.
+    After the first large buffer is freed, the C library raises the size from which buffers get
+    separate maps, to as much as 32 MiB. Later large buffers then lie in the heap between small
+    objects that stay allocated. The freed buffers leave holes, and the heap grows. Returns whether
+    the C library has this setting.
     """
     return _called("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 async def give_back_freed_memory() -> None:
-    """Return freed memory to the system repeatedly until cancelled; do nothing without glibc."""
+    """Return freed memory to the system repeatedly until the task is cancelled; needs glibc."""
     while return_freed_memory():
         await asyncio.sleep(GIVE_BACK_S)
 
 
 def return_freed_memory() -> bool:
-    """Return freed memory to the system, in 10 ms for 100 MB; return False without glibc."""
+    """Return freed memory to the operating system. Return False if the C library is not glibc.
+
+    Returning 100 MB takes about 10 ms.
+    """
     return _called("malloc_trim", 0)
 
 

@@ -16,20 +16,21 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from fairbench.live.http_server import most_connections
-from fairbench.live.json_errors import Problem, bad_request, too_many
+from fairbench.live.http_server import Problem, bad_request, most_connections, too_many
 
-PLAIN = ("", "identity")  # values of Content-Encoding that mean no compression
+# Values of Content-Encoding that mean no compression.
+PLAIN = ("", "identity")
 # values of zlib's parameter ``wbits``: for a gzip header, and for a zlib header ("deflate")
 WINDOWS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 RAW_DEFLATE = -zlib.MAX_WBITS  # value of ``wbits`` for "deflate" without a zlib header
 ZLIB_METHOD, METHOD_BITS = 8, 0x0F
-PIECE_BYTES = 2**20  # limit on the bytes of one decompressed piece
+# Limit on the bytes of one decompressed piece.
+PIECE_BYTES = 2**20
 # limit on gzip members in a body; a body of 64 MiB in blocks of 64 KiB has 1024 members
 MOST_MEMBERS = 2048
-BODY_S = 120.0  # limit in seconds on the arrival of a body
+BODY_S = 120.0  # seconds within which a body must arrive completely
 ARRIVING_BYTES = 2**15  # bytes of memory for the connection, task and buffer of an arriving body
-SHARE = 4  # the default limit on all bodies is the machine's memory divided by this number
+SHARE = 4  # The default limit on all bodies is the machine's memory divided by this number.
 
 
 class Decoder:
@@ -69,7 +70,7 @@ class Decoder:
             raise _broken() from None
 
     def check_end(self) -> None:
-        """Raise Problem (400) if the compressed body is incomplete."""
+        """Raise Problem (400) if the compressed body ends too early."""
         if self._inner is not None and not self._inner.eof:
             raise _broken()
 
@@ -148,7 +149,7 @@ def usual_bytes() -> int:
 
 
 class _Shares:
-    """A limit of ``most`` units. A client may hold at most as many units as remain free.
+    """A limit of ``most`` units. Each client may hold at most as many units as remain free.
 
     A single client can therefore hold half of the units, and the next client half of the rest.
     """
@@ -159,7 +160,7 @@ class _Shares:
         self._all = 0
 
     def would_have(self, client: str, more: int) -> tuple[int, bool]:
-        """Return the number of units the client would hold, and whether the limit allows it."""
+        """Return how many units the client would hold, and whether the limit allows so many."""
         own = self._had[client] + more
         return own, own <= self._most - self._all - more
 
@@ -220,7 +221,7 @@ class BodyLease:
         self.taken = size
 
     def arrived(self) -> None:
-        """Record that the body is complete or refused."""
+        """Record that the body has arrived completely or was refused."""
         if self._arrives:
             self._arriving.take_units(self._client, -1)
         self._arrives = False

@@ -10,17 +10,23 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import inf
 
-TRIPS_AFTER = 3  # number of consecutive failures that open a breaker
-FIRST_REST_S = 5.0  # seconds for which a worker gets no requests after its breaker first opens
-LONGEST_REST_S = 60.0  # limit in seconds on the time for which a worker gets no requests
-MOST_KINDS = 1024  # limit on the kinds of requests, clients and doubts that are remembered
+# Number of consecutive failures that open a breaker.
+TRIPS_AFTER = 3
+# Seconds for which a worker gets no requests after its breaker first opens.
+FIRST_REST_S = 5.0
+# Most seconds for which a worker gets no requests.
+LONGEST_REST_S = 60.0
+# Limit on the number of remembered kinds of requests, clients and failing workers.
+MOST_KINDS = 1024
 
 
 @dataclass(slots=True)
 class _State:
-    failures: int = 0  # number of consecutive failures
-    clients: set[str] = field(default_factory=set)  # the first two clients whose requests failed
-    # seconds for which the worker gets no requests after the next opening
+    # Number of failures without a success between them.
+    failures: int = 0
+    # The first two clients whose requests failed.
+    clients: set[str] = field(default_factory=set)
+    # how many seconds the worker gets no requests after its breaker opens the next time
     rest_s: float = field(default_factory=lambda: FIRST_REST_S)
     until_s: float = -inf  # time in seconds at which an open breaker allows a probe
     open: bool = False
@@ -36,18 +42,19 @@ class Breakers:
     doubles, up to 60 s. At the end of this time, the breaker allows a single probe request, whose
     result closes or opens the breaker.
 
-    If a worker has served another client in the last 5 s, failures of a single client do not open
-    the worker's breaker, because the requests of the failing client may be the cause.
+    Failures of a single client do not open a worker's breaker if the worker has served another
+    client in the last 5 s. The requests of the failing client may then be the cause.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
         self._states = {worker: _State() for worker in range(workers)}
-        # times in seconds at which workers last served each client; the latest time is last
+        # These lists hold the times (seconds) at which a worker last served each client, the latest
+        # last.
         self._served_s: dict[tuple[int, str], float] = {}
         self._now_s = now_s
 
     def forget_worker(self, worker: int) -> None:
-        """Exclude a worker permanently from probes; the worker is being removed."""
+        """Stop probing a worker, because the worker is being removed."""
         self._states.pop(worker, None)
 
     def is_open(self, worker: int) -> bool:
@@ -65,7 +72,8 @@ class Breakers:
         state.failures += 1
         if len(state.clients) < 2:
             state.clients.add(client)
-        if state.open and not state.probing:  # requests sent before the breaker opened do not count
+        # Requests that were sent before the breaker opened do not count.
+        if state.open and not state.probing:
             return False
         if not state.open and (state.failures < TRIPS_AFTER or self._serves_others(worker)):
             return False
@@ -89,7 +97,7 @@ class Breakers:
         return closes
 
     def _serves_others(self, worker: int) -> bool:
-        """Return whether the worker fails requests of one client only and serves another client."""
+        """Return whether only one client's requests fail while the worker serves another client."""
         failing, since_s = self._states[worker].clients, self._now_s() - FIRST_REST_S
         return len(failing) == 1 and any(
             at == worker and client not in failing and served_s > since_s
@@ -97,12 +105,12 @@ class Breakers:
         )
 
     def undecided(self, worker: int) -> None:
-        """Record a probe without a result, for example because its client disconnected."""
+        """Record that a probe has no result, for example because the client disconnected."""
         if worker in self._states:
             self._states[worker].probing = False
 
     def reset(self, worker: int) -> None:
-        """Close a worker's breaker, because a worker that returns is a new process."""
+        """Close a worker's breaker. A worker that becomes available again is a new process."""
         if worker in self._states:
             self._states[worker] = _State()
 
@@ -140,9 +148,10 @@ class Refusals:
 
     A kind is a hash of properties such as model and fields. ``size`` is the number of tokens that a
     request needs. After ``TRIPS_AFTER`` refusals, requests of this kind and at least this size
-    avoid the worker for as long as with a breaker. At the end of this time, a single request tries
-    the worker again. A served request deletes the refusals of requests up to its size. Refusals of
-    a single client affect only this client's requests, because their content may be the cause.
+    avoid the worker for as long as with a breaker. When this time is over, a single request of the
+    kind tries the worker again. A served request deletes the refusals of requests up to its size.
+    Refusals of a single client affect only this client's requests, because their content may be the
+    cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -175,7 +184,10 @@ class Refusals:
                 del self._kinds[kind][worker]
 
     def avoided(self, kind: int, size: int, client: str) -> Collection[int]:
-        """Return the workers that a request avoids. A worker whose time is over is tried again."""
+        """Return the workers that a request avoids.
+
+        A worker is tried again at the end of its pause.
+        """
         now_s, found = self._now_s(), []
         for worker, state in self._kinds.get(kind, {}).items():
             if not state.covers(size, client):
@@ -214,6 +226,6 @@ class Doubts:
         self._doubts.pop((worker, kind), None)
 
     def among(self, workers: Collection[int], kind: int) -> set[int]:
-        """Return the given workers that failed their last request, or the last of this kind."""
+        """Return those of ``workers`` whose last request, or last request of this kind, failed."""
         doubts = self._doubts
         return {one for one in workers if (one, None) in doubts or (one, kind) in doubts}

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
-from fairbench.live.json_errors import bad_request
+from fairbench.live.http_server import bad_request
 from fairbench.live.openai import (
     DEFAULT_NEW_TOKENS,
     MEDIA_TOKENS,
@@ -30,18 +30,22 @@ from fairbench_serve.answers import MOST_RESERVED
 from fairbench_serve.fields import Fields, encoded
 from fairbench_serve.prompts import NO_LIMITS, PromptLimits, TextTokens
 
-COMPLETION_TOKENS = 16  # default limit on output tokens of OpenAI and SGLang
-MOST_PROMPT_LOGPROBS = 8_192  # limit on prompt tokens with logprobs; each takes a vocabulary row
+# Default limit on output tokens of OpenAI and SGLang.
+COMPLETION_TOKENS = 16
+# Prompt tokens with logprobs are limited, because each takes memory for a row of the vocabulary.
+MOST_PROMPT_LOGPROBS = 8_192
 LOST = "the workers' engine does not tell its scheduler the client of this kind of request"
 SEVERAL = "a request must have one prompt, because workers do not keep the client of a batch"
-MOST_ANSWERS = 16  # limit on ``n``, because client limits count a request with n answers once
-# Prefixes of the types of tools that the client runs. A tool without a type is a function. If the
-# worker runs a tool, the worker generates again, but the router reserves a single output only.
+# Limit on ``n`` (answers per request); client limits count a request with n answers once.
+MOST_ANSWERS = 16
+# Types of tools that the client runs begin with these prefixes. A tool without a type is a
+# function. If the worker runs a tool, the worker generates again, but the router reserves a single
+# output only.
 _OWN_TOOLS = (
     *("function", "custom", "namespace"),
     *("bash_", "computer_", "memory_", "text_editor_"),
 )
-# Types of message blocks that hold text or media. Other blocks may contain definitions of tools.
+# These types of message blocks hold text or media. Other blocks may contain definitions of tools.
 _BLOCKS = frozenset(
     {"text", "image", "document", "search_result", "thinking", "redacted_thinking"}
     | {"tool_use", "tool_result", "tool_reference"}
@@ -55,7 +59,7 @@ class Call:
     - ``fields`` are the body fields for the worker.
     - ``ids`` are the prompt's token ids; ``exact`` means that the worker counts equal tokens.
     - ``max_new_tokens`` limits the output tokens of each answer; None means that only the model's
-      context limits the output. ``answers`` is the number of answers.
+      context limits the output. ``answers`` is the number of requested answers.
     - ``said`` holds the body fields that may name the client.
     - ``hide_usage`` means that the router, not the client, requests the usage of a stream.
     """
@@ -83,7 +87,10 @@ class Call:
         self.fields[name] = encoded(value)
 
     def body(self) -> bytes:
-        """Return the JSON body for the worker. Long prompts are copied without a new encoding."""
+        """Return the JSON body for the worker.
+
+        A long prompt is copied from the client's body without encoding it again.
+        """
         return msgspec.json.encode(self.fields)
 
 
@@ -106,7 +113,7 @@ class BodyReader:
     def listed_ids(self, ids: list[Any]) -> array[int]:
         """Return the token ids that the body lists. Raises Problem for an invalid list."""
         if not ids:
-            raise bad_request("the prompt is empty")
+            raise bad_request("the prompt must not be empty")
         try:
             found = array("I", ids)
         except (TypeError, OverflowError):
@@ -143,7 +150,7 @@ class BodyReader:
         return array("I", chain.from_iterable(media_of(one).ids() for one in media))
 
     def check_sampling(self, fields: Fields, sampling: shapes.Shared, where: str = "") -> None:
-        """Raise Problem for sampling parameters that would crash an engine or slow each step."""
+        """Raise Problem for sampling parameters that would crash an engine or slow its steps."""
         vocab_size = self.limits.vocab_size
         shapes.check_constraints(fields, patterns=self.limits.patterns, where=where)
         shapes.check_stops(sampling.stop)
@@ -157,7 +164,8 @@ class BodyReader:
         given, body = self.given, self.body
         outputs = body.structured_outputs or {}
         if isinstance(outputs.get("json"), str):
-            # The parsed schema replaces its text, because engines disagree on repeated keys.
+            # Engines disagree on which of two repeated JSON keys counts. The parsed schema
+            # therefore replaces the text of the schema.
             with _readable("structured_outputs: json: "):
                 schema = msgspec.json.decode(outputs["json"])
             given["structured_outputs"] = encoded({**outputs, "json": schema})
@@ -183,8 +191,8 @@ class BodyReader:
 class Api(ABC):
     """An API path that accepts a request body; ``passed`` holds the fields that workers receive.
 
-    If ``generates`` is true, requests are queued and charged. Requests of other paths go to any
-    worker.
+    If ``generates`` is true, requests are queued and charged. Requests to paths with ``generates``
+    false go to any worker.
     """
 
     path: str
@@ -257,7 +265,8 @@ class GenerateApi(Api):
         return sampling
 
     def sign(self, call: Call, routing_key: str) -> None:
-        # SGLang reads the header with the routing key only on the paths of OpenAI's APIs.
+        # On the path /generate, SGLang ignores the header with the routing key, so the body holds
+        # the key.
         call.set("routing_key", routing_key)
 
 
@@ -305,7 +314,7 @@ class ChatApi(Api):
         most = max(body.max_completion_tokens or 0, body.max_tokens or 0) or None
         is_long = body.ignore_eos or body.logit_bias or (body.min_tokens or 0) > MOST_RESERVED
         if most is None and is_long:
-            # With ``ignore_eos`` and similar fields, an answer may fill the whole context.
+            # An answer with ``ignore_eos`` or a similar field may fill the model's whole context.
             most = reader.limits.most_tokens
         return reader.openai_call(ids, most)
 

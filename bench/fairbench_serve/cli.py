@@ -17,7 +17,7 @@ from fairbench.config.flag import value_or_default
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live.plugin_config import allow_untested
 from fairbench.live.processes.environment import require_live_extra
-from fairbench.schedulers.setup import checked_weights
+from fairbench.schedulers.base import checked_weights
 from fairbench.tenants import with_tenants
 from fairbench_serve.flags import SERVE, ServeFlags
 
@@ -45,8 +45,8 @@ def serve(
 ) -> None:
     """Route clients' requests to workers, with OpenAI's APIs.
 
-    Prints its URL once it serves. The client of a request is identified by the header
-    x-fairbench-client, by `user` in the body (see --client-from), or by the API key.
+    The router prints its URL when it is ready to serve. The client of a request is identified by
+    the header x-fairbench-client, by `user` in the body (see --client-from), or by the API key.
     """
     from fairbench.live.backends.base import LiveOptions
     from fairbench.schedulers.registry import split_pair

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-from fairbench.live.json_errors import Problem, too_many
+from fairbench.live.http_server import Problem, too_many
 from fairbench_serve.answers import Bill
 
 MINUTE_S = 60.0
@@ -126,7 +126,9 @@ class _Bucket:
     """
 
     def __init__(self, now_s: float) -> None:
-        self._missing = 0.0  # tokens that the bucket lacks; a new quota keeps this number
+        # Tokens that the bucket lacks to be full; a change of the quota does not change this
+        # number.
+        self._missing = 0.0
         self._counted_s = now_s
 
     def refill(self, per_min: float, now_s: float) -> float:
@@ -157,7 +159,7 @@ class Quotas:
         self._buckets: dict[str, tuple[_Bucket, _Bucket]] = {}
 
     def replace_limits(self, limits: Mapping[str, Quota]) -> None:
-        """Replace the quotas. Clients keep the tokens that their buckets lack."""
+        """Replace the quotas. The number of tokens that a client's bucket lacks does not change."""
         self.limits = limits
         self._buckets = {one: both for one, both in self._buckets.items() if one in limits}
 
@@ -206,6 +208,6 @@ class Quotas:
 
 
 def _quota_used_up(quota: str, minutes: float) -> Problem:
-    # requests in progress may return reserved tokens soon
+    # Running requests may soon return tokens that were reserved for them but not used.
     wait_s = max(1, ceil(min(minutes, 1.0) * MINUTE_S))
     return too_many(f"the client has used its quota of {quota} per minute; try again later", wait_s)

@@ -12,8 +12,7 @@ from fairbench.config.cluster import SERVED_DETECTOR
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live import headers
 from fairbench.live.headers import BODY_CLIENT
-from fairbench.live.http_server import MAX_BODY_BYTES
-from fairbench.live.json_errors import bad_request
+from fairbench.live.http_server import MAX_BODY_BYTES, bad_request
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.targets import NO_TARGETS, Due, Targets, laid_over, parse_targets
 from fairbench_serve.flags import SERVE
@@ -110,7 +109,7 @@ class RouterConfig:
 
     - ``router`` and ``settings``: the router's name, and its parameters as ``NAME.PARAM``.
     - ``weights``: the weight of each client, by default 1; these weights override the key file.
-    - ``keys``: the client of each API key. Without keys, requests name their client.
+    - ``keys``: the client of each API key. If there are no keys, each request names its client.
     - ``keys_file``: the file of API keys, weights and quotas, which is read again after a change.
     - ``client_from``: body fields that name the client if no header does, strongest first.
     - ``tokenizer``: path of a file tokenizer.json; without the file, token ids are approximate.

@@ -1,7 +1,8 @@
 """The dispatcher, which tells a Router object the state of workers, requests and caches.
 
-The dispatcher uses no sockets and no asyncio tasks. Each call takes effect immediately. For each
-worker, an assumed cache gives an upper bound on the prompts that the worker still has in its cache.
+The dispatcher uses no sockets and no asyncio tasks. Each method call takes effect immediately. For
+each worker, an assumed cache gives an upper bound on the prompts that the worker still has in its
+cache.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from itertools import count
 from fairbench.core import Prompt, Request, Segment, prompt_tokens
 from fairbench.engine.kv_cache import KVCache
 from fairbench.errors import RunFailed
-from fairbench.live.json_errors import Problem, unavailable
+from fairbench.live.http_server import Problem, unavailable
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.queue import HoldsRequests, arrival_queue
 from fairbench.schedulers.gateway.rerouting import Rerouting
@@ -37,8 +38,8 @@ from fairbench_serve.ingress import (
 )
 
 # Size of the assumed cache of a followed worker, as a multiple of the worker's KV pool. KV events
-# report evictions of this worker, so the assumed cache must not evict earlier than the worker. Its
-# size then only limits the memory of the router.
+# report evictions of this worker, so the assumed cache must not evict earlier than the worker. The
+# size of the assumed cache then only limits the memory of the router.
 FOLLOWED_SLACK = 2
 
 
@@ -47,7 +48,8 @@ class _LosingCache(KVCache):
 
     def __init__(self, capacity: int, on_evict: Callable[[Prompt, int], None]) -> None:
         super().__init__(capacity, on_evict)
-        self._lost = 0  # number of removed nodes that are still in the list of leaves
+        # Number of removed nodes of the prefix tree that are still in the list of leaves.
+        self._lost = 0
 
     def lose(self, prefix: Prompt, tokens: int) -> None:
         """Remove the last ``tokens`` tokens of a prefix, unless a longer known prompt has them."""
@@ -177,7 +179,10 @@ class Dispatcher:
             self._caches.renew(worker)
 
     def hold(self, queue: HoldsRequests, alarm: Alarm | None = None) -> None:
-        """Queue requests in ``queue`` before the router. Call this before the first request."""
+        """Queue requests in ``queue`` before the router.
+
+        The caller must call this method before the first request.
+        """
         self.ingress = RouterIngress(queue, self._send, self.now_s, lambda: bool(self.up), alarm)
 
     @property
@@ -219,9 +224,9 @@ class Dispatcher:
     def dispatch(
         self, request: Request, on_sent: OnSent = lambda flight: None, wish: Wish = ANYWHERE
     ) -> RequestInFlight | None:
-        """Route a request. Return the request's flight, or None if the request is queued.
+        """Route a request. Return its state at the worker, or None if the request is queued.
 
-        A queued request's flight is passed to ``on_sent`` later, or a Problem if the request is
+        The state of a queued request is passed to ``on_sent`` later, or a Problem if the request is
         never sent. A retried request is sent without queueing again, unless the router has its own
         queue. The caller must call ``close_request`` later. Raises Problem: 503 if no worker is
         available, 429 if the queue refuses the request, 500 if the router fails.
@@ -267,7 +272,7 @@ class Dispatcher:
             flight.first_token_s = self.now_s()
 
     def _worker_for(self, routed: int, wish: Wish) -> int:
-        """Return the worker for a request; the router's choice may have left in the meantime."""
+        """Return the router's choice for a request, or another worker if the choice is down."""
         if wish.probe in self.flights and wish.probe not in self._leaving:
             return wish.probe
         if routed in self.up and routed not in wish.avoid:
@@ -290,7 +295,8 @@ class Dispatcher:
                 self.router.on_first_token(request, flight.routed, flight.first_token_s)
             self.router.on_finish(request, flight.routed, output, self.now_s())
         if self.router.wants_evictions and output_tokens:
-            # The output is not divided into token pages, so no later request matches or evicts it.
+            # The output is not divided into token pages, so no later request matches or evicts the
+            # output.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
         self._remove_if_empty(flight.worker)
         self.release()

@@ -5,8 +5,8 @@ rejected. If a field would be unfair to other clients, the error message says wh
 
 An engine compiles and evaluates a constraint in its scheduler process or a neighbouring process,
 for the whole batch. A pattern that backtracks for minutes therefore stops all clients of that
-engine. Constraints of unbounded cost are refused unless the operator allows them. Other constraints
-are limited in size.
+engine. Constraints of unbounded cost are refused unless the operator allows them. The size of all
+other constraints is limited.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from fairbench.live.json_errors import Problem, bad_request
+from fairbench.live.http_server import Problem, bad_request
 from fairbench.live.openai import Message
 
 Raw: TypeAlias = msgspec.Raw
@@ -28,19 +28,22 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 # the engine, not only the request.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-# Limits of the repetition penalty. Engines divide logits by the penalty and take the exponential. A
-# number such as 1e-40 gives infinite logits and NaN probabilities, which crash some samplers.
+# These are the limits of the repetition penalty. Engines divide logits by the penalty and take the
+# exponential. A number such as 1e-40 gives infinite logits and NaN probabilities, which crash some
+# samplers.
 Scale = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
-# Limits of the temperature: 1e39 is infinite in a float32 tensor; near 0, engines decode greedily.
+# A temperature of 1e39 is infinite in a float32 tensor. With a temperature near 0, engines decode
+# greedily.
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
 # Engines reject a top_p of 0, and a number below 1e-6 becomes 0 in a tensor of half precision.
 TopP = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-# limits of OpenAI, SGLang and vLLM on penalties
+# OpenAI, SGLang and vLLM have these limits on penalties.
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 # in SGLang, -1 means that no prompt token gets log-probabilities
 LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
-MOST_BIAS = 100.0  # limit on the absolute value of a logit bias, as in OpenAI's API
+# Limit on the absolute value of a logit bias, as in OpenAI's API.
+MOST_BIAS = 100.0
 # limit of OpenAI's API on log-probabilities per token
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
@@ -52,7 +55,7 @@ DROPPED = frozenset(
     # ``stream_interval`` would change how many tokens the router sees in each event of a stream.
     | {"stream_interval"}
 )
-# Integers that engines store in tensors or compare. OpenAI's API accepts 64.0 as 64.
+# Engines store these integers in tensors or compare them. OpenAI's API accepts 64.0 as 64.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"max_output_tokens", "max_tool_calls", "priority"}
@@ -77,7 +80,7 @@ UNFAIR = {
     "use_beam_search": "beams that are thrown away are not in the usage; 'n' returns all answers",
 }
 _FLOAT_SIGNS, _LONGEST_NUMBER = (b".", b"e", b"E"), 40
-_EXACT_FLOAT = 2**53  # largest number below which a float represents each integer exactly
+_EXACT_FLOAT = 2**53  # A float represents each integer up to this number exactly.
 
 _fields = msgspec.json.Decoder(Fields)
 
@@ -278,7 +281,7 @@ def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields
     """Return the fields in ``allowed`` for a worker, without fields whose value is null.
 
     Other fields are removed if their value is null or false, or if ``DROPPED`` has the name. Raises
-    Problem for all remaining fields; the message puts ``where`` before the field's name.
+    Problem if any other field remains; the message puts ``where`` before the field's name.
     """
     kept: Fields = {}
     for name, value in found.items():
@@ -333,25 +336,28 @@ def check_template_kwargs(values: Mapping[str, object] | None) -> None:
     """Raise Problem unless all values are scalars, because the template runs in the worker."""
     for name, value in (values or {}).items():
         if name == "chat_template" or isinstance(value, list | dict):
-            raise bad_request(f"chat_template_kwargs: {name[:64]!r} is not a switch")
+            raise bad_request(
+                f"chat_template_kwargs: {name[:64]!r} must be true, false, a number or a string"
+            )
 
 
 ALLOW_FLAG = "--allow-regex"
 # Fields with regular expressions, or with grammars, which may contain regular expressions.
 PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
-# Fields that never contain a schema. Any other field may contain a schema in some engine.
+# These fields never contain a schema. Any other field may contain a schema in some engine.
 PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
 TURNS = frozenset({"messages", "input"})
-# Fields of a message or item that never contain a schema. The set lacks "tools", because some
+# Fields of a message or item that never contain a schema. This set omits "tools", because some
 # templates and engines read this field.
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}
 )
 
-MOST_STOPS = 32  # limit on the stop texts of a request
+# Limit on the stop texts of a request.
+MOST_STOPS = 32
 # limit on the characters of a stop text; SGLang decodes that many characters again at each step
 LONGEST_STOP = 256
 MOST_STOP_IDS = 128  # limit on stop token ids, as in vLLM
@@ -365,14 +371,15 @@ MOST_REPEATS = 10_000  # limit on lengths and counts in a schema; nested counts 
 LARGEST_NUMBER = 2**63  # limit on the absolute value of a number in a schema
 ANY_OBJECT = "$$ANY$$"  # value by which SGLang denotes a schema that allows any object
 FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
-SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})  # fields that may hold JSON as a string
-# number of levels between a field and its schema; in a list of tools, "parameters" is the schema
+# Fields that may hold JSON as a string.
+SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})
+# A schema lies this many levels below its field. In a list of tools, "parameters" holds the schema.
 WRAPPINGS = {"json_schema": 1, FORMAT: 3}
 MOST_WRAPPINGS = 4
 
-# words in names or types of keywords that hold regular expressions or grammars
+# These words occur in the names of keywords and types that hold regular expressions or grammars.
 _PATTERN_WORDS = ("pattern", "regex", "grammar", "ebnf", "lark", "structural_tag", "x-guidance")
-# keywords whose keys the client chooses; "mapping" is part of the keyword "discriminator"
+# In these keywords, the client chooses the keys. The key "mapping" is part of "discriminator".
 _NAMED_SCHEMAS = (
     *("properties", "$defs", "definitions", "dependentSchemas", "dependentRequired"),
     *("dependencies", "patternProperties", "mapping"),
@@ -451,11 +458,11 @@ def check_stops(stop: str | list[str] | None) -> None:
 def check_many(name: str, values: object, most: int) -> None:
     """Raise Problem if a list or dictionary has more than ``most`` entries."""
     if isinstance(values, list | dict) and len(values) > most:
-        raise bad_request(f"{name}: at most {most} entries")
+        raise bad_request(f"{name}: must have at most {most} entries")
 
 
 class _Budget:
-    """The number of JSON values that the schemas of one request may still contain."""
+    """A budget: how many more JSON values the schemas of one request may contain."""
 
     def __init__(self, patterns: bool) -> None:
         self._patterns = patterns
@@ -474,7 +481,7 @@ class _Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A position in a JSON value: its depth, the objects around it, and its maximum repetitions.
+    """A position in a JSON value: its depth, the enclosing objects, and the maximum repetitions.
 
     ``within`` holds the references that are being followed, each with the id of its object.
     """
@@ -487,7 +494,9 @@ class _Place:
 
 @dataclass(eq=False)
 class _Walk:
-    """A single pass over a value that contains JSON schemas. References are replaced by targets.
+    """A single pass over a value that contains JSON schemas.
+
+    References to other schemas are followed.
 
     Engines move schemas between levels and accept different spellings of keys. The whole value is
     therefore checked as if it were a schema.
@@ -535,11 +544,11 @@ class _Walk:
         given = [node[name] for name in _REPEATS if name in node]
         most = max((one for one in given if isinstance(one, int | float)), default=1)
         if most > MOST_REPEATS or times * most > MOST_REPEATS:
-            raise bad_request(f"{self.where}: more than {MOST_REPEATS} repetitions")
+            raise bad_request(f"{self.where}: must allow at most {MOST_REPEATS} repetitions")
         return int(times * max(most, 1))
 
     def _follow(self, name: str, target: Any, place: _Place) -> None:
-        """Check all possible targets of a reference, because the root object is not known."""
+        """Check all possible targets of a schema reference, as the root object is not known."""
         if target == "#":
             return  # the reference denotes the whole schema, and grammars support this recursion
         path = str(target).split("/")
@@ -551,7 +560,9 @@ class _Walk:
         tables = [(n, one.get(path[1])) for n, one in enumerate(place.around)]
         found = [(n, one[key]) for n, one in tables if isinstance(one, dict) and key in one]
         if not found:
-            raise bad_request(f"{self.where}: {name}: there is no {str(target)[:64]!r}")
+            raise bad_request(
+                f"{self.where}: {name}: {str(target)[:64]!r} is not defined in this schema"
+            )
         for n, schema in found:
             around = place.around[: n + 1]
             followed = id(around[-1]), str(target)
@@ -568,13 +579,13 @@ class _Walk:
             self._literal(one, depth + 1)
 
     def _charge_size(self, value: Any, depth: int) -> None:
-        """Subtract the size of a value from the budget, without nested values."""
+        """Subtract the size of a value from the budget; nested values are subtracted separately."""
         texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
         self.budget.spend(1 + texts, self.where)
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
             raise bad_request(f"{self.where}: a number must fit 64 bits")
         if depth > MOST_DEPTH:
-            raise bad_request(f"{self.where}: more than {MOST_DEPTH} levels")
+            raise bad_request(f"{self.where}: nested more than {MOST_DEPTH} levels deep")
 
 
 def _table_in(text: str, where: str) -> Any:
@@ -586,7 +597,7 @@ def _table_in(text: str, where: str) -> Any:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     except RecursionError:
-        raise bad_request(f"{where}: more than {MOST_DEPTH} levels") from None
+        raise bad_request(f"{where}: nested more than {MOST_DEPTH} levels deep") from None
 
 
 def _is_pattern(name: Any) -> bool:

@@ -19,8 +19,7 @@ from aiohttp import (
 )
 
 from fairbench.live import headers
-from fairbench.live.http_server import MAX_BODY_BYTES
-from fairbench.live.json_errors import Problem, error_body
+from fairbench.live.http_server import MAX_BODY_BYTES, Problem, error_body
 from fairbench.live.openai import Fault, whole_fault
 from fairbench_serve.answers import StreamReader, Usage, is_object, problem_of, usage_of
 from fairbench_serve.calls import Call
@@ -28,13 +27,14 @@ from fairbench_serve.ingress import AttemptFailure, RequestInFlight
 
 RETURNED, RETRY_AFTER = ("x-request-id",), "Retry-After"
 EVENTS, JSON = "text/event-stream", "application/json"
-LONGEST_RETRY_S = 3_600  # limit in seconds on the Retry-After header that clients receive
+LONGEST_RETRY_S = 3_600  # most seconds in a Retry-After header that is passed on to a client
 SERVED, REFUSED = range(200, 300), range(400, 600)
-# limits in seconds on the time for which a connection stays open: after the last event, and after
-# a finish reason, because the usage event follows the finish reason
+# After the last event, and after a finish reason, the connection stays open for at most these
+# seconds. The usage event follows the finish reason.
 END_S, USAGE_S = 0.5, 5.0
-STALLED_S = 60.0  # seconds after which a client that reads nothing counts as disconnected
-# number of unread bytes up to which a write returns at once and needs no timer
+# Seconds after which a client that reads nothing counts as disconnected.
+STALLED_S = 60.0
+# A write of up to this many unread bytes returns at once and needs no timer.
 NO_WAIT_BYTES = 2**14
 
 
@@ -170,7 +170,7 @@ class Exchange:
         return USAGE_S if self._reader.is_finished else None
 
     def _check_unsent(self) -> None:
-        """Raise WorkerFailed if the stream has no valid answer and nothing was passed on."""
+        """Raise WorkerFailed if no valid answer has come and the client has received nothing."""
         if self._reader.fault is not None and self._stream is None:
             raise self._failed(self._reader.fault)
 
@@ -208,12 +208,12 @@ class Exchange:
         return response
 
     async def _write(self, stream: web.StreamResponse, data: bytes) -> None:
-        """Send data to the client, after the HTTP headers. Raises ClientLeft."""
+        """Send data to the client; the first call sends the HTTP headers. Raises ClientLeft."""
         if not data:
             return
         transport = self.request.transport
         try:
-            # before this point, the request could still be sent to another worker
+            # Until the client has received data, the request can still be sent to another worker.
             if self._stream is None:
                 await stream.prepare(self.request)
                 self._stream = stream
@@ -254,7 +254,7 @@ def _returned(answer: ClientResponse) -> dict[str, str]:
 def _reason_of(error: Exception) -> AttemptFailure:
     if isinstance(error, ClientConnectorError | ServerTimeoutError):
         return AttemptFailure.UNREACHED
-    # All other errors concern received data: the HTTP headers or the body.
+    # All other errors of the HTTP client concern received data: the HTTP headers or the body.
     return (
         AttemptFailure.STALE
         if isinstance(error, ClientConnectionError | OSError)

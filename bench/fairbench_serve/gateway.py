@@ -1,4 +1,4 @@
-"""The gateway before the router: its load reports from workers, and the limits of clients."""
+"""The gateway before the router, which polls the workers' loads and limits each client."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fairbench.config.cluster import (
 )
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
 from fairbench.schedulers.gateway.queue import HoldsRequests
 from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.gateway.saturation import AlwaysRoom, Concurrency, Utilization
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import make_params
-from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import FleetView
 from fairbench_serve.background import Work
 from fairbench_serve.config import RouterConfig
@@ -136,7 +136,7 @@ async def hold_requests(
 
 
 def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of the gateway that keep the engines full with almost no queue of their own.
+    """Return gateway settings that keep engines full, with almost no requests queued in them.
 
     Settings in ``given`` take precedence over computed values.
     """

@@ -27,13 +27,14 @@ from fairbench_serve.worker_info import METRICS, USAGE, page_of, samples
 log = logging.getLogger(__name__)
 
 PATH = "/health"
-# A request that tests whether an engine decodes. All engines serve this request with any model.
+# This request tests whether an engine decodes. All engines serve the request with any model.
 PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
-LOOKS = 8  # number of checks of each worker within the stall timeout
+# Number of checks of each worker within the stall timeout.
+LOOKS = 8
 # seconds per output token that an answer without streaming may take; its tokens are not visible
 SLOWEST_TOKEN_S = 0.1
-# limit on the time for an answer without streaming, as a multiple of the stall timeout
+# An answer without streaming may take this many times the stall timeout.
 LONGEST_STALLS = 5
 # metrics that change while an engine decodes: token counts, and the used fraction of the KV pool
 MOVING = (
@@ -186,8 +187,9 @@ class WorkerWatch:
     Progress is an event with new output, a complete answer, or a change of the token metrics on the
     worker's page ``/metrics``. The time without progress does not include time without requests, or
     time in which all clients read too slowly. A request that its client cancels does not reset the
-    time. The limit is ``stall_s`` seconds. The limit is longer for a worker without these metrics
-    that has only answers without streaming, because their tokens are not visible.
+    time. A worker stalls after ``stall_s`` seconds without progress. The limit is longer for a
+    worker without these metrics that has only answers without streaming, because their tokens are
+    not visible.
     """
 
     workers: Sequence[WorkerAddress]
@@ -198,7 +200,7 @@ class WorkerWatch:
 
     def __post_init__(self) -> None:
         self._silent_s: defaultdict[int, float] = defaultdict(float)
-        # metrics as text, because a float NaN differs from itself
+        # The metrics are compared as text, because a float NaN differs from itself.
         self._told: dict[int, list[str]] = {}
 
     def heard(self, worker: int) -> None:
@@ -214,7 +216,7 @@ class WorkerWatch:
             await asyncio.gather(*(self._look(worker, pause_s) for worker in busy))
 
     def _flights_being_read(self, worker: int) -> list[RequestInFlight]:
-        """Return the worker's requests whose clients do not read too slowly."""
+        """Return the worker's requests whose clients read fast enough."""
         return [one for one in self.dispatcher.flights.get(worker, ()) if not one.paused]
 
     async def _look(self, worker: int, passed_s: float) -> None:

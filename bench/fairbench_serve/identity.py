@@ -18,18 +18,21 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from fairbench.live import headers
-from fairbench.live.json_errors import Problem, bad_request
+from fairbench.live.http_server import Problem, bad_request
 from fairbench.live.processes.addresses import LOOPBACK
 
-MAX_LENGTH = 128  # limit on the number of characters in a client's name
+# Limit on the number of characters in a client's name.
+MAX_LENGTH = 128
 # limit on the characters of a body field that names the client, such as an e-mail address
 MAX_BODY_LENGTH = 512
 HASHED, HASH_BYTES = "user-", 10
-NO_SESSION, SESSION_BYTES = -1, 7  # a number of 7 bytes also fits in the header of the worker
-# host names of this machine, also for a client that connects through a tunnel
+# The number of a session has 7 bytes, so that the worker's header can hold the number.
+NO_SESSION, SESSION_BYTES = -1, 7
+# Clients may use these host names of the router's machine, also through a tunnel.
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")
 ANY_HOST = "*"
-# Headers that decide how a request is treated. Proxies may read either of two equal headers.
+# These headers decide how a request is treated. If such a header is given twice, proxies disagree
+# on which of the two counts.
 SINGLE = (
     *(
         "Authorization",

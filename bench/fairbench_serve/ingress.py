@@ -14,7 +14,7 @@ from math import ceil
 from typing import NamedTuple, Protocol, TypeAlias
 
 from fairbench.core import Prompt, Request
-from fairbench.live.json_errors import Problem, too_many, unavailable
+from fairbench.live.http_server import Problem, too_many, unavailable
 from fairbench.schedulers.gateway.queue import HoldsRequests, QueueHost
 from fairbench.schedulers.token_pages import segments_of
 from fairbench.schedulers.views import Read
@@ -24,7 +24,8 @@ from fairbench_serve.answers import Charge
 class AttemptFailure(Enum):
     """The reason why an attempt at a worker gave the client no complete answer."""
 
-    UNREACHED = auto()  # no connection could be opened, so the worker has not received the request
+    # No connection could be opened, so the worker has not received the request.
+    UNREACHED = auto()
     # The connection ended before the answer. The worker may have closed the connection while idle.
     STALE = auto()
     BROKE = auto()  # the connection ended within the answer, or the data was not a valid answer
@@ -36,7 +37,7 @@ class AttemptFailure(Enum):
     EVICTED = auto()  # another client took the slot of the request
 
 
-# Outcomes of attempts in metrics and traces.
+# Attempts have these outcomes in metrics and traces.
 OUTCOMES = OK, ERROR, LEFT, EVICTED, LOST, RETRIED = (
     *("ok", "error", "left"),
     *("evicted", "lost", "retried"),
@@ -101,7 +102,7 @@ SHORTEST_NAP_S = 0.001
 
 
 class Ringing(Protocol):
-    """The interface of an alarm that is set."""
+    """The interface of an alarm that has been set and can be cancelled."""
 
     def cancel(self) -> None:
         """Cancel the alarm."""
@@ -117,8 +118,8 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     - ``send`` sends a released request to a worker.
     - ``is_open`` returns whether any worker is available.
     - ``alarm`` calls the queue at the times that the queue requests; None means no alarm.
-    - ``blocked`` returns the reason why no request can be released at present, or None. With a
-      reason, all queued requests are refused.
+    - ``blocked`` returns the reason why no request can be released at present, or None. If
+      ``blocked`` returns a reason, all queued requests are refused.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.formats import read_toml
 from fairbench.files.reader import is_key, read_key
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
-from fairbench.schedulers.setup import checked_weights
+from fairbench.schedulers.base import checked_weights
 from fairbench.tenants import tenants_of, with_tenants
 from fairbench_serve.client_limits import REQUESTS, TOKENS, Quota, Quotas
 from fairbench_serve.identity import Keyring, is_name
@@ -63,8 +63,7 @@ def _read(path: Path) -> WorkerKeys:
     for number, key in enumerate(keys.values(), 1):
         if not isinstance(key, str) or not is_key(key):
             raise DataError(
-                f"{path}: key {number}: must be a text of printable ASCII, without spaces "
-                "at its ends"
+                f"{path}: key {number}: must consist of printable ASCII, without spaces at its ends"
             )
     if not keys:
         raise DataError(f"{path}: must hold at least one key")
@@ -183,9 +182,9 @@ log = logging.getLogger(__name__)
 class Access:
     """The API keys, weights and quotas at present. ``weights`` is always the same dict object.
 
-    The router reads the key file again after a change, once two checks find the file unchanged. A
-    half-written file is therefore not read. An invalid file has no effect. Weights in the
-    configuration override weights in the file. ``keys`` is None if requests name their clients
+    The router reads the key file again after a change, once two checks find the file unchanged. The
+    router therefore never reads a half-written file. An invalid key file has no effect. Weights in
+    the configuration override weights in the file. ``keys`` is None if requests name their clients
     without API keys. ``on_weights`` is called when ``weights`` may have changed. Raises DataError
     if the file is invalid at the start.
     """

@@ -34,17 +34,17 @@ from fairbench.schedulers.token_pages import segments_of
 
 # Media of the blocks that count as cached. Blocks in host memory or on disk do not count.
 MEDIA = (None, "GPU")
-Key = tuple[int | None, BlockHash]  # the group of layers of a block, and the hash of the block
+Key = tuple[int | None, BlockHash]  # A block is identified by its group of layers and its hash.
 
 
-# Number of tokens from which a run does not grow further. A run stays in memory while any of its
-# blocks is cached. The limit therefore also bounds the memory of evicted blocks.
+# A run is not extended beyond this many tokens. A run stays in memory while any of its blocks is
+# cached. The limit therefore also bounds the memory of evicted blocks.
 RUN_TOKENS = 256
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A run of consecutive blocks that begins after ``start`` tokens, at the end of ``parent``.
+    """A run of consecutive cache blocks; the run continues ``parent`` after ``start`` tokens.
 
     ``ids`` are the token ids of these blocks only; each hash in ``hashes`` has ``block_size``
     tokens.
@@ -57,11 +57,11 @@ class _Run:
     hashes: list[BlockHash] = field(default_factory=list)
 
     def end_of(self, index: int) -> int:
-        """Return the number of prompt tokens up to the end of block ``index`` (-1: ``start``)."""
+        """Return the number of prompt tokens at the end of block ``index``; -1 gives ``start``."""
         return self.start + min((index + 1) * self.block_size, len(self.ids))
 
     def may_grow(self, parent: BlockHash | None, block_size: int) -> bool:
-        """Return whether a block that follows ``parent`` may be added at the end of this run."""
+        """Return whether a block that follows the block ``parent`` may be added to this run."""
         fits = len(self.ids) == block_size * len(self.hashes) < RUN_TOKENS
         return fits and self.block_size == block_size and self.hashes[-1] == parent
 
@@ -96,8 +96,8 @@ class BlockIndex:
         return len(self._runs)
 
     def apply(self, events: Sequence[Event]) -> None:
-        # removed blocks of consecutive events are collected, because SGLang sends one event per
-        # block
+        # SGLang sends one event per removed block, so removed blocks of consecutive events are
+        # collected.
         removed: list[Key] = []
         for event in events:
             if isinstance(event, AllBlocksCleared):
@@ -125,7 +125,8 @@ class BlockIndex:
         if parent is not None:
             run = self._runs.get((group, parent))
             if run is None:
-                return  # the parent was stored before the subscription, so the prompt is unknown
+                # The block's parent was stored before the subscription, so the prompt is unknown.
+                return
             start = run.end_of(run.hashes.index(parent))
         for index, name in enumerate(event.block_hashes):
             ids = event.token_ids[index * size : (index + 1) * size]
@@ -137,7 +138,10 @@ class BlockIndex:
             parent, start = name, start + len(ids)
 
     def _remove(self, keys: list[Key]) -> None:
-        """Remove blocks and clear the list ``keys``. A chain of removed runs is reported once."""
+        """Remove the blocks ``keys`` from the index, and clear the list ``keys``.
+
+        A chain of removed runs is reported as one eviction.
+        """
         removed: dict[_Run, set[BlockHash]] = {}
         for key in keys:
             if (run := self._runs.pop(key, None)) is not None:
@@ -159,7 +163,7 @@ class BlockIndex:
             self._evict(run.prefix(end), start)
 
     def _evict(self, ids: array[int], start: int) -> None:
-        """Report all pages whose end is after token ``start`` as evicted."""
+        """Report each page of tokens that ends after token ``start`` as evicted."""
         pages = segments_of(ids)
         ends = [0, *accumulate(page.length for page in pages)]
         first = bisect_right(ends, start)
@@ -167,8 +171,9 @@ class BlockIndex:
             self._on_evict(pages, len(ids) - ends[first - 1])
 
 
-SILENCE_S = 5.0  # seconds without a replayed message after which the replay has failed
-# number of messages processed before other tasks run; processing takes a few milliseconds
+# Seconds without a replayed message after which the replay has failed.
+SILENCE_S = 5.0
+# After this many messages, which take a few milliseconds, other tasks of the event loop run.
 AT_A_TIME = 16
 
 
@@ -183,7 +188,8 @@ async def replayed(
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
-        socket.set_hwm(0)  # no limit, because the worker's ROUTER discards messages above a limit
+        # The worker's ROUTER socket discards messages above a limit, so this socket has no limit.
+        socket.set_hwm(0)
         socket.connect(endpoint)
         await socket.send_multipart(replay_request(first))
         for number in count(1):
@@ -239,9 +245,12 @@ class Subscriber:
         self._index = index
         self._quiet_s = quiet_s
         self._on_follow = on_follow
-        self._next = 0  # next expected sequence number
-        self._last_s = -inf  # timestamp (worker's clock, seconds) of the last applied message
-        # timestamp of the last replayed message, whose original may still arrive later
+        # Next expected sequence number.
+        self._next = 0
+        # Timestamp (worker's clock, seconds) of the last applied message.
+        self._last_s = -inf
+        # This is the timestamp of the last replayed message. The original message may still arrive
+        # later.
         self._overtaken_s = -inf
         self._received = 0
         self._starts = 0  # number of known restarts of the worker
@@ -349,15 +358,16 @@ class Subscriber:
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
         """Request the messages that have not arrived.
 
-        The last applied message is also requested. A worker that no longer has the last applied
-        message must have restarted.
+        The method also requests the last applied message. A worker that no longer has the last
+        applied message must have restarted.
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
 
         def take(message: NumberedBatch) -> bool:
             nonlocal is_first
             if message.seq == known and message.batch.ts != known_s:
-                self.restart()  # the next call requests the messages after the restart
+                # The next call of this method requests the messages after the restart.
+                self.restart()
             elif message.seq >= self._next:
                 self.gaps += is_first
                 is_first = False
@@ -384,8 +394,8 @@ class Subscriber:
     ) -> int | None:
         """Request messages from number ``first`` on, and pass each message to ``take``.
 
-        ``take`` returns whether to continue. Returns the number of received messages, or None if
-        the replay failed or the worker has restarted during the call.
+        ``take`` returns whether the replay should continue. Returns the number of received
+        messages, or None if the replay failed or the worker has restarted during the call.
         """
         starts, came = self._starts, 0
         try:
@@ -396,7 +406,8 @@ class Subscriber:
                         break
         except (TimeoutError, ValueError) as error:
             if isinstance(error, ValueError) and not self._received:
-                # without any received event, errors of the replay also count
+                # If no event has ever arrived, errors of the replay count as unreadable messages,
+                # too.
                 self._count_unreadable()
             if not self._replay_fails:  # repeated failures are logged only once
                 reason = str(error) or "timed out"
@@ -426,7 +437,7 @@ class Subscriber:
         self._index.clear()
 
     def _count_unreadable(self) -> None:
-        """Count an invalid message. Raises Unreadable after ``MAX_UNREADABLE`` in a row."""
+        """Count an invalid message; raise Unreadable after ``MAX_UNREADABLE`` of them in a row."""
         self.unreadable += 1
         self._unreadable += 1
         if self._unreadable >= MAX_UNREADABLE:

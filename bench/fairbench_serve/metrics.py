@@ -13,8 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from fairbench.core import Request
-from fairbench.live.headers import OTHERS
-from fairbench.live.ledger import (
+from fairbench.live.client_metrics import (
     BALANCE,
     BOUNDS_S,
     MAX_CLIENTS,
@@ -27,6 +26,7 @@ from fairbench.live.ledger import (
     RecentShares,
     service_of,
 )
+from fairbench.live.headers import OTHERS
 from fairbench.schedulers.gateway.queue import Gateway
 from fairbench_serve.answers import Charge
 from fairbench_serve.dispatcher import Dispatcher
@@ -41,7 +41,9 @@ REQUESTS = (
 
 
 class TotalsByClient(Collector):
-    """Totals of clients. The most recent clients have totals of their own; all others share totals.
+    """Totals of clients.
+
+    Each of the most recent clients has totals of its own, and all other clients share totals.
 
     Fewer clients have histograms of their own, because a histogram has many values.
     """
@@ -161,7 +163,10 @@ class FairnessGauges(Collector):
 
 
 class HeldRequests(Collector):
-    """A gauge of the requests queued before the workers. Only the largest clients are listed."""
+    """A gauge of the requests queued before the workers.
+
+    Only the clients with the most queued requests are listed.
+    """
 
     def __init__(self, ingress: RouterIngress) -> None:
         self._ingress = ingress

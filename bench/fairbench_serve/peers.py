@@ -2,7 +2,7 @@
 
 The simulation uses the classes of ``schedulers/peers.py``, too. In this module, a message contains
 only the changes since the peer's last confirmation. The next message repeats the changes of a lost
-message. Messages are therefore not sent again, and an unreachable peer costs nothing.
+message. No message is therefore stored for a retry, and an unreachable peer takes no memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aiohttp import ClientSession, web
 
 from fairbench.config.cluster import served_routers
 from fairbench.errors import UsageError
-from fairbench.live.json_errors import Problem, bad_request
+from fairbench.live.http_server import Problem, bad_request
 from fairbench.schedulers.gateway.queue import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
 from fairbench.schedulers.params import own_settings
@@ -45,8 +45,10 @@ LONGEST_ORIGIN = 64  # limit on the characters of a router's identifier
 Versions = dict[str, dict[str, int]]
 """The last known version of the totals, by router and by part of the router."""
 PATH = "/peers/totals"
-PATIENCE_S = 2.0  # limit in seconds on a peer's answer
-RELAYED_S = 30.0  # seconds for which totals of stopped routers are sent after a router changes
+# Seconds within which a peer must answer.
+PATIENCE_S = 2.0
+# The totals of stopped routers are sent, too, for this many seconds after a peer changes.
+RELAYED_S = 30.0
 ROUTER, GATEWAY = "router", "gateway"  # names of the parts that may share totals
 MOST_KNOWN = 1_000  # limit on the routers whose totals are kept
 
@@ -58,8 +60,8 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
     - ``fleet`` is a hash of the settings that all peers must share.
     - ``parts`` holds the totals of the process.
     - ``gone`` holds the last totals of routers that no longer send messages. A restarted router
-      needs these totals. Without the totals, clients that the stopped router served would count as
-      not served.
+      needs the totals in ``gone``. Without the totals, clients that the stopped router served would
+      count as not served.
     """
 
     origin: str
@@ -127,17 +129,17 @@ class Peering:
     key: str = field(repr=False)
     dispatcher: Dispatcher
     forget_s: float
-    # worker numbers of the router, priority bands of the gateway
+    # The parts number their totals by worker (router) and by priority band (gateway).
     places: Mapping[str, Collection[int]]
     origin: str = field(default_factory=lambda: token_hex(8))
-    # Times of the first and last message from each router, in seconds of the dispatcher's clock.
+    # These are the times of the first and last message from each router, on the dispatcher's clock.
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: PeerKnowledge | None = None) -> bytes:
         """Return the message for a peer: the totals that the peer lacks, and the waiting clients.
 
-        If no worker is available here, the message omits waiting clients, because they would
-        otherwise delay clients of other routers.
+        If no worker is available here, the message omits waiting clients, because waiting clients
+        would otherwise delay clients of other routers.
         """
         known = known or PeerKnowledge()
         versions = known.versions.get(self.origin, {})
@@ -154,7 +156,7 @@ class Peering:
         return msgspec.json.encode(PeerMessage(self.origin, self.fleet, parts, gone))
 
     def _gone(self) -> dict[str, dict[str, Totals]]:
-        """Return the last totals of routers that no longer send, without their waiting clients."""
+        """Return the last totals of stopped routers, without their waiting clients."""
         now_s = self.dispatcher.now_s()
         newest_s = max((first_s for first_s, _ in self.heard_s.values()), default=-inf)
         found: dict[str, dict[str, Totals]] = {}
@@ -262,7 +264,7 @@ def check_peers(router: type, name: str, gateway: str | None) -> None:
 
 
 async def tell_peer(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:
-    """Send one peer the totals that the peer lacks, repeatedly until cancelled."""
+    """Send one peer the totals that the peer lacks, every ``every_s`` seconds until cancelled."""
     headers = {"Authorization": f"Bearer {peering.key}", "Content-Type": "application/json"}
     trouble: str | None = None
     known = PeerKnowledge()

@@ -21,16 +21,16 @@ from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import check_live, running_workers
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker, same_worker
+from fairbench.schedulers.base import checked_weights
 from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.registry import router_class, split_pair
-from fairbench.schedulers.setup import checked_weights
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
     from fairbench_serve.config import RouterConfig
     from fairbench_serve.keys_file import (
         KeysFile,
-        WorkerKeys,  # the import needs the extra `live`
+        WorkerKeys,  # The import of ``fairbench.live`` needs the optional dependencies ``live``.
     )
 
 
@@ -110,7 +110,7 @@ def plan_text(
     """Return the configuration as TOML, with each parameter and client name, but without API keys.
 
     ``spec`` describes the workers that would be started. ``known`` is the content of the key file.
-    Raises the UsageError that starting these workers would raise.
+    Raises UsageError if these workers could not start.
     """
     from fairbench.config.cluster import (
         HEADROOM,
@@ -275,7 +275,7 @@ def planned_workers(
     """
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
-    # The workers do not get weights, or settings of the queue and the router.
+    # The started workers get neither clients' weights nor settings of the queue and the router.
     before = {*SPELLINGS, *(key for key in settings if key.startswith(f"{ADMISSION}."))}
     spec = resolve(flags, {key: value for key, value in settings.items() if key not in before})
     _check_settings(settings, *dict.fromkeys((spec.router, spec.local, ENGINE, *parts)))
@@ -299,8 +299,9 @@ def started_workers(
 ) -> Iterator[Routed]:
     """Start workers from the flags of ``fairbench run``; stop the workers when the block ends.
 
-    ``parts`` are further parts that may have settings. Raises UsageError for an invalid flag,
-    RunFailed if a worker does not start, and KeyboardInterrupt if the user interrupts the start.
+    ``parts`` names further parts of the router that may have settings. Raises UsageError for an
+    invalid flag, RunFailed if a worker does not start, and KeyboardInterrupt if the user interrupts
+    the start.
     """
     planned = planned_workers(flags, settings, weights, parts=parts)
     assert planned.spec is not None
@@ -317,7 +318,8 @@ def started_workers(
             interrupted=interrupted,
         ) as workers,
     ):
-        if interrupted():  # nothing checks for an interruption after this point
+        # After this check, the workers are ready, and no further interruption is checked.
+        if interrupted():
             raise KeyboardInterrupt
         yield planned._replace(workers=workers.addresses)
 

@@ -7,21 +7,22 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from fairbench.live.json_errors import Problem
+from fairbench.live.http_server import Problem
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 TOKEN_BYTES = array("I").itemsize
 # number of tokens that is assumed for the KV pool of a worker that reports no size
 UNKNOWN_POOL_TOKENS = 2**21
-# limit on the bytes of text per token; the mean is far lower for any language and vocabulary
+# This limit on bytes per token is far above the mean of any language and vocabulary.
 LONGEST_TOKEN_BYTES = 16
-# limits on structural characters in a body, per token of the longest prompt
+# These limits bound the structural JSON characters in a body, per token of the longest prompt.
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
-OTHER_SIGNS = 100_000  # number of structural characters that a body may have beyond those limits
+# A body may have this many structural JSON characters beyond the other limits.
+OTHER_SIGNS = 100_000
 
 
 class TextTokens(Protocol):
-    """The interface of tokenizers. ``method`` describes the tokenizer in log and metrics."""
+    """The interface of tokenizers. ``method`` describes the tokenizer in the log and in metrics."""
 
     @property
     def method(self) -> str: ...
@@ -83,7 +84,7 @@ class PromptLimits:
     keeps_clients: bool = True
 
     def check_body(self, raw: bytes) -> None:
-        """Raise Problem if a body contains more JSON values than a prompt can have."""
+        """Raise Problem if a body contains more JSON values than the longest prompt could need."""
         most = self.most_tokens
         for sign, per_token in SIGNS:
             if len(raw) > OTHER_SIGNS < raw.count(sign) - per_token * most:

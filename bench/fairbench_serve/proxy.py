@@ -15,8 +15,14 @@ import msgspec
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, web
 
 from fairbench.live import headers
-from fairbench.live.http_server import LONG_BODY_BYTES, parsed
-from fairbench.live.json_errors import Problem, bad_request, error_body, no_such_model
+from fairbench.live.http_server import (
+    LONG_BODY_BYTES,
+    Problem,
+    bad_request,
+    error_body,
+    no_such_model,
+    parsed,
+)
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.gateway.registry import needs_sessions
 from fairbench_serve.answers import HighestCost, is_object
@@ -34,8 +40,9 @@ from fairbench_serve.prompts import PromptLimits, TextTokens
 from fairbench_serve.spans import NO_TRACES, RequestTrace, Traces
 from fairbench_serve.worker_info import WorkerFacts
 
-MOST_PASSED = 1024  # limit on the characters of the header that lists the passed routers
-ASK_S = 60.0  # limit in seconds on a worker's answer to a request that needs no generation
+# Most characters of the header that lists the routers which a request has passed.
+MOST_PASSED = 1024
+ASK_S = 60.0  # seconds within which a worker must answer a request without generation
 REFUSED_BY_ALL = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 JSON_BODY = {"Content-Type": "application/json"}
 _WHOLE = re.compile("-?[0-9]{1,18}")
@@ -108,9 +115,9 @@ class Proxy:
         sent = self._headers(http)
         traces = self.traces if api.generates else NO_TRACES
         with traces.request(api.path, sent) as trace:
-            # the body, which may name the client, is not yet read
+            # At this point, the body, which may name the client, has not been read.
             known = client_of(http.headers, None, self.access.keys)
-            # the body of a request with an unknown key is not read
+            # If the API key is unknown, the body of the request is not read.
             if self.access.keys is not None:
                 trace.client = known
                 self.access.quotas.check_quota(known)
@@ -183,7 +190,7 @@ class Proxy:
             raise evicted() from None
 
     async def _parsed(self, raw: bytes, api: Api, limits: PromptLimits) -> Call:
-        """Parse a body into a call. Only one long body is parsed at a time to limit memory."""
+        """Parse a body into a call. To limit memory, only one long body is parsed at a time."""
         if len(raw) < LONG_BODY_BYTES:
             return api.read(raw, self.text, limits)
         async with self._long_bodies:
@@ -198,7 +205,7 @@ class Proxy:
             **{name: http.headers[name] for name in PASSED_ON if name in http.headers},
             **self._authorization(http),
             headers.ROUTERS: f"{passed},{self.config.router_id}".lstrip(",")[-MOST_PASSED:],
-            # a new id, because vLLM would use an id that the client chooses
+            # vLLM would use a request id that the client chooses, so the worker receives a new id.
             "x-request-id": uuid4().hex,
             "Content-Type": "application/json",
         }
@@ -214,7 +221,7 @@ def _header_number(http: web.Request, name: str, default: int) -> int:
     if text is None:
         return default
     if not _WHOLE.fullmatch(text):
-        raise bad_request(f"{name}: {text[:40]!r} is not a number")
+        raise bad_request(f"{name}: {text[:40]!r} must be a number")
     return int(text)
 
 
@@ -235,7 +242,7 @@ async def _models_of(answer: ClientResponse, name: str | None) -> web.Response:
 
 
 class WorkerPage(NamedTuple):
-    """A page that the router requests from workers without queueing, and its answer's reader."""
+    """A page that the router requests from workers without queueing, and a parser for the page."""
 
     method: str
     path: str

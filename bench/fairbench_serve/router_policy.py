@@ -19,9 +19,8 @@ from typing import Any
 from fairbench.errors import UsageError
 from fairbench.live import headers
 from fairbench.live.plugin_config import SETTINGS, WEIGHTS, read_variable
-from fairbench.schedulers.base import Router
+from fairbench.schedulers.base import Router, Setup, checked_weights
 from fairbench.schedulers.registry import build_router, router_class
-from fairbench.schedulers.setup import Setup, checked_weights
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.identity import is_name
 from fairbench_serve.ingress import RequestInFlight
@@ -59,17 +58,17 @@ class RouterPolicy:
         # Building a router now reports an invalid setting at the start, not at the first request.
         if self._make(1).holds:
             raise UsageError(
-                f"router {router} queues requests, but the router around it sends each at once; "
+                f"router {router} queues requests, but the host router sends each request at once; "
                 f"choose {DEFAULT_ROUTER} or another router that does not queue"
             )
         self._weights = checked_weights(weights or {})
         self._answer_tokens, self._now_s = answer_tokens, now_s
-        self._numbers: dict[str, int] = {}  # number of each worker, by name
+        self._numbers: dict[str, int] = {}  # maps the name of a worker to its number
         self._dispatcher: Dispatcher | None = None
         self._lock = Lock()
 
     def send(self, loads: Mapping[str, int], client: str, text: str) -> tuple[str, RequestInFlight]:
-        """Choose a worker; return its name and a flight, which records the request as sent.
+        """Choose a worker and record the request as sent; return the worker's name and the record.
 
         Args:
             loads: The number of requests in flight of each available worker; at least one worker.

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.live.json_errors import Problem
+from fairbench.live.http_server import Problem
 from fairbench_serve.answers import NOTHING, Charge
 from fairbench_serve.ingress import LEFT, OK
 
@@ -33,13 +33,13 @@ class RequestTrace:
     charge: Charge = NOTHING
 
     def end_attempt(self, worker: int, outcome: str, charge: Charge = NOTHING) -> None:
-        """Record the end of an attempt at this worker. Another attempt may follow."""
+        """Record the end of an attempt at this worker. A retry may follow."""
         self.worker, self.outcome = worker, outcome
         self.charge = self.charge.plus(charge)
 
 
 class Traces:
-    """A source of traces that exports nothing."""
+    """A tracer for runs without OpenTelemetry; this tracer exports nothing."""
 
     @contextmanager
     def request(self, path: str, sent: dict[str, str]) -> Iterator[RequestTrace]:
@@ -102,8 +102,8 @@ class OtelTraces(Traces):
         finally:
             outcome = trace.outcome or LEFT
             span.set_attributes(_told(trace, outcome))
-            # OpenTelemetry's convention for servers: an error of the client is not an error of the
-            # span.
+            # OpenTelemetry's convention for servers is that an error of the client does not mark
+            # the span as failed.
             if outcome not in (OK, LEFT) and not (outcome == REFUSED and status < 500):
                 span.set_status(self._error)
             span.end()

@@ -21,15 +21,15 @@ from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.forward import CONNECTION_ERRORS
 from fairbench_serve.prompts import UNKNOWN_POOL_TOKENS, PromptLimits
 
-# SGLang's page of loads, the page of metrics, and the names of the metrics in SGLang, in the
-# emulator and in vLLM
+# These are SGLang's page of loads, the page of metrics, and the names of the load metrics in
+# SGLang, in the emulator and in vLLM.
 LOADS, METRICS = "/v1/loads?include=core", "/metrics"
 PLACES = "at /v1/loads or /metrics"
 WAITING = ("sglang:num_queue_reqs", "vllm:num_requests_waiting")
 RUNNING = ("sglang:num_running_reqs", "vllm:num_requests_running")
 USAGE = ("sglang:token_usage", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 _SAMPLE = re.compile(r"^((?:sglang|vllm):\w+)(?:\{[^}]*\})? +(\S+)", re.MULTILINE)
-TIMEOUT = ClientTimeout(total=1.0)  # limit in seconds on a worker's load report
+TIMEOUT = ClientTimeout(total=1.0)  # most seconds for a worker's load report
 BLIND_S = 5.0  # seconds after the last report from which a worker's load counts as unknown
 
 
@@ -57,7 +57,8 @@ class PolledLoads:
 
     def __post_init__(self) -> None:
         self._told: dict[int, tuple[float, Told]] = {}
-        self._asked: set[int] = set()  # workers whose last answer contained no load report
+        # Numbers of the workers whose last answer contained no load report.
+        self._asked: set[int] = set()
 
     def workers(self) -> Collection[int]:
         return self.dispatcher.workers()
@@ -106,7 +107,11 @@ async def poll(
             loads.record_report(worker, told)
         if told is None and not complained and worker in loads.workers():
             complained = True
-            log.warning("worker %d reports no load %s; it counts as full", worker, PLACES)
+            log.warning(
+                "worker %d reports no load %s; the router treats this worker as full",
+                worker,
+                PLACES,
+            )
         await asyncio.sleep(poll_s)
 
 
@@ -180,11 +185,12 @@ def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
     return Told(int(sum(waiting)), int(sum(running)), sum(usage) / len(usage))
 
 
-# number of tokens assumed for an unknown KV pool, as for an 8B model on a GPU with 80 GB
+# An unknown KV pool counts as this many tokens, like that of an 8B model on a GPU with 80 GB.
 ASSUMED_POOL_TOKENS = 400_000
-ASK_TIMEOUT = ClientTimeout(total=5.0)  # limit in seconds on a page; vLLM's page takes seconds
-# Path of the server information of SGLang, of the emulator, and of vLLM in development mode. Only
-# this page of vLLM reports the limit on running requests.
+# Seconds within which a worker must return a page; vLLM's page takes seconds.
+ASK_TIMEOUT = ClientTimeout(total=5.0)
+# SGLang, the emulator, and vLLM in development mode return their server information at this path.
+# Only this page of vLLM reports the limit on running requests.
 SERVER_INFO = "/server_info?config_format=json"
 HEADROOM = 0.05  # fraction of an engine's running requests that may wait in its own queue
 
@@ -197,7 +203,7 @@ class WorkerInfo(NamedTuple):
     - ``page_tokens`` is the largest page size of all workers in tokens (SGLang's ``page_size``).
     - ``vocab_size`` is the smallest vocabulary. A size is None if no worker reports the size.
     - ``locals`` holds the local schedulers of each worker, as the plugin or the emulator reports
-      them. An engine's own scheduler is not reported.
+      them. The scheduler that an engine has by default is not reported.
     - ``keeps_clients`` is false if a worker is an SGLang server with the plugin. SGLang does not
       pass the client of some requests to the scheduler.
     """
@@ -361,7 +367,7 @@ async def most_running(session: ClientSession, workers: Sequence[WorkerAddress])
 def headroom_of(most: int) -> int:
     """Return how many requests above an engine's limit ``most`` the gateway sends; at least 1.
 
-    The additional requests wait in the engine's queue. An additional request starts as soon as a
+    These additional requests wait in the engine's queue. An additional request starts as soon as a
     running request ends, before the router can send another request. The number is small, because
     the gateway cannot reorder requests in the engine's queue.
     """

@@ -1,7 +1,8 @@
 """``fairbench reproduce artifact``: every judged figure and claim of the papers on one page.
 
-The page is for a committee that evaluates an artifact. It says for each part of each claim what the
-paper says, what fairbench finds, with which interval, the verdict, and what the verdict depends on.
+The page is for a committee that evaluates an artifact. For each part of each claim, the page states
+the paper's result, fairbench's result with its interval, the verdict, and what the verdict depends
+on.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any, NamedTuple
 from fairbench.config.sweep import sweep_names
 from fairbench.errors import DataError
 from fairbench.execute.tasks import RunContext
+from fairbench.report.pages.html import write_page
 from fairbench.report.pages.page import Cell, Grid, Headline, Page, Paragraph, Section
-from fairbench.report.pages.written import write_page
 from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench_studies.dlpm.claims.kept import outcomes_in
 from fairbench_studies.dlpm.claims.table import SEEDS
@@ -31,7 +32,7 @@ HEADINGS = ("part", "here", "95% interval", "verdict", "holds under")
 
 
 class PaperTable(NamedTuple):
-    """A paper, the file with its judged parts, and the start of its pictures' names."""
+    """A paper, the file with its judged claims, and the prefix of its pictures' file names."""
 
     title: str
     stem: str
@@ -47,7 +48,7 @@ PAPERS = (
 
 
 def artifact_page(folders: Sequence[Path], repeated: Mapping[str, str]) -> Page:
-    """Return the page of what is stored in folders of results.
+    """Build the page from the results that are stored in folders.
 
     Args:
         folders: The folders; a table of claims is read from the first folder that has it.
@@ -92,7 +93,7 @@ def _counted(paper: PaperTable, setting: str, rows: Sequence[Row]) -> tuple[str,
 
 
 def _how(repeated: Mapping[str, str]) -> Section:
-    """Return the section about the sources of the numbers."""
+    """Return the section that says where the numbers come from."""
     blocks: list[Any] = [
         Paragraph(
             "A verdict is one of: holds, reversed, off (a number outside its band), inconclusive, "
@@ -149,7 +150,7 @@ def _grid_rows(rows: Sequence[Row]) -> Iterator[tuple[Cell, ...]]:
 
 
 def write_artifact(page: Page, folder: Path) -> list[Path]:
-    """Write the page as ``artifact.html`` and ``artifact.md``; return the files."""
+    """Write the page as ``artifact.html`` and ``artifact.md``; return both paths."""
     paths = [folder / f"{ARTIFACT}{ending}" for ending in (".html", ".md")]
     for path in paths:
         write_page(page, path, "claims_dir")
@@ -157,7 +158,7 @@ def write_artifact(page: Page, folder: Path) -> list[Path]:
 
 
 def repeat_first_seeds(folder: Path, runs: Path, context: RunContext) -> dict[str, str]:
-    """Simulate the first seed of each figure with per-seed values, and compare every value.
+    """Simulate the first seed of each figure again, and compare with its stored per-seed values.
 
     Args:
         folder: The folder of results, with the per-seed values.
@@ -178,7 +179,7 @@ def repeat_first_seeds(folder: Path, runs: Path, context: RunContext) -> dict[st
 def _agreement(
     stored: Iterable[SchedulerResults], again: Iterable[SchedulerResults], failed: int
 ) -> str:
-    """Return ``5 of 5 runs repeat every stored value``."""
+    """Return a text such as ``5 of 5 runs repeat every stored value``."""
     known = [_facts(run.summary) for cell in stored for run in cell.runs]
     new = [_facts(run.summary) for cell in again for run in cell.runs]
     same = sum(one in known for one in new)

@@ -1,4 +1,4 @@
-"""``fairbench reproduce``: runs a figure's missing simulations, then draws it."""
+"""``fairbench reproduce``, which runs a figure's missing simulations and draws the figure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer import Option
 
 from fairbench.cli.flags import DEFAULT_RESULT_DIR, ExecutorName, NoProgress, RayAddress
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, read_formats
-from fairbench.execute.places import LOCAL, executor_named
+from fairbench.execute.executors import LOCAL, executor_named
 
 CLAIMS_DIR = Path("results")
 
@@ -74,7 +74,7 @@ def reproduce(
     ray_address: RayAddress = None,
     disable_tqdm: NoProgress = False,
 ) -> None:
-    """Run what a paper's figure lacks, then draw the figure.
+    """Run the missing simulations of a paper's figure, then draw the figure.
 
     With "claims", judge all claims or map where they hold. Finished runs are never repeated, even
     after a crash or Ctrl-C.

@@ -51,7 +51,8 @@ from fairbench_studies.vtc.command import VTC
 ALL, CLAIMS = "all", "claims"
 PAPERS = {paper.name: paper for paper in (VTC, PREBLE)}
 OTHERS = (*PAPERS, FRONTIER)
-PRESETS = {AT_RERUN: True, AT_DEFAULTS: False}  # whether a setting is a preset
+# Maps the title of a setting to whether the setting is a preset.
+PRESETS = {AT_RERUN: True, AT_DEFAULTS: False}
 TIMED = "fig4"  # the only figure that shows timings instead of runs
 
 
@@ -75,12 +76,12 @@ class Asked:
 
     @property
     def ending(self) -> str:
-        """The suffix of a store's name."""
+        """The suffix of the name of a folder of runs."""
         return QUICK if self.quick else ""
 
 
 def carry_out(asked: Asked) -> None:
-    """Complete the runs of a figure, draw the figure, and judge claims, as the options ask."""
+    """Make a figure's missing runs, draw the figure and judge claims, as the options say."""
     _check(asked)
     if asked.figure == ARTIFACT:
         _artifact(asked)
@@ -140,7 +141,7 @@ def _artifact(asked: Asked) -> None:
         with run_context(shown_progress() if asked.show else None, asked.runs_on) as context:
             repeated = repeat_first_seeds(source, asked.result_dir, context)
             if context.interrupted():
-                raise context.interrupted.ended(f"interrupted; what finished is in {source}")
+                raise context.interrupted.ended(f"interrupted; finished runs are in {source}")
     page = artifact_page((asked.claims_dir, source), repeated)
     for one in page.headlines:
         typer.echo(f"{one.label}: {one.value} ({one.note})")
@@ -165,7 +166,7 @@ def _another_paper(asked: Asked) -> None:
 
 
 def _figures(asked: Asked) -> None:
-    """Complete and draw figures of the DLPM paper, or judge the paper's claims, or both."""
+    """Make runs and draw figures of the DLPM paper, or judge the paper's claims, or both."""
     drawn = asked.figure != CLAIMS
     if drawn:
         check_drawable()
@@ -181,7 +182,7 @@ def _figures(asked: Asked) -> None:
 
 
 def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
-    """Return the figures whose runs are needed. Raises UsageError for a preset without figures."""
+    """Return the figures whose runs are needed. Raises UsageError if the preset has no figure."""
     if figure not in (ALL, CLAIMS):
         return [figure_named(figure, preset)]
     at_preset = list(figures_of(preset or AUTHORS).values())
@@ -193,7 +194,7 @@ def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
 def _fill(
     folders: Mapping[PaperFigure, Path], executor: Executor, *, quick: bool, show: bool
 ) -> None:
-    """Run the missing simulations in the store of each figure.
+    """Run the missing simulations in the folder of each figure.
 
     Raises RunFailed if points failed, after all other points, and Interrupted after an
     interruption.
@@ -209,13 +210,13 @@ def _fill(
                 for failure in failures:
                     typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
             if context.interrupted():
-                raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
+                raise context.interrupted.ended(f"interrupted; finished runs are in {folder}")
     if failed:
-        raise RunFailed(f"runs failed: {failed}; see the folder `failed` of each store")
+        raise RunFailed(f"runs failed: {failed}; see the folder `failed` in each folder of runs")
 
 
 def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
-    """Judge the claims from stored runs, and store the per-seed values that decide."""
+    """Judge the claims from stored runs, and store the per-seed values that the judges used."""
     read = {one: one.read(folder) for one, folder in folders.items()}
     kept = {one: keeping(source) if one.name != TIMED else source for one, source in read.items()}
     settings = [_with_four(title, kept, own=own) for title, own in PRESETS.items()]
@@ -231,13 +232,13 @@ def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
 
 
 def _with_four(title: str, kept: Mapping[PaperFigure, Any], *, own: bool) -> Setting:
-    """Return a setting with the data of its figures, and with figure 7's cells of four replicas."""
+    """Return a setting with its figures' data, and with figure 7's runs on four replicas."""
     sources = {one.name: source for one, source in kept.items() if bool(one.preset) is own}
     return Setting(title, {**sources, AT_FOUR: chosen(sources.get("fig7", ()), dp=4)})
 
 
 def _judge_stored(source: Path, claims_dir: Path) -> None:
-    """Judge the claims from what is stored in a folder of results, without any run."""
+    """Judge the claims from the values in a folder of results, without any simulation."""
     _write(stored_settings(source), claims_dir, source / SEEDS)
 
 

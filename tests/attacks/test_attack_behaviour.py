@@ -93,7 +93,7 @@ def test_every_kind_of_split_has_a_valid_choice(name):
 
 def test_a_program_that_cannot_be_split_leaves_no_choice():
     assert choices(load_workload("chat"), CHOICES)["split"] == (1,)
-    with pytest.raises(UsageError, match="split: programs of kind chat cannot be split; programs"):
+    with pytest.raises(UsageError, match="split: programs of kind chat cannot be split; choose"):
         attack_workload(load_workload("chat"), "none", Behaviour(split=2), Stakes())
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from fairbench_serve.peers import PeerMessage
 from tests.benchmarks.live_router import await_health, cpu_s, free_port, running
 from tests.benchmarks.router_scale import CLIENTS, Traffic

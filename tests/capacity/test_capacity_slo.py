@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairbench.capacity.answer import judge
 from fairbench.capacity.question import parse_slo, parse_slos
+from fairbench.capacity.search import judge
 from fairbench.errors import UsageError
 from fairbench.metrics.reasons import NOT_CONTENDED
 

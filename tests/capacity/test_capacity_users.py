@@ -13,7 +13,7 @@ from fairbench.capacity.table import answer_text
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
 from fairbench.execute.tasks import RunContext
-from fairbench.report.pages.written import write_page
+from fairbench.report.pages.html import write_page
 from tests.one_by_one import OneByOne
 
 TINY = {"workload": "chat", "duration": 4.0, "request_rate": 1.0, "scenario": "none", "clients": 2}

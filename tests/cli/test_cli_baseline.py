@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config import identity
-from fairbench.gate.baseline import NOT_KEPT, difference, read_specs
 from fairbench.results.store import read_run
 from fairbench.schedulers.registry import PAIRS
+from fairbench_gate.baseline import NOT_KEPT, difference, read_specs
 
 FILES = ("experiment.toml", "summary.json", "manifest.json")
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "baseline"

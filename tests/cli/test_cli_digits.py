@@ -6,8 +6,8 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.config.flag import parse_weights
 from fairbench.errors import UsageError
-from fairbench.gate.judge import SHAPE as CLAUSE
 from fairbench.targets import parse_targets
+from fairbench_gate.judge import SHAPE as CLAUSE
 
 WRONG = [
     ("run", "--weights", "client-0=２"),

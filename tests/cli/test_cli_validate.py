@@ -10,7 +10,7 @@ from fairbench.cli.app import app
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
 from fairbench.results.store import StoredRun
-from fairbench.validate.live_run import compare_live, live_lines
+from fairbench_calibration.validate.live_run import compare_live, live_lines
 from fairbench_studies.validation.slora import calibrate, files
 from tests.shared_data import VTC_RUNS, needs
 

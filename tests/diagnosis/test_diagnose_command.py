@@ -190,7 +190,7 @@ def test_a_report_that_cannot_be_written_loses_no_answer(flooded, tmp_path, monk
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fairbench.report.pages.written.write_text", full)
+    monkeypatch.setattr("fairbench.report.pages.html.write_text", full)
     arguments = ["diagnose", flooded, "--no-plan", "--dp", 1, "--scheduler", "fcfs"]
     page = tmp_path / "page.md"
     result = CliRunner().invoke(app, [*map(str, arguments), "--report", str(page)])

@@ -11,8 +11,8 @@ from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import live_backend
 from fairbench.live.plugin_config import EVICTION, Evicting, config_from, plugin_config
 from fairbench.live.server_facts import PluginReport, require_active
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.policies import QuotaEviction
-from fairbench.schedulers.setup import Setup
 from fairbench_engines.sglang import release
 from fairbench_engines.sglang.eviction import check_tree
 from fairbench_engines.sglang.hooks import Hooks
@@ -151,7 +151,7 @@ def test_a_release_without_hooks_for_a_policy_is_refused(found, refused, monkeyp
     if not refused:
         assert release.check_evicting() == found
         return
-    with pytest.raises(UsageError, match=r"needs 0\.5\.23; install that, or leave eviction out"):
+    with pytest.raises(UsageError, match=r"needs 0\.5\.23; install that, or remove eviction"):
         release.check_evicting()
 
 

@@ -5,9 +5,8 @@ import random
 import pytest
 
 from fairbench.core import Request
-from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.token_pages import segments_of
-from fairbench.schedulers.views import NothingRunning
+from fairbench.schedulers.views import ListView, NothingRunning
 from fairbench_engines.kept_matches import EngineQueue, KeptMatches, Match
 
 HEADS = ([1] * 31, [1] * 33, [2] * 32, [3] * 5)  # around the 32 tokens of the in-batch check

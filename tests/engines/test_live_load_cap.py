@@ -9,7 +9,7 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.core import Request
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.ledger import Ledger
+from fairbench.live.client_metrics import Ledger
 from fairbench.live.plugin_config import LOAD_CAP, config_from, plugin_config
 from fairbench.live.server_facts import PluginReport, require_active
 from fairbench_engines.sglang.home import SGLangHome

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
-from fairbench.schedulers.setup import Setup
 from fairbench_engines.mirrored_cache import OTHERS, claiming
 from fairbench_engines.vllm.mirrored_blocks import MirroredBlocks
 from tests.sim.block_pool import BlockPool, watch_blocks

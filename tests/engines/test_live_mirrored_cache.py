@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Segment
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
-from fairbench.schedulers.setup import Setup
 from fairbench_engines.mirrored_cache import OTHERS, MirroredCache, Prefix
 from tests.sim.memory_pool import Pool
 from tests.strategies import prompts, tokens_of

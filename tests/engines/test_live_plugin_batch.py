@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from fairbench.live.ledger import Ledger
+from fairbench.live.client_metrics import Ledger
 from fairbench.live.plugin_config import plugin_config
 from fairbench_engines.sglang.home import SGLangHome
 

@@ -8,10 +8,10 @@ from fairbench.errors import UsageError
 from fairbench.live.plugin_config import OWN_ORDER, Classes, Evicting, plugin_config
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.eviction.registry import build_eviction
-from fairbench.schedulers.list_view import QueueView
-from fairbench.schedulers.local.programs import IDLE_PROGRAMS
+from fairbench.schedulers.program_states import IDLE_PROGRAMS
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.token_pages import narrow, segments_of
+from fairbench.schedulers.views import QueueView
 from fairbench_engines import features
 from fairbench_engines.home import program_of, request_of
 from fairbench_engines.sglang import release as sglang

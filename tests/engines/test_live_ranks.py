@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairbench.errors import UsageError
-from fairbench.live.ledger import Exporter
+from fairbench.live.client_metrics import Exporter
 from fairbench_engines import rank_board, ranks
 from fairbench_engines.ranks import EVERY_S, FORGET_S, RankLink
 from tests.live.live_scrapes import OwnRegistry, asked, home

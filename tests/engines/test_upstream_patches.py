@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.drive import first_candidate
-from fairbench.schedulers.list_view import QueueView
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.views import QueueView
 from tests.engines.upstream import (
     PATCHES,
     ROOT,

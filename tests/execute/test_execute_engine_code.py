@@ -9,8 +9,7 @@ from fairbench import execute
 from fairbench.cli.app import app
 from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import DataError, UsageError
-from fairbench.execute.engine_code import outdated_runs
-from fairbench.execute.simulations import jobs_left
+from fairbench.execute.simulations import jobs_left, outdated_runs
 from fairbench.results.comparison import ComparedRun, compare_sweep, experiment_of, sides_of
 from fairbench.results.store import SweepStore
 from fairbench.results.summary import basis, code_name, is_same_code

@@ -7,7 +7,7 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.execute.places import executor_named
+from fairbench.execute.executors import executor_named
 from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.simulations import files_of
 from fairbench.execute.tasks import LocalProcesses, Reading, Saving

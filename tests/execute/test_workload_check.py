@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.core import Segment
-from fairbench.execute.expected import EndlessCache, calls_of, check_facts, groups_of
+from fairbench.execute.workload_check import EndlessCache, calls_of, check_facts, groups_of
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import nth_program

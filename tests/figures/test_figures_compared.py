@@ -5,8 +5,8 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
-from fairbench.figures.compared.latex import COLUMN_PT, EM_PT, GAP_PT, SMALL_EM_PT, latex_table
-from fairbench.figures.compared.plot import drawn
+from fairbench.figures.comparison import drawn
+from fairbench.figures.latex import COLUMN_PT, EM_PT, GAP_PT, SMALL_EM_PT, latex_table
 from fairbench.figures.style import caption, panels, save
 from fairbench.results.comparison import SchedulerResults, sides_below
 

@@ -13,9 +13,9 @@ from fairbench.config.resolve import resolve
 from fairbench.config.spec import digest_of, experiment_tables
 from fairbench.execute.repeats import simulate_all
 from fairbench.execute.tasks import run_context
-from fairbench.gate.baseline import keep
 from fairbench.results.experiments import chosen_of, old_defaults
 from fairbench.results.store import runs_in
+from fairbench_gate.baseline import keep
 
 SMALL = {"workload": "chat", "scenario": "none", "num_programs": 2, "scheduler": "vtc"}
 

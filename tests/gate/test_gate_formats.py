@@ -6,11 +6,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from fairbench.errors import UsageError
-from fairbench.gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
-from fairbench.gate.judge import Verdict
-from fairbench.gate.outcome import changes, judge, short_texts
-from fairbench.gate.points import PairedPoint
 from fairbench.results.summary import Value
+from fairbench_gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
+from fairbench_gate.judge import Verdict
+from fairbench_gate.outcome import changes, judge, short_texts
+from fairbench_gate.points import PairedPoint
 from tests.gate.gate_helpers import summary
 
 CLAUSES = ["jain_index:-0.02", "victim_p99_s:+10%", "refused:+0"]

@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from fairbench.errors import DataError
-from fairbench.gate.judge import (
+from fairbench.results.summary import Value
+from fairbench_gate.judge import (
     Verdict,
     can_reject,
     judge_exact,
@@ -15,7 +16,6 @@ from fairbench.gate.judge import (
     p_larger,
     parse_clause,
 )
-from fairbench.results.summary import Value
 
 PASS, FAIL, INCONCLUSIVE, ERROR = Verdict
 LESS = "victim_p99_s"

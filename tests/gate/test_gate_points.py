@@ -7,11 +7,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from fairbench.errors import DataError, UsageError
-from fairbench.gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
-from fairbench.gate.judge import Verdict
-from fairbench.gate.outcome import judge
-from fairbench.gate.points import read_pairs
 from fairbench.report.pages.markdown import escaped
+from fairbench_gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
+from fairbench_gate.judge import Verdict
+from fairbench_gate.outcome import judge
+from fairbench_gate.points import read_pairs
 from tests.gate.gate_helpers import measured, store
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import DERIVED, table_of
-from fairbench.profiling.derived_profile import derive
+from fairbench_calibration.profiling.derived_profile import derive
 
 PROFILES = Path(__file__).parents[2] / "bench/fairbench/hardware/profiles"
 GPUS = ("a100", "h100", "h200", "l40s", "b200")

@@ -6,7 +6,7 @@ from fairbench.errors import DataError, UsageError
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.gpus import GPUS, find_gpu
 from fairbench.hardware.model_shape import check_split, shape_of
-from fairbench.profiling.derived_profile import bundled_models, model_config
+from fairbench_calibration.profiling.derived_profile import bundled_models, model_config
 
 TINY = {
     "num_hidden_layers": 2,

@@ -10,7 +10,7 @@ from fairbench.hardware.catalogue import load_profile, model_configs
 from fairbench.hardware.gpus import GPUS
 from fairbench.hardware.model_shape import shape_of
 from fairbench.hardware.served import vllm_pool_tokens, with_serving
-from fairbench.profiling.derived_profile import pool_of
+from fairbench_calibration.profiling.derived_profile import pool_of
 
 ENTRIES = json.loads(
     (files("fairbench.hardware") / "profiles/engine_profiles.json").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairbench.core import Request
 from fairbench.live import headers
-from fairbench.live.ledger import COUNTED, Exporter, Ledger
+from fairbench.live.client_metrics import COUNTED, Exporter, Ledger
 from tests.serve.live_router import GENERATE, cluster, streamed
 
 

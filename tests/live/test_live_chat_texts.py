@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live.json_errors import Problem
+from fairbench.live.http_server import Problem
 from fairbench.live.openai import MEDIA_TOKENS
 from fairbench_emulator.server_apis import EmulatedChat
 from fairbench_emulator.tokens import ApproximateText

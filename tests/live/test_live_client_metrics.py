@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.live import ledger
-from fairbench.live.headers import OTHERS
-from fairbench.live.ledger import (
+from fairbench.live import client_metrics
+from fairbench.live.client_metrics import (
     FIRST_TOKEN,
     QUEUE_TIME,
     SHARE,
@@ -21,6 +20,7 @@ from fairbench.live.ledger import (
     RecentShares,
     fair_shares,
 )
+from fairbench.live.headers import OTHERS
 from fairbench.live.plugin_config import plugin_config
 from fairbench.metrics.fairness import max_min
 from fairbench_engines.sglang.home import SGLangHome
@@ -113,7 +113,7 @@ def test_a_total_that_begins_again_is_no_negative_service():
 
 def test_the_exporter_shows_who_is_over_its_share_and_forgets_it_when_idle(monkeypatch):
     clock = SimpleNamespace(monotonic=lambda: clock.now_s, now_s=100.0)
-    monkeypatch.setattr(ledger, "time", clock)
+    monkeypatch.setattr(client_metrics, "time", clock)
     host = home(waiting=("heavy", "light"), balances={"light": -3.0})
     seen = []
 
@@ -137,7 +137,7 @@ def test_the_exporter_shows_who_is_over_its_share_and_forgets_it_when_idle(monke
 
 def test_a_client_that_left_has_no_share(monkeypatch):
     clock = SimpleNamespace(monotonic=lambda: clock.now_s, now_s=100.0)
-    monkeypatch.setattr(ledger, "time", clock)
+    monkeypatch.setattr(client_metrics, "time", clock)
     host = home()
 
     def use(exporter):
@@ -151,7 +151,7 @@ def test_a_client_that_left_has_no_share(monkeypatch):
 
 
 def test_waiting_times_are_histograms_of_a_bounded_number_of_clients(monkeypatch):
-    monkeypatch.setattr(ledger, "MAX_HISTOGRAMS", 2)
+    monkeypatch.setattr(client_metrics, "MAX_HISTOGRAMS", 2)
     now_s = time.monotonic()
 
     def use(exporter):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fairbench.errors import UsageError
 from fairbench.live import headers
 from fairbench.live.headers import tagged, untagged
-from fairbench.live.json_errors import Problem
+from fairbench.live.http_server import Problem
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.targets import NOT_DUE, Due
 from fairbench_engines.home import request_of

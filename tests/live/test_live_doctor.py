@@ -8,8 +8,15 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import RunFailed
-from fairbench.live import doctor
-from fairbench.live.doctor import Findings, FloodTrial, PhaseWaits, ServerFacts, facts_of, lines_of
+from fairbench_calibration import server_checks as doctor
+from fairbench_calibration.server_checks import (
+    Findings,
+    FloodTrial,
+    PhaseWaits,
+    ServerFacts,
+    facts_of,
+    lines_of,
+)
 from tests.emulator.live_emulator import running
 from tests.serve.live_router import Worker, cluster
 

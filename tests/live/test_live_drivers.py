@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.crews import LocalCrew
 from fairbench.execute.drivers import Driver, ReadClock, Team, Written, drive_sharded, serve
+from fairbench.execute.far_drivers import LocalCrew
 from fairbench.execute.tasks import start_child
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import check_live

@@ -13,9 +13,9 @@ from threading import Thread
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.crews import RemoteCrew, address_facing
 from fairbench.execute.drivers import drive_sharded
-from fairbench.execute.places import LauncherFlags, driver_launcher_named, launcher_named
+from fairbench.execute.executors import LauncherFlags, driver_launcher_named, launcher_named
+from fairbench.execute.far_drivers import RemoteCrew, address_facing
 from fairbench.execute.sent_files import SentFiles
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import check_live
@@ -119,7 +119,7 @@ def test_the_records_of_a_killed_driver_are_kept(tmp_path):
 
 def own_drivers():
     """Return the drivers that this process has started."""
-    return sorted(set(children_called("fairbench.execute.crews")) & set(tree(os.getpid())))
+    return sorted(set(children_called("fairbench.execute.far_drivers")) & set(tree(os.getpid())))
 
 
 def children_called(name):
@@ -183,7 +183,7 @@ def test_callers_without_the_key_are_rejected(tmp_path, monkeypatch):
     """Three strangers say nothing, hang up or guess a key; none becomes a driver or is
     waited for.
     """
-    monkeypatch.setattr("fairbench.execute.crews.ANSWER_S", 1)
+    monkeypatch.setattr("fairbench.execute.far_drivers.ANSWER_S", 1)
     turned_away = []
 
     def strangers(port):
@@ -208,7 +208,7 @@ def test_a_driver_that_dies_before_naming_itself_is_reported(tmp_path, monkeypat
         Client((LOOPBACK, port), authkey=key).close()
         gone.append(port)
 
-    monkeypatch.setattr("fairbench.execute.crews.secrets.token_bytes", bytes)
+    monkeypatch.setattr("fairbench.execute.far_drivers.secrets.token_bytes", bytes)
     monkeypatch.setattr(Quiet, "stranger", staticmethod(lambda port: dying(port, bytes(32))))
     monkeypatch.setattr(Quiet, "exit_code", property(lambda self: 1 if gone else None))
     monkeypatch.setattr(Quiet, "ending", "exit code 1")

@@ -10,7 +10,7 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.execute.places import LAUNCHERS, LauncherFlags, launcher_named
+from fairbench.execute.executors import LAUNCHERS, LauncherFlags, launcher_named
 from fairbench.live import launchers
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import check_live, live_backend

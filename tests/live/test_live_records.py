@@ -35,9 +35,9 @@ from fairbench.live.summary import (
     summary_of,
     token_gaps_s,
 )
-from fairbench.metrics.entries import LIMIT
+from fairbench.metrics.optional_entries import LIMIT
 from fairbench.metrics.reasons import QUEUE_ESTIMATED
-from fairbench.metrics.service_rows import DECODE_STEPS
+from fairbench.metrics.service import DECODE_STEPS
 from fairbench.metrics.totals import statistic_of
 from fairbench.report.run_table import summary_text
 from fairbench.sim.run import simulate

@@ -7,7 +7,7 @@ import pytest
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.live.ledger import Ledger
+from fairbench.live.client_metrics import Ledger
 from fairbench.live.plugin_config import plugin_config
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench_engines.sglang.home import SGLangHome

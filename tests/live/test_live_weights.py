@@ -14,7 +14,7 @@ from fairbench.errors import RunFailed
 from fairbench.live import headers
 from fairbench.live.backends.base import LiveOptions, sent_names
 from fairbench.live.backends.workers import same_workers
-from fairbench.live.ledger import Ledger
+from fairbench.live.client_metrics import Ledger
 from fairbench.live.plugin_config import config_from, plugin_config
 from fairbench.live.run import router_recipe
 from fairbench.live.server_facts import PluginReport, require_active

@@ -8,7 +8,6 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
-from fairbench.gate.judge import parse_clause
 from fairbench.metrics import summary as summary_module
 from fairbench.metrics.catalogue import (
     CATALOGUE,
@@ -19,16 +18,17 @@ from fairbench.metrics.catalogue import (
     forget_needing,
     metric_of,
 )
-from fairbench.metrics.entries import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Shown
+from fairbench.metrics.optional_entries import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.run_data import RunData
 from fairbench.metrics.summary import summarize
-from fairbench.report import comparison_table, interval_lines, run_table
+from fairbench.report import comparison_table, run_table
 from fairbench.report.pages.run_page import client_grid
 from fairbench.results.comparison import compare
 from fairbench.results.intervals import combine_summaries
 from fairbench.results.summary import check_summary, values_of
 from fairbench.sim.run import simulate
+from fairbench_gate.judge import parse_clause
 from fairbench_studies.dlpm import fig1, fig7, fig11
 from fairbench_studies.pages.metric_table import metric_table
 from tests.docs_keys import undocumented
@@ -108,7 +108,7 @@ def test_a_new_metric_is_in_comparisons_and_over_seeds(toy, tmp_path):
     assert marked == {"lpm": "30!", "vtc": "20*"}
     combined = combine_summaries([chat(), chat(seed=1)])
     assert combined[toy]["runs"] == 2
-    assert "longest input, tokens" in dict(interval_lines.results_of(combined))
+    assert "longest input, tokens" in dict(run_table.results_of_repeats(combined))
 
 
 def test_the_gate_and_the_schema_know_a_new_metric(toy, tmp_path):

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.metrics.entries import SESSIONS
+from fairbench.metrics.optional_entries import SESSIONS
 from fairbench.metrics.records import REFUSED, UNFINISHED, Window
 from fairbench.metrics.run_data import RunData
-from fairbench.metrics.service_rows import service_of
+from fairbench.metrics.service import service_of
 from fairbench.metrics.sessions import RecordedSessions
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from fairbench.errors import RunFailed
-from fairbench.execute.places import LauncherFlags, driver_launcher_named
+from fairbench.execute.executors import LauncherFlags, driver_launcher_named
 from fairbench.live.launchers import Wanted
 from fairbench.live.records import read_records
 from tests.live.live_cli import descendants, lines, only, running, wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.places import LauncherFlags, launcher_named
+from fairbench.execute.executors import LauncherFlags, launcher_named
 from fairbench.live import launchers
 from fairbench.live.launchers import Wanted
 from fairbench.live.processes.environment import ServerPython

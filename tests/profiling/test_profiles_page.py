@@ -7,8 +7,8 @@ import pytest
 
 from fairbench.files.formats import dumps
 from fairbench.hardware.catalogue import load_profile, profile_ids, table_of
-from fairbench.profiling.derived_profile import derive
-from fairbench.profiling.estimates import PACKAGE
+from fairbench_calibration.profiling.derived_profile import derive
+from fairbench_calibration.profiling.estimates import PACKAGE
 from fairbench_studies.validation.serving.command import validate_serving
 from tests.shared_data import SHARED, needs
 

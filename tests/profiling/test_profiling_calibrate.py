@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import DataError
-from fairbench.profiling.calibrate import calibrated, decoded
-from fairbench.profiling.derived_profile import derive
 from fairbench.scoring.records import read_answers
+from fairbench_calibration.profiling.calibrate import calibrated, decoded
+from fairbench_calibration.profiling.derived_profile import derive
 
 
 def served(profile, concurrency, count=60, prompt=200, output=100):

@@ -10,8 +10,13 @@ from fairbench.errors import DataError, UsageError
 from fairbench.hardware.catalogue import derived_errors, load_profile, profile_ids, resolve_profile
 from fairbench.hardware.gpus import GPUS, Interconnect
 from fairbench.hardware.model_shape import shape_of
-from fairbench.profiling.derived_profile import derive, measured_grade, model_config, pool_of
-from fairbench.profiling.estimates import (
+from fairbench_calibration.profiling.derived_profile import (
+    derive,
+    measured_grade,
+    model_config,
+    pool_of,
+)
+from fairbench_calibration.profiling.estimates import (
     ALL_REDUCE,
     LAYER_US,
     LINK_SHARE,
@@ -22,7 +27,7 @@ from fairbench.profiling.estimates import (
     operators_ms,
     roofline_ms,
 )
-from fairbench.profiling.fit import Iterations, drawn
+from fairbench_calibration.profiling.fit import Iterations, drawn
 from tests.hardware.measure_profiles import DATA, FILES, measured
 from tests.slow_params import slow
 

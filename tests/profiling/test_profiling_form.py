@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fairbench.hardware.catalogue import load_profile
-from fairbench.profiling.fit import Iterations, drawn, errors_pct, fitted, predicted_ms
+from fairbench_calibration.profiling.fit import Iterations, drawn, errors_pct, fitted, predicted_ms
 
 DENSE = "h100-80gb/qwen3-14b/tp1/vllm-0.24.0"
 EXPERTS = "h100-80gb/mixtral-8x7b/tp2/sglang-0.5.14"

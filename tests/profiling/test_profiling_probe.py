@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import RunFailed
 from fairbench.hardware.catalogue import load_profile, read_profile
-from fairbench.profiling.derived_profile import derive
-from fairbench.profiling.probe import (
+from fairbench_calibration.profiling.derived_profile import derive
+from fairbench_calibration.profiling.probe import (
     BATCHES,
     Batch,
     Probed,

@@ -6,8 +6,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.report.board_page import board_page
-from fairbench.report.pages.chart_ranks import LETTER_PX, TEXT_PX, Labelled, PlotAxis, rank_chart
+from fairbench.report.board import LETTER_PX, TEXT_PX, Labelled, PlotAxis, board_page, rank_chart
 from fairbench.report.pages.html import as_html
 from fairbench.report.pages.page import Figure
 from fairbench.report.table import folded_name

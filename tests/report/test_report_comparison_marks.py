@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairbench.metrics.catalogue import CATALOGUE, column_of
 from fairbench.metrics.metric import Better, Display
-from fairbench.report.marks import BEST, NEITHER, WORST, cell_marks, marks_of
+from fairbench.report.comparison_table import BEST, NEITHER, WORST, cell_marks, marks_of
 from fairbench.results.comparison import ComparedRun, SchedulerResults
 from fairbench.results.summary import Value
 

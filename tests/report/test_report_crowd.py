@@ -18,10 +18,9 @@ from fairbench.report.client_table import (
     shown_clients,
     worst_clients,
 )
-from fairbench.report.interval_lines import repeat_lines
 from fairbench.report.pages.run_page import _lorenz, _ratios, client_grid
 from fairbench.report.result_lines import notes_of
-from fairbench.report.run_table import summary_text
+from fairbench.report.run_table import repeat_lines, summary_text
 from fairbench.results.intervals import combine_summaries
 from tests.report.test_report_table import CLIENT, SUMMARY
 from tests.strategies import examples

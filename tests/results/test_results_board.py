@@ -12,7 +12,7 @@ from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import DataError, UsageError
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better
-from fairbench.report.board_table import board_markdown, board_text
+from fairbench.report.board import board_markdown, board_text
 from fairbench.results.board import (
     NO_RATIO,
     BoardLine,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.metrics.beside import incentive, worst
 from fairbench.metrics.reasons import NAN, Noted
+from fairbench.metrics.sharing_incentive import incentive, worst
 from tests.results.comparison_helpers import alone_row, client
 
 

@@ -5,10 +5,10 @@ from itertools import count
 
 from fairbench.core import Request, Segment
 from fairbench.live.plugin_config import plugin_config
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.drive import Tried, drive
-from fairbench.schedulers.list_view import QueueView
-from fairbench.schedulers.ranks import ranks_of
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.views import QueueView
+from fairbench_engines.rank_accounts import ranks_of
 
 
 class Rank:

@@ -10,7 +10,6 @@ from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.schedulers.lengths import MAX_CLIENTS, PRIOR_OUTPUT_TOKENS, RECENT, OutputLengths
 from fairbench.schedulers.load_cap import (
     CAP_UNITS,
     BatchCost,
@@ -18,6 +17,12 @@ from fairbench.schedulers.load_cap import (
     StepUnits,
     load_cap,
     step_units,
+)
+from fairbench.schedulers.output_lengths import (
+    MAX_CLIENTS,
+    PRIOR_OUTPUT_TOKENS,
+    RECENT,
+    OutputLengths,
 )
 
 A100 = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"

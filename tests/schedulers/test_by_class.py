@@ -5,9 +5,8 @@ import pytest
 from fairbench.core import Request
 from fairbench.schedulers.by_class import MAX_CLASSES, ByClass, ClassBatch, unfit_for_classes
 from fairbench.schedulers.drive import Tried, drive
-from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.registry import build_local
-from fairbench.schedulers.views import NothingRunning, Running
+from fairbench.schedulers.views import ListView, NothingRunning, Running
 
 
 class Queue:

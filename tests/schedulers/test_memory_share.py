@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
 from fairbench.report.result_lines import memory_lines
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
-from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.memory_share import MemoryShare, PromptTokens
 from fairbench.schedulers.registry import build_local
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.views import ListView
 from fairbench.sim.run import simulate
 from tests.invariants import run_checked
 from tests.sim.sim_helpers import small_spec

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
 from fairbench.live.plugin_config import plugin_config
-from fairbench.schedulers.ranks import ranks_of
+from fairbench_engines.rank_accounts import ranks_of
 from tests.schedulers.rank_engines import server_of
 
 QUANTUM = 200

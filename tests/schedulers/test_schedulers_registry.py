@@ -8,6 +8,7 @@ from fairbench import doors
 from fairbench.errors import UsageError
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers import registry
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.registry import (
     DETECTORS,
     AdmissionParams,
@@ -18,7 +19,6 @@ from fairbench.schedulers.gateway.registry import (
 )
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import make_params, param_names
-from fairbench.schedulers.setup import Setup
 
 
 @pytest.mark.parametrize("name", registry.locals_by_name())

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import NoBound, Request, Segment, prompt_tokens
+from fairbench.schedulers.base import Setup
+from fairbench.schedulers.charging.shared_prefixes import SharedCharges
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.routing.d2lpm import D2LPM
-from fairbench.schedulers.setup import Setup
-from fairbench.schedulers.sharing import SharedCharges
 
 DOCUMENT = (Segment("doc", 90),)
 

@@ -17,8 +17,7 @@ from fairbench.report.pages.run_page import own_files, versions
 from fairbench.results.store import read_run
 from fairbench.schedulers import registry
 from fairbench.schedulers.base import LocalScheduler, Router
-from fairbench.schedulers.registry import VARIABLE
-from fairbench.schedulers.user_classes import unknown_hook, wrong_parameters
+from fairbench.schedulers.registry import VARIABLE, unknown_hook, wrong_parameters
 from fairbench.sim.run import simulate
 from tests.slow_params import slow
 

@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fairbench.core import Request, Segment
-from fairbench.live import ledger
+from fairbench.live import client_metrics
 from fairbench.live.headers import HEALTH, OTHERS
-from fairbench.live.http_server import listening
-from fairbench.live.json_errors import Problem
+from fairbench.live.http_server import Problem, listening
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.registry import build_router
-from fairbench.schedulers.routing import baselines, worker_credits
-from fairbench.schedulers.routing.worker_credits import WorkerCredit, to_forget
+from fairbench.schedulers.routing import baselines, d2lpm
+from fairbench.schedulers.routing.d2lpm import WorkerCredit, to_forget
 from fairbench.schedulers.token_pages import segments_of
 from fairbench_engines.sglang.requests import client_of
 from fairbench_serve.answers import Charge
@@ -54,7 +53,7 @@ def test_a_router_keeps_a_bounded_number_of_clients(asked):
     """Each client once took 0.42 KB permanently; a returning worker then delayed all requests."""
     limit, quantum = 8, 1000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_credits, "MAX_CLIENTS", limit)
+        patch.setattr(d2lpm, "MAX_CLIENTS", limit)
         router = build_router("d2lpm", {"d2lpm.worker_quantum": quantum}, 2)
         held = request(-1, "held")
         place = router.route(held, 0.0)
@@ -82,7 +81,7 @@ def page_of(registry):
 
 
 def test_labels_name_the_latest_clients_and_sums_stay_the_same(monkeypatch):
-    monkeypatch.setattr(ledger, "MAX_CLIENTS", 3)
+    monkeypatch.setattr(client_metrics, "MAX_CLIENTS", 3)
     kept, registry = TotalsByClient(), CollectorRegistry()
     registry.register(kept)
     for number in range(1000):
@@ -95,8 +94,8 @@ def test_labels_name_the_latest_clients_and_sums_stay_the_same(monkeypatch):
 
 
 def test_the_plugin_keeps_a_bounded_number_of_entries(monkeypatch):
-    monkeypatch.setattr(ledger, "MAX_CLIENTS", 3)
-    kept = ledger.Ledger()
+    monkeypatch.setattr(client_metrics, "MAX_CLIENTS", 3)
+    kept = client_metrics.Ledger()
     for number in range(100):
         kept.count("arrivals", f"client-{number}")
         kept.count("arrivals", "modest")
@@ -107,8 +106,8 @@ def test_the_plugin_keeps_a_bounded_number_of_entries(monkeypatch):
 
 
 def test_the_plugin_keeps_a_bounded_number_of_series(monkeypatch):
-    monkeypatch.setattr(ledger, "MAX_CLIENTS", 3)
-    exporter = ledger.Exporter.__new__(ledger.Exporter)
+    monkeypatch.setattr(client_metrics, "MAX_CLIENTS", 3)
+    exporter = client_metrics.Exporter.__new__(client_metrics.Exporter)
     exporter._labels = {}
     names = [exporter._client_label(f"client-{number}") for number in range(5)]
     assert names == ["client-0", "client-1", "client-2", OTHERS, OTHERS]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.live import headers
-from fairbench.live.json_errors import Problem
+from fairbench.live.http_server import Problem
 from fairbench_serve.client_limits import ConcurrencyLimit
 from tests.serve.live_router import GENERATE, PATHS, cluster, streamed, until
 

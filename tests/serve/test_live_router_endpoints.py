@@ -365,7 +365,7 @@ def test_an_interrupted_stream_counts_its_output_and_ends_as_its_clients_expect(
 def problem():
     from http import HTTPStatus
 
-    from fairbench.live.json_errors import Problem
+    from fairbench.live.http_server import Problem
 
     return Problem(HTTPStatus.BAD_GATEWAY, "gone")
 

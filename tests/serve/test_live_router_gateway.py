@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairbench.live.json_errors import Problem
+from fairbench.live.http_server import Problem
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import build_gateway

@@ -15,7 +15,7 @@ from fairbench.live.headers import (
     ROUTING_KEY,
     SESSION_ALIASES,
 )
-from fairbench.live.json_errors import Problem
+from fairbench.live.http_server import Problem
 from fairbench_serve.identity import NO_SESSION, Keyring, client_of, is_name, session_of
 from fairbench_serve.keys_file import read_keys
 from fairbench_serve.plan import client_fields

@@ -154,7 +154,7 @@ def test_models_come_from_a_worker_and_need_a_key_too():
 
 MALFORMED = [
     (GENERATE, {"sampling_params": {}}, "the body must have input_ids or text"),
-    (GENERATE, {"input_ids": []}, "the prompt is empty"),
+    (GENERATE, {"input_ids": []}, "the prompt must not be empty"),
     (GENERATE, {"input_ids": [[1], [2]]}, "one prompt"),
     (GENERATE, {"input_ids": [-1]}, "0 to 2^32 - 1"),
     (GENERATE, {"text": "a", "sampling_params": {"n": 2}}, "/v1/completions takes n"),

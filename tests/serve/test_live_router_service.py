@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fairbench.live import headers, ledger
+from fairbench.live import client_metrics, headers
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from tests.serve.live_router import GENERATE, PATHS, cluster, until
 
@@ -48,7 +48,7 @@ def test_the_smallest_pool_bounds_the_assumed_cache():
 
 
 def test_clients_beyond_a_bound_share_a_label(monkeypatch):
-    monkeypatch.setattr(ledger, "MAX_CLIENTS", 2)
+    monkeypatch.setattr(client_metrics, "MAX_CLIENTS", 2)
 
     async def run():
         async with cluster(1) as (under_test, _):

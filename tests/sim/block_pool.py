@@ -7,8 +7,8 @@ from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.engine.clock import Clock
 from fairbench.engine.logs import MemoryLog, WorkerMemoryLog
 from fairbench.engine.vllm_blocks import BlockCache, ClientBlockCache, held_by, prefix_of
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
-from fairbench.schedulers.setup import Setup
 from tests.strategies import tokens_of
 
 

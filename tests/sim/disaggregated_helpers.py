@@ -8,7 +8,7 @@ import numpy as np
 from fairbench.config.resolve import resolve
 from fairbench.core import PS_PER_S
 from fairbench.engine.sequence import FINISHED
-from fairbench.engine.sglang import SGLangPrefillOnly
+from fairbench.engine.sglang_variants import SGLangPrefillOnly
 from fairbench.hardware.catalogue import load_profile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class

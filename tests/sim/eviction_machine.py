@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fairbench.schedulers.eviction.policy import ClientEviction
+from fairbench.schedulers.eviction.policies import ClientEviction
 
 picks = st.integers(0, 99)
 

@@ -5,8 +5,8 @@ from fairbench.engine.client_cache import ClientCache
 from fairbench.engine.clock import Clock
 from fairbench.engine.kv_cache import KVCache
 from fairbench.engine.logs import MemoryLog, WorkerMemoryLog
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
-from fairbench.schedulers.setup import Setup
 from tests.strategies import tokens_of
 
 

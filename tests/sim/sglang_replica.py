@@ -17,7 +17,7 @@ from unittest import mock
 from fairbench.core import PS_PER_S
 from fairbench.engine.batch import Prefill, shares_of
 from fairbench.engine.sequence import NEVER
-from fairbench.engine.sglang import SGLangContract
+from fairbench.engine.sglang_variants import SGLangContract
 from fairbench.hardware.gpu_time import step_parts
 from fairbench.live.plugin_config import plugin_config
 from fairbench_engines.replica.base import RealReplica, prompt_of

@@ -12,10 +12,10 @@ from fairbench.core import PS_PER_S, Segment, prompt_tokens
 from fairbench.hardware.engine_params import NEWEST, RULES
 from fairbench.hardware.timing import Frontend, ProfileCosts
 from fairbench.live.headers import tagged
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import local_class
-from fairbench.schedulers.setup import Setup
 from fairbench.targets import Due
 from fairbench_engines.sglang import hooks as plugin
 from tests.sim.sglang_seam import VERSION, Iteration, SteppedEngine, reserves_all

@@ -7,7 +7,7 @@ from fairbench.engine.contract import WorkerParts
 from fairbench.engine.kv_cache import KVCache
 from fairbench.engine.logs import ServiceLog
 from fairbench.engine.sequence import Sequence
-from fairbench.engine.sglang import replica_class
+from fairbench.engine.sglang_variants import replica_class
 from fairbench.hardware.engine_params import EngineLimits
 from fairbench.hardware.timing import KVPool, TimingProfile
 from fairbench.schedulers.local.fcfs import FCFS

@@ -12,10 +12,10 @@ from hypothesis.stateful import invariant, rule
 from fairbench.core import Request, Segment
 from fairbench.engine.client_cache import ClientCache
 from fairbench.errors import UsageError
-from fairbench.schedulers.eviction.policy import Claimant
+from fairbench.schedulers.base import Setup
+from fairbench.schedulers.eviction.policies import Claimant
 from fairbench.schedulers.eviction.registry import ALL_EVICTIONS, build_eviction
 from fairbench.schedulers.prefix_tree import path
-from fairbench.schedulers.setup import Setup
 from fairbench.sim.run import simulate
 from tests.invariants import assert_same_records, run_checked
 from tests.sim.eviction_machine import EvictionMachine

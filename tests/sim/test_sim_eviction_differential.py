@@ -14,8 +14,8 @@ import pytest
 from fairbench.engine.client_cache import ClientCache
 from fairbench.engine.logs import MemoryLog, WorkerMemoryLog
 from fairbench.live.plugin_config import Evicting, plugin_config
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
-from fairbench.schedulers.setup import Setup
 from fairbench_engines.sglang.eviction import EvictableTree
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import EVICTING

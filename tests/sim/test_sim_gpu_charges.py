@@ -8,11 +8,11 @@ import pytest
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
 from fairbench.hardware.timing import ProfileCosts
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.rerouting import rerouting
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.routing.baselines import RoundRobin
-from fairbench.schedulers.setup import Setup
 from fairbench.sim.run import Simulation, simulate
 from tests.invariants import assert_same_records
 from tests.sim.sim_helpers import PLAIN, US, Home, prompt, small_spec

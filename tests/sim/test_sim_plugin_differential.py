@@ -13,10 +13,9 @@ import pytest
 
 import fairbench_engines.sglang.hooks as hooks_module
 from fairbench.live.plugin_config import plugin_config
-from fairbench.schedulers.base import Preempt
+from fairbench.schedulers.base import Preempt, Setup
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.setup import Setup
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.views import KeptView
 from tests.sim.sglang_seam import VERSION, why_absent

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from fairbench.engine.sequence import FINISHED
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.schedulers.base import Preempt
+from fairbench.schedulers.base import Preempt, Setup
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.setup import Setup
 from tests.sim.sim_helpers import PLAIN, US, Home, prompt
 from tests.sim.test_sim_vllm import VLLMHome
 from tests.strategies import examples

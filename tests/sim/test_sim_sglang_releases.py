@@ -7,14 +7,8 @@ import pytest
 from fairbench.core import Request, Segment
 from fairbench.engine.kv_cache import KVCache
 from fairbench.engine.sequence import Sequence
-from fairbench.engine.sglang import (
-    MixedSGLangReplica,
-    OlderSGLangReplica,
-    SGLangReplica,
-    replica_class,
-    store_outputs,
-    store_prompt,
-)
+from fairbench.engine.sglang import SGLangReplica, store_outputs, store_prompt
+from fairbench.engine.sglang_variants import MixedSGLangReplica, OlderSGLangReplica, replica_class
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import NEWEST, RULES, EngineParams, engine_limits

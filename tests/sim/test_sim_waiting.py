@@ -8,8 +8,8 @@ from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.engine.kv_cache import KVCache
 from fairbench.engine.sequence import Sequence
 from fairbench.engine.waiting_queue import WaitingQueue
-from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.prefix_tree import path
+from fairbench.schedulers.views import ListView
 from tests.sim.sim_helpers import prompt
 from tests.strategies import common, examples, prompts, tokens_of
 from tests.worker_invariants import check_tree

@@ -12,7 +12,7 @@ from fairbench.engine.contract import WorkerParts
 from fairbench.engine.logs import ServiceLog
 from fairbench.engine.sequence import Sequence
 from fairbench.live.plugin_config import OWN_ORDER, plugin_config
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from tests.sim.sglang_streams import STEP_PS, Tokens
 from tests.sim.vllm_invariants import watch_vllm
 from tests.sim.vllm_seam import RealEngine, vllm

@@ -8,7 +8,7 @@ that does not fit, since vLLM does.
 from __future__ import annotations
 
 from fairbench.core import PS_PER_S
-from fairbench.schedulers.list_view import ListView
+from fairbench.schedulers.views import ListView
 
 
 class SchedulerQueue:

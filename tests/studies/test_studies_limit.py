@@ -19,11 +19,10 @@ def test_an_interrupted_study_continues_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(table, "TABLE", tmp_path / "limit.csv")
     asked = []
 
-    def measured(place, scheduler, seed):
-        asked.append((place, scheduler, seed))
+    def measured(workload, scenario, scheduler, seed):
+        asked.append((workload, scenario, scheduler, seed))
         if len(asked) == 10:
             raise KeyboardInterrupt
-        workload, scenario = place
         return {
             "workload": workload, "scenario": scenario, "scheduler": scheduler, "seed": seed
         }  # fmt: skip

@@ -186,7 +186,7 @@ def test_reproduce_resumes_and_never_runs_twice(tmp_path):
         finally:
             one.kill()
     assert one.returncode == 130
-    assert stderr.endswith(f"fairbench: interrupted; what finished is in {store.path}\n")
+    assert stderr.endswith(f"fairbench: interrupted; finished runs are in {store.path}\n")
     assert not (tmp_path / "plots").exists()
     kept = [written(run.path) for run in store.finished().values()]
     assert 1 <= len(kept) < 3

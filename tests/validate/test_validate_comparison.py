@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from fairbench.errors import UsageError
 from fairbench.report.table import MAX_WIDTH
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.slora import files as validation_files
 from fairbench_studies.validation.slora.compare import RunComparison, compare_run, groups

@@ -9,8 +9,13 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.sim.run import simulate
-from fairbench.validate import engine_check
-from fairbench.validate.engine_check import check_engine, check_lines, compared, random_spec
+from fairbench_calibration.validate import engine_check
+from fairbench_calibration.validate.engine_check import (
+    check_engine,
+    check_lines,
+    compared,
+    random_spec,
+)
 
 CODE = {"engine": "sglang", "version": "0.0.1", "digest": "0123456789abcdef"}
 

@@ -13,7 +13,7 @@ from fairbench.hardware.catalogue import named_profile
 from fairbench.hardware.engine_params import RULES
 from fairbench.results.store import StoredRun, read_run
 from fairbench.sim.run import Simulation
-from fairbench.validate.live_run import simulated_spec
+from fairbench_calibration.validate.live_run import simulated_spec
 from fairbench_studies.validation.serving.profiles import MEASURED_H100
 
 ROOT = Path(__file__).parent.parent.parent

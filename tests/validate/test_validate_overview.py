@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.overview.figure import draw
 from fairbench_studies.validation.overview.points import (
     FIRST_TOKEN,

@@ -9,7 +9,7 @@ from fairbench.core import ServiceWeights
 from fairbench.metrics.fairness import jain
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.vtc import VTC
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.compare import compare_run

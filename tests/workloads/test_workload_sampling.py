@@ -2,6 +2,7 @@
 
 import random
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -48,10 +49,14 @@ def test_gaps_have_their_mean():
     assert fmean(sample_gap(rng, 4.0) for _ in range(20_000)) == pytest.approx(4.0, rel=0.03)
 
 
+def lengths(mean, sigma):
+    return SimpleNamespace(answer_tokens=mean, answer_sigma=sigma, max_new_tokens=32)
+
+
 def test_the_mean_must_lie_below_the_limit():
-    check_mean("answer_tokens", 32, 0.0, 32)
-    check_mean("answer_tokens", 31, 0.5, 32)
+    check_mean(lengths(32, 0.0), "answer")
+    check_mean(lengths(31, 0.5), "answer")
     with pytest.raises(ValueError, match="answer_tokens = 32: must be below max_new_tokens = 32"):
-        check_mean("answer_tokens", 32, 0.5, 32)
+        check_mean(lengths(32, 0.5), "answer")
     with pytest.raises(ValueError, match="answer_tokens = 33"):
-        check_mean("answer_tokens", 33, 0.0, 32)
+        check_mean(lengths(33, 0.0), "answer")

@@ -15,8 +15,8 @@ from fairbench.api.result import Result, frame, html_table, saved_in
 from fairbench.config.flags import CompareFlags
 from fairbench.errors import UsageError
 from fairbench.execute.comparison import check_usage, codes_of, compare_experiments
-from fairbench.figures.compared.latex import latex_table
-from fairbench.figures.compared.plot import drawn
+from fairbench.figures.comparison import drawn
+from fairbench.figures.latex import latex_table
 from fairbench.report.pair_table import contrast_text, main_metrics, shown_metrics
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import (

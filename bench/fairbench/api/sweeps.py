@@ -15,8 +15,8 @@ from fairbench.config.sweep import points, sweep_of
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.repeats import run_sweep
 from fairbench.execute.tasks import run_context
-from fairbench.figures.compared.latex import latex_table
-from fairbench.figures.compared.plot import drawn
+from fairbench.figures.comparison import drawn
+from fairbench.figures.latex import latex_table
 from fairbench.files.formats import read_parquet
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import SchedulerResults, compare_sweep

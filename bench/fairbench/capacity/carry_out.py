@@ -7,9 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairbench.capacity.answer import JudgedTarget, answer_json, judge
 from fairbench.capacity.question import Clusters, PlanChoice, PlanQuestion
-from fairbench.capacity.search import Search, SmallestSize, bisected, every_size, largest
+from fairbench.capacity.search import (
+    JudgedTarget,
+    Search,
+    SmallestSize,
+    answer_json,
+    bisected,
+    every_size,
+    judge,
+    largest,
+)
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.sweep import Sweep, grid_of, make_sweep
 from fairbench.errors import DataError, RunFailed

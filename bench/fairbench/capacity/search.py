@@ -1,9 +1,19 @@
-"""The search of ``plan`` for the smallest cluster, or for the most users."""
+"""The search of ``plan`` for a cluster or for users, verdicts on targets, and ``answer.json``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fairbench.capacity.question import USERS, Clusters, PlanChoice, Slo
+from fairbench.hardware.catalogue import resolve_profile
+from fairbench.metrics.censored_latency import PERCENTS
+from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.report.limit_lines import mean_limit
+from fairbench.results.intervals import t_interval
+from fairbench.results.store import Summary
+from fairbench.results.summary import NOBODY_NAMED, Value, is_nobody_named, value_of
 
 Search = Generator[list[int], Mapping[int, bool], "SmallestSize"]
 """A generator that yields lists of sizes to try, and is sent whether each size is enough.
@@ -100,3 +110,216 @@ def is_monotone(tried: Mapping[int, bool]) -> bool:
     """Return whether every tested size above a sufficient size is sufficient."""
     enough = [tried[one] for one in sorted(tried)]
     return enough == sorted(enough)
+
+
+OF_COMPLETED = re.compile(r"(p[1-9][0-9]?|mean|median)_(ttft|tpot|e2el)_ms")
+UNDONE = ("unfinished", "refused", "failed")
+
+
+class JudgedTarget(NamedTuple):
+    """The verdict on a target.
+
+    - ``met`` tells whether the mean over the seeds meets the target, ``certain`` whether the whole
+      95% interval does.
+    - ``seeds_met`` is the number of seeds whose value meets the target.
+    - ``low`` and ``high`` are the ends of the interval, None for a single seed.
+    - ``bound`` is ``>`` or ``<`` if the mean is only a bound.
+    - ``reason`` tells why there is no mean.
+    """
+
+    slo: Slo
+    met: bool
+    certain: bool
+    seeds_met: int
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bound: str = ""
+    reason: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the verdict as JSON types, by name."""
+        own = {key: value for key, value in self._asdict().items() if key != "slo"}
+        target = {"slo": self.slo.text, "metric": self.slo.metric, "limit": self.slo.limit}
+        margin = None if self.mean is None or self.bound else self.slo.margin(self.mean)
+        return {**target, **own, "margin": margin}
+
+
+def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
+    """Return whether a cluster meets a target, from the summaries of its runs with several seeds.
+
+    Below saturation, targets on shares count as met. A latency that is only a lower bound does not
+    meet its limit, and a missing value does not meet any limit.
+    """
+    values = [_value(slo, summary) for summary in summaries]
+    fine = [value.reason == NOT_CONTENDED for value in values]
+    kept = [good or _kept(slo, value, value.raw) for good, value in zip(fine, values, strict=True)]
+    if all(fine):
+        return JudgedTarget(slo, True, True, len(values), reason=NOT_CONTENDED)
+    missing = [one for one, good in zip(values, fine, strict=True) if not good]
+    if unknown := next((one for one in missing if not one.is_number), None):
+        return JudgedTarget(
+            slo, False, False, sum(kept), reason=unknown.reason or "it has no value"
+        )
+    mean, low, high = t_interval([one.raw for one in missing], least=0.0, most=slo.entry.most)
+    worst = next((one for one in missing if not _knows(slo, one)), missing[0])
+    met = _kept(slo, worst, mean)
+    far_end = high if slo.below else low
+    certain = met and (far_end is not None and slo.met_by(far_end))
+    return JudgedTarget(slo, met, certain, sum(kept), mean, low, high, worst.bound)
+
+
+def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
+    """Return the value of the target's metric, as a lower bound if requests are missing in it."""
+    value = value_of(summary, slo.metric)
+    if value.is_number and not value.bound and _is_among_undone(slo, summary):
+        return Value(value.raw, ">")
+    return value
+
+
+def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
+    """Return whether the metric is a percentile that unfinished requests would have reached.
+
+    A percentile of completed requests is no measure if too many requests did not complete.
+    """
+    match = OF_COMPLETED.fullmatch(slo.metric)
+    if match is None:
+        return False
+    undone = sum(summary.get(key) or 0 for key in UNDONE)
+    rank = 100 if match[1] == "mean" else 50 if match[1] == "median" else int(match[1][1:])
+    return bool(100 * undone > (100 - rank) * (undone + summary["completed"]))
+
+
+def _knows(slo: Slo, value: Value) -> bool:
+    """Return whether a value decides the target; a bound may leave the target open."""
+    return value.bound != (">" if slo.below else "<")
+
+
+def _kept(slo: Slo, value: Value, number: Any) -> bool:
+    """Return whether ``number`` meets the target, and the value's bound decides the target."""
+    return value.is_number and _knows(slo, value) and slo.met_by(number)
+
+
+# The keys of a summary that ``answer.json`` repeats.
+SHARED = ("simulated", "timing_profile", "engine", "timing_error_pct", "trace", "synthetic")
+
+Judge = Callable[[PlanChoice, int], Sequence[JudgedTarget]]
+Summaries = Callable[[PlanChoice, int], Sequence[Summary]]
+
+
+def answer_json(
+    clusters: Clusters, found: Mapping[PlanChoice, SmallestSize], judge: Judge, summaries: Summaries
+) -> dict[str, Any]:
+    """Return the content of ``answer.json``.
+
+    Args:
+        clusters: The experiments of the plan.
+        found: The smallest sufficient number of replicas for each choice, in order.
+        judge: A function that returns the verdicts for a choice and a number of replicas.
+        summaries: A function that returns the summaries for a choice and a number of replicas.
+    """
+    question = clusters.question
+    rows = [_row(clusters, choice, one, judge, summaries) for choice, one in found.items()]
+    choice, first = next(iter(found.items()))
+    summary = summaries(choice, next(iter(first.tried)))[0]
+    spec = clusters.spec(choice, clusters.first_size)
+    return {
+        "workload": summary["workload"],
+        "scenario": summary["scenario"],
+        "clients": spec.clients,
+        "model": spec.model,
+        "rate": clusters.load.rate,
+        "rate_is_usual": clusters.load.usual,
+        "seeds": [spec.seed + number for number in range(question.num_runs)],
+        **({"size": USERS, "replicas": question.low} if question.most else {}),
+        "low": clusters.first_size if question.most else question.low,
+        "high": clusters.last_size,
+        "certain": question.certain,
+        "every": question.every,
+        **{key: summary[key] for key in SHARED if key in summary},
+        **({"behaviour": NOBODY_NAMED} if is_nobody_named(summary) else {}),
+        "targets": [
+            {"slo": one.text, "metric": one.metric, "limit": one.limit, "below": one.below}
+            for one in clusters.targets
+        ],
+        "choices": rows,
+        "cheaper": _cheaper(rows),
+    }
+
+
+def _row(
+    clusters: Clusters, choice: PlanChoice, found: SmallestSize, judge: Judge, summaries: Summaries
+) -> dict[str, Any]:
+    def verdicts(size: int) -> list[dict[str, Any]]:
+        return [one.as_json() for one in judge(choice, size)]
+
+    question, found_size, size = clusters.question, found.smallest, clusters.question.size
+    spec = clusters.spec(choice, clusters.first_size)
+    profile = resolve_profile(choice.gpu, spec.model).profile_id
+    dp = None if found_size is None else question.low if question.most else found_size
+    gpus = None if dp is None else dp * int(profile.split("/")[2].removeprefix("tp"))
+    price = question.price(profile)
+    worst = min(found.tried) if question.most else question.high
+    shown = worst if found_size is None else found_size
+    next_size = shown + (1 if question.most else -1)
+    less = next_size if next_size in found.tried else None
+    return {
+        **choice._asdict(),
+        "timing_profile": profile,
+        size: found_size,
+        "gpus": gpus,
+        "cost": None if gpus is None or price is None else gpus * price,
+        "monotone": found.monotone,
+        "tried": [
+            {size: one, "enough": enough, "targets": verdicts(one)}
+            for one, enough in found.tried.items()
+        ],
+        "targets": verdicts(shown),
+        "less": None if less is None else {size: less, "targets": verdicts(less)},
+        "limit": mean_limit(summaries(choice, shown)) if shown in found.tried else None,
+        "sharing": _sharing(summaries(choice, dp))
+        if choice in question.planned and dp and not question.most
+        else [],
+    }
+
+
+def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
+    """Return a row of mean sharing incentives for each client that was simulated alone."""
+    rows = []
+    for clients in zip(*(summary["clients"] for summary in summaries), strict=True):
+        row: dict[str, Any] = {"client": clients[0]["client"]}
+        for percent in PERCENTS:
+            key = f"clients.{row['client']}.sharing_incentive_p{percent}"
+            values = [value_of(summary, key) for summary in summaries]
+            known = [value for value in values if value.is_number]
+            row[f"p{percent}"] = sum(one.raw for one in known) / len(known) if known else None
+            row[f"p{percent}_bound"] = next((one.bound for one in known if one.bound), "")
+        rows.append(row)
+    return [row for row in rows if any(row[f"p{percent}"] is not None for percent in PERCENTS)]
+
+
+def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the indices of rows that are cheaper than the first row of their load.
+
+    Without prices, only rows with the same timing profile are compared, by the number of GPUs. If
+    the first row has no answer, every row with an answer counts as cheaper.
+    """
+    found: list[tuple[float, float, int]] = []
+    if rows and USERS in rows[0]:
+        return []
+    for number, row in enumerate(rows):
+        first = next(one for one in rows if one["load"] == row["load"])
+        if row["replicas"] is not None and row is not first:
+            less, cost = _is_cheaper(row, first), row["cost"] or row["gpus"]
+            found += [(row["load"], -cost, number)] if less else []
+    return [number for *_, number in sorted(found)]
+
+
+def _is_cheaper(row: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
+    """Return whether a row with an answer is cheaper than the first row of its load."""
+    if first["replicas"] is None:
+        return True
+    if row["cost"] is not None and first["cost"] is not None:
+        return bool(row["cost"] < first["cost"])
+    same = row["timing_profile"] == first["timing_profile"]
+    return same and bool(row["gpus"] < first["gpus"])

@@ -93,9 +93,6 @@ _OWN: Mapping[str, Command] = {
         "Check a workload file: clients, rates, and a cluster's load.",
         "workload:workload",
     ),
-    "profile": _own(
-        SIMULATE, "Make a timing profile of a model on a GPU or a live server.", "profile:profile"
-    ),
     "list": _own(
         SIMULATE, "List schedulers, workloads, profiles, engines and presets.", "list:list_names"
     ),
@@ -112,21 +109,6 @@ _OWN: Mapping[str, Command] = {
     ),
     "score": _own(LOGS, "Compute every fairness metric from any system's records.", "score:score"),
     "trace": _own(LOGS, "Inspect recorded traffic, or write a changed copy of it.", "trace:trace"),
-    "validate": _own(
-        LOGS, "Replay measured runs in the simulator; compare the results.", "validate:validate"
-    ),
-    "engine-check": _own(
-        CI,
-        "Compare an engine's own decisions with fairbench's model.",
-        "engine_check:engine_check",
-    ),
-    "doctor": _own(
-        SERVERS, "Test whether a flood of one client makes another client wait.", "doctor:doctor"
-    ),
-    "check": _own(CI, "Compare runs with a baseline; exit 1 if one got worse.", "check:check"),
-    "baseline": _own(
-        CI, "Rerun stored experiments; report or accept differences.", "baseline:baseline"
-    ),
 }
 GROUPS = (SIMULATE, STORED, LOGS, SERVERS, CI, PAPERS)
 

@@ -21,7 +21,7 @@ from fairbench.config.flags import (
     UNTESTED,
 )
 from fairbench.errors import UsageError
-from fairbench.execute.places import EXECUTORS
+from fairbench.execute.executors import EXECUTORS
 from fairbench.workloads.traces import AUTO
 
 if TYPE_CHECKING:

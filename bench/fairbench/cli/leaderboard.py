@@ -89,7 +89,7 @@ def leaderboard(
             return
     board = results.make_board(lines, stored.missing, sort=sort, baseline=baseline)
     if report is not None:
-        from fairbench.report.board_page import board_page
+        from fairbench.report.board import board_page
 
         write_report(board_page(board), report)
     if output is not BoardFormat.CSV:

@@ -26,7 +26,7 @@ from fairbench.cli.output import print_plan
 from fairbench.config.flag import COMMON, parse_assignments, split_commas
 from fairbench.config.flags import PICTURE, RESUME, RUN, SEEDS, PlanFlags
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.places import LOCAL, executor_named
+from fairbench.execute.executors import LOCAL, executor_named
 
 SIZES, ONE, LOADS = "1..32", "1", "1"  # defaults of the flags --dp and --loads
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")

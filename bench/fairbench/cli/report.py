@@ -68,7 +68,7 @@ def _usual(source: Path) -> Path:
 def _file_page(path: Path, log_flags: LogFlags) -> Page:
 
     if not log_flags and results.holds_lines(path):
-        from fairbench.report.board_page import board_page
+        from fairbench.report.board import board_page
 
         return board_page(results.make_board(results.read_stored([path]).lines))
 

@@ -37,7 +37,7 @@ from fairbench.cli.output import (
 from fairbench.config.flag import OUTPUT, SERVERS, parse_assignments
 from fairbench.config.flags import HEADER, RAY_ADDRESS, READY_S, SEEDS, RunFlags
 from fairbench.errors import RunFailed
-from fairbench.execute.places import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LOCAL, LauncherFlags
+from fairbench.execute.executors import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LOCAL, LauncherFlags
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec

@@ -26,7 +26,7 @@ from fairbench.cli.flags import (
 )
 from fairbench.cli.output import print_comparison, print_json, print_outcome
 from fairbench.config.flags import READY_S, RESUME, SEEDS, SETTINGS, SweepFlags
-from fairbench.execute.places import LOCAL, check_executor, executor_named
+from fairbench.execute.executors import LOCAL, check_executor, executor_named
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec

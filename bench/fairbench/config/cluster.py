@@ -19,7 +19,7 @@ from fairbench.hardware.engines import ENGINES as ENGINE_KINDS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.eviction.policy import ClientEviction
+from fairbench.schedulers.eviction.policies import ClientEviction
 from fairbench.schedulers.eviction.registry import (
     ALL_EVICTIONS,
     DEFAULT_EVICTION,

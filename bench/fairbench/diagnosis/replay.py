@@ -14,16 +14,15 @@ import numpy as np
 from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import experiment
 from fairbench.diagnosis import FCFS
-from fairbench.execute.expected import MeanCall, gpu_s, machine_of
 from fairbench.execute.tasks import Failure, Interruption, RunContext
+from fairbench.execute.workload_check import MeanCall, gpu_s, machine_of
 from fairbench.files.times import ClockTime
 from fairbench.metrics.records import Floats, Ints
 from fairbench.metrics.traffic import Traffic, weighted_tokens
 from fairbench.sim.run import simulate
 from fairbench.workloads.trace_workload import plain_names
 from fairbench.workloads.traces.change import write_trace
-from fairbench.workloads.traces.facts import shared_prefixes
-from fairbench.workloads.traces.table import TraceTable
+from fairbench.workloads.traces.table import TraceTable, shared_prefixes
 
 USUAL_LOAD = 0.7  # the highest load without the floods, as a fraction of the replicas' capacity
 SAMPLE = 3_000  # the largest number of requests whose GPU time is computed

@@ -18,7 +18,7 @@ from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Prompt, Request
 from fairbench.engine.kv_cache import KVCache, KVNode, KVWaiter
 from fairbench.engine.sequence import Sequence
-from fairbench.schedulers.eviction.policy import (
+from fairbench.schedulers.eviction.policies import (
     Access,
     Claimant,
     ClientEviction,

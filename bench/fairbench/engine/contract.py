@@ -15,7 +15,7 @@ from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.hardware.timing import TimingProfile
 from fairbench.named import by_path
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.eviction.policy import EvictionPolicy
+from fairbench.schedulers.eviction.policies import EvictionPolicy
 from fairbench.schedulers.views import Room
 
 
@@ -157,7 +157,7 @@ class EngineContract(Protocol):
 
 CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContract]] = by_path(
     {
-        DEFAULT_ENGINE: "fairbench.engine.sglang:SGLangContract",
+        DEFAULT_ENGINE: "fairbench.engine.sglang_variants:SGLangContract",
         "vllm": "fairbench.engine.vllm:VLLMContract",
         "lightllm": "fairbench.engine.lightllm:LightLLMContract",
     }

@@ -20,7 +20,7 @@ from fairbench.engine.contract import CONTRACTS, EngineContract, KVMemory, Repli
 from fairbench.engine.kv_cache import KVCache, KVNode
 from fairbench.engine.loop import EngineLoop
 from fairbench.engine.sequence import NEVER, REFUSED, Sequence
-from fairbench.engine.sglang import SGLangPrefillOnly
+from fairbench.engine.sglang_variants import SGLangPrefillOnly
 from fairbench.engine.vllm import VLLMPrefillOnly, longest_ps
 from fairbench.engine.waiting_queue import WaitingQueue
 from fairbench.hardware.engine_params import EngineLimits, LoadCapSetting, VLLMLimits

@@ -13,7 +13,7 @@ from typing import Protocol, Self, TypeVar
 
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Request, new_tuple
-from fairbench.schedulers.eviction.policy import LRU, Access, EvictionPolicy, Leaf, Rank
+from fairbench.schedulers.eviction.policies import LRU, Access, EvictionPolicy, Leaf, Rank
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree, path, place_at
 

@@ -10,8 +10,7 @@ memory. Overlap scheduling is off. docs/appendix/engine.md has the rules.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable
 
 from fairbench.core import PS_PER_S, Request, Segment, new_tuple
 from fairbench.engine.batch import (
@@ -32,15 +31,10 @@ from fairbench.engine.sequence import UNFINISHED, Sequence
 from fairbench.engine.waiting_queue import WaitingQueue, retraction_order
 from fairbench.hardware.engine_params import (
     EngineLimits,
-    EngineParams,
     Splits,
-    engine_limits,
-    mem_fraction,
 )
 from fairbench.hardware.gpu_time import Chunk, prompt_parts
-from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.drive import ADMITTED, LAST, NO_ROOM, OVER, Preempt, Tried, never
-from fairbench.schedulers.params import make_params
 from fairbench.schedulers.prefix_tree import place_at
 from fairbench.schedulers.views import Room
 
@@ -557,179 +551,6 @@ class Admission:
         fits = self._fits(replica.waiting.sequence_of(request), node, offset, freed)
         cache.unlock(node)
         return fits
-
-
-# Variants of the replica, and the contract.
-
-
-class OlderSGLangReplica(SGLangReplica):
-    """A replica of a release before 0.5.23: finished requests leave with the next decode step.
-
-    Until then they take slots and reserve tokens in every pass, and the batch stays marked full.
-    Requests that finish with their first token leave immediately.
-    """
-
-    __slots__ = ()
-
-    def _start(self) -> bool:
-        # ``_start_decode`` removes finished requests; if no request is left, another pass is made
-        if not self._kept:
-            return super()._start()
-        return self._start_prefill() or self._start_decode() or super()._start()
-
-    def _start_decode(self) -> bool:
-        if self._kept:
-            self._kept.clear()
-            self._batch_is_full = False
-        return super()._start_decode()
-
-    def _release(self, sequence: Sequence) -> None:
-        decoded, full = self.batch.private(sequence), self._batch_is_full
-        super()._release(sequence)
-        if decoded:
-            self._kept.append(sequence)
-            self._batch_is_full = full
-
-    def _slots(self) -> int:
-        return min(super()._slots(), self.limits.max_running_requests - len(self._kept))
-
-    def _reserved_tokens(self) -> int:
-        unused = (one.request.max_new_tokens - one.produced for one in self._kept)
-        return self.batch.reserved_tokens() + sum(min(n, CLIP_MAX_NEW_TOKENS) for n in unused)
-
-
-class MixedSGLangReplica(SGLangReplica):
-    """A replica with mixed chunks: running requests decode in iterations that compute prompts.
-
-    Each running request takes a token of the pass's budgets and memory. If the admitted chunks
-    leave no memory for these tokens, the running requests wait for the iteration to end. A mixed
-    iteration takes the time that the profile gives for prompts and decoding together
-    (``TimingProfile.step_ps``), as a step of vLLM does. The part that the longest context adds to
-    a step of SGLang's decode kernel is left out.
-    """
-
-    __slots__ = ("_context_tokens_mixed", "_mixes", "_saved_mixed_ps")
-
-    def __init__(self, parts: WorkerParts, limits: EngineLimits, cache: KVCache) -> None:
-        super().__init__(parts, limits, cache)
-        self._mixes = False  # whether running requests decode in the iteration in progress
-        self._context_tokens_mixed = self._saved_mixed_ps = 0
-
-    def _chunks_ps(self) -> int:
-        batch, cache = self.batch, self.cache
-        size = batch.size
-        if size > cache.free:
-            cache.evict(size - cache.free, batch.per_client)
-        self._mixes = 0 < size <= cache.free
-        if not self._mixes:
-            return super()._chunks_ps()
-        context = self._context_tokens_mixed = batch.context_tokens
-        saved_ps = self._saved_mixed_ps = self._saved_beside_prompts_ps()
-        self.waiting.computed_tokens += size  # SGLang counts the tokens of the whole iteration
-        return self._profile.step_ps(self._computed, size, context) - saved_ps
-
-    def _saved_beside_prompts_ps(self) -> int:
-        """Return the time (ps) saved by reading prefixes that running requests share once."""
-        if self._profile.shared_read == 1:
-            return 0
-        nodes, shared = set[KVNode](), 0
-        for sequence in self.batch.sequences:
-            node = sequence.node
-            assert node is not None
-            while (parent := node.parent) is not None:
-                if node in nodes:
-                    shared += node.length
-                nodes.add(node)
-                node = parent
-        return self._profile.saved_ps(shared)
-
-    def _end_prefill(self) -> None:
-        if not self._mixes:
-            super()._end_prefill()
-            return
-        batch, decoding = self.batch, list(self.batch.sequences)
-        prefills, self._prefills = self._prefills, []
-        self._mixes = self._computes_prompts = self._batch_is_full = False
-        self._provide(1)
-        self._book_mixed(
-            prefills,
-            self._prefill_start_ps,
-            self._context_tokens_mixed,
-            self._saved_mixed_ps,
-            shares_of,
-        )
-        self._ratio.skip_step()
-        self._passes.skip_step()
-        joined: list[Sequence] = []
-        for prefill in prefills:
-            store_prompt(self.cache, prefill.sequence, prefill.tokens, self.limits.rules.splits)
-            if prefill.last:
-                self._produce_first(prefill.sequence)
-                joined.append(prefill.sequence)
-        # SGLang appends the running requests to the batch of the prompts
-        batch.rearrange([*joined, *decoding])
-        self._end_iteration()
-
-    def _steps_under_way(self) -> int:
-        return 1 if self._mixes else super()._steps_under_way()
-
-
-class SGLangPrefillOnly(SGLangReplica):
-    """A replica that computes prompts only: its requests produce one token.
-
-    A finished request keeps its memory until ``free_sent``.
-    """
-
-    def _release(self, sequence: Sequence) -> None:
-        self._batch_is_full = False
-        self.batch.remove_sequence(sequence)
-
-    def free_sent(self, sequence: Sequence) -> None:
-        """Free the memory of a request whose KV cache has been sent."""
-        store_outputs(self.cache, sequence)
-        self.wake_if_waiting()
-
-
-R = TypeVar("R", bound=SGLangReplica)
-
-
-def replica_class(limits: EngineLimits) -> type[SGLangReplica]:
-    """Return the class of the replicas that follow the limits and the simulated release."""
-    if limits.enable_mixed_chunk:
-        return MixedSGLangReplica
-    return SGLangReplica if limits.rules.drops_finished else OlderSGLangReplica
-
-
-class SGLangContract:
-    """The contract of SGLang, whose parameters are those of ``EngineParams``."""
-
-    mixed_steps = False
-
-    def __init__(self, settings: Mapping[str, Any], profile: TimingProfile) -> None:
-        params = make_params("engine", EngineParams, settings)
-        self.limits = engine_limits(params, profile)
-        self.pool_tokens = self.limits.pool_tokens
-        self.most_running = self.limits.max_running_requests
-        self.chunk_tokens = self.limits.chunked_prefill_size
-        given = params.max_total_tokens
-        self.mem_fraction_static = None if given else mem_fraction(params, profile)
-
-    def with_pool(self, tokens: int) -> Mapping[str, Any]:
-        return {"engine.max_total_tokens": max(1, tokens)}
-
-    def worker(self, parts: WorkerParts) -> SGLangReplica:
-        return self.worker_as(replica_class(self.limits), parts)
-
-    def worker_as(self, form: type[R], parts: WorkerParts) -> R:
-        pool, memory = self.limits.pool_tokens, parts.memory
-        if memory is None:
-            return form(parts, self.limits, KVCache(pool, parts.on_evict))
-        from fairbench.engine.client_cache import ClientCache, memory_share
-
-        cache = ClientCache(pool, parts.on_evict, memory.policy, memory.log)
-        replica = form(parts, self.limits, cache)
-        replica.share = memory_share(memory, cache, replica.waiting)
-        return replica
 
 
 def store_prompt(

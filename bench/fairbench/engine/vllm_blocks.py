@@ -16,7 +16,7 @@ from fairbench.core import Prompt, Request
 from fairbench.engine.client_cache import Claims, ResidencyLog
 from fairbench.engine.kv_cache import AttachedRequest
 from fairbench.engine.sequence import Sequence
-from fairbench.schedulers.eviction.policy import Access, EvictionPolicy
+from fairbench.schedulers.eviction.policies import Access, EvictionPolicy
 from fairbench.schedulers.prefix_tree import Place, place_at, truncate
 
 # a part of a segment: the segment's key, the offset of the part, and the part's number of tokens

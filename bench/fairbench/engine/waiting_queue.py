@@ -22,9 +22,8 @@ from fairbench.engine.kv_cache import AttachedRequest, MatchCache, N, PrefixCach
 from fairbench.engine.sequence import Sequence
 from fairbench.errors import RunFailed
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.list_view import ListScan
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Place, head_of, place_at
-from fairbench.schedulers.views import NothingRunning, RunningView, Waiting
+from fairbench.schedulers.views import ListScan, NothingRunning, RunningView, Waiting
 
 # Sort keys of requests that come last. A matched request's key is minus its cached tokens.
 DEPRIORITIZED, ARRIVED = 1, 2

@@ -6,9 +6,6 @@ from fairbench.named import lazy_names
 
 if TYPE_CHECKING:
     from fairbench.execute.comparison import compare_experiments as compare_experiments
-    from fairbench.execute.engine_code import OutdatedRun as OutdatedRun
-    from fairbench.execute.engine_code import outdated_runs as outdated_runs
-    from fairbench.execute.expected import check_facts as check_facts
     from fairbench.execute.live_options import LiveFlags as LiveFlags
     from fairbench.execute.live_options import options_of_points as options_of_points
     from fairbench.execute.live_options import try_untested as try_untested
@@ -20,22 +17,24 @@ if TYPE_CHECKING:
     from fairbench.execute.repeats import repeat as repeat
     from fairbench.execute.repeats import run_sweep as run_sweep
     from fairbench.execute.repeats import simulate_each as simulate_each
+    from fairbench.execute.simulations import OutdatedRun as OutdatedRun
     from fairbench.execute.simulations import estimate as estimate
     from fairbench.execute.simulations import expected_requests as expected_requests
+    from fairbench.execute.simulations import outdated_runs as outdated_runs
     from fairbench.execute.tasks import Failure as Failure
     from fairbench.execute.tasks import interruptible as interruptible
     from fairbench.execute.tasks import run_context as run_context
+    from fairbench.execute.workload_check import check_facts as check_facts
 
 __getattr__ = lazy_names(
     __name__,
     {
         "comparison": "compare_experiments",
-        "engine_code": "OutdatedRun outdated_runs",
-        "expected": "check_facts",
+        "workload_check": "check_facts",
         "live_options": "LiveFlags options_of_points try_untested",
         "one_run": "recover_run run_and_save run_unsaved",
         "repeats": "cell_json remarks_on repeat run_sweep simulate_each",
-        "simulations": "estimate expected_requests",
+        "simulations": "estimate expected_requests outdated_runs OutdatedRun",
         "tasks": "Failure interruptible run_context",
     },
 )

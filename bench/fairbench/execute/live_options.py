@@ -9,7 +9,7 @@ from fairbench import live
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.flags import READY_S
 from fairbench.config.serving import check_run_options, obeys, python_misplaced
-from fairbench.execute.places import (
+from fairbench.execute.executors import (
     LOCAL,
     LauncherFlags,
     check_launchers,

@@ -18,8 +18,8 @@ from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.errors import FairbenchError, Interrupted
-from fairbench.execute.crews import LocalCrew, RemoteCrew, address_facing
 from fairbench.execute.drivers import drive_sharded
+from fairbench.execute.far_drivers import LocalCrew, RemoteCrew, address_facing
 from fairbench.execute.live_options import LivePoint, by_workers
 from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.simulations import FailedPoint, files_of, keep_all

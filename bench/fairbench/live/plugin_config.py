@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
 from fairbench.hardware.engine_params import EngineParams
-from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.base import LocalScheduler, Setup, checked_weights
 from fairbench.schedulers.by_class import ByClass
-from fairbench.schedulers.eviction.policy import EvictionPolicy
+from fairbench.schedulers.eviction.policies import EvictionPolicy
 from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, build_eviction, eviction_class
 from fairbench.schedulers.load_cap import NONE, LoadCap
 from fairbench.schedulers.params import as_settings, make_params
 from fairbench.schedulers.registry import build_local, local_class
-from fairbench.schedulers.setup import Setup, checked_weights
 
 LOCAL = "FAIRBENCH_LOCAL"
 SETTINGS = "FAIRBENCH_SETTINGS"

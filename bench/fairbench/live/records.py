@@ -22,7 +22,7 @@ from fairbench.errors import DataError, RunFailed, UsageError
 from fairbench.files.formats import json_file
 from fairbench.files.reader import lines
 from fairbench.metrics.records import STATUS_NAMES, Programs, Requests
-from fairbench.metrics.service_rows import service_of
+from fairbench.metrics.service import service_of
 from fairbench.metrics.tables import Tables
 
 FINISHED, REFUSED, UNFINISHED = STATUS_NAMES

@@ -10,7 +10,7 @@ from fairbench.named import lazy_names
 
 if TYPE_CHECKING:
     from fairbench.metrics.catalogue import known_key as known_key
-    from fairbench.metrics.service_rows import service_of as service_of
+    from fairbench.metrics.service import service_of as service_of
     from fairbench.metrics.shown_percentiles import shown_tail as shown_tail
     from fairbench.metrics.traffic import Traffic as Traffic
 
@@ -18,7 +18,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "catalogue": "known_key",
-        "service_rows": "service_of",
+        "service": "service_of",
         "shown_percentiles": "shown_tail",
         "traffic": "Traffic",
     },

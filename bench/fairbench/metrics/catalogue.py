@@ -1,7 +1,7 @@
 """The catalogue of metrics, by key, and the columns of tables that follow from the catalogue.
 
 All code that computes, shows, stores, compares or documents metrics uses this catalogue. To add a
-metric, add an entry to ``metrics.entries``.
+metric, add an entry to ``metrics.entries`` or ``metrics.optional_entries``.
 """
 
 from __future__ import annotations

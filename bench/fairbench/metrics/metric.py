@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from fairbench.metrics.reasons import Noted
 
 if TYPE_CHECKING:
-    from fairbench.metrics.beside import RunBeside
     from fairbench.metrics.records import Floats, Ints
     from fairbench.metrics.run_data import RunData
+    from fairbench.metrics.sharing_incentive import RunBeside
 
 
 LAST = 1_000  # the position of a column whose entry names no position
@@ -48,6 +48,9 @@ class Needs(Enum):
 
     ADMISSION = "admission times"
     CACHED = "cached tokens"
+
+
+CACHED = frozenset({Needs.CACHED})
 
 
 class Form(Enum):

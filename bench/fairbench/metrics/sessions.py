@@ -28,7 +28,7 @@ from fairbench.metrics.records import (
     Programs,
     Requests,
 )
-from fairbench.metrics.service_rows import service_of
+from fairbench.metrics.service import service_of
 from fairbench.metrics.tables import Tables
 
 MOST_SESSIONS = 1_000  # maximum number of sessions whose shares are computed

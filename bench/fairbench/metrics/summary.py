@@ -9,11 +9,11 @@ import numpy as np
 
 from fairbench.metrics.arrays import ratio
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, chosen_metrics
-from fairbench.metrics.entries import STALLS
 from fairbench.metrics.fairness_over_time import worst_window_rows
 from fairbench.metrics.goodput import padding_row
 from fairbench.metrics.limit import why_no_limit
 from fairbench.metrics.metric import Metric, Value
+from fairbench.metrics.optional_entries import STALLS
 from fairbench.metrics.reasons import NO_GAPS, Noted
 from fairbench.metrics.recorded_gaps import RequestNames, cause_rows, causes_of
 from fairbench.metrics.records import NO_MORE, PLAIN, Facts, Measurements

@@ -6,18 +6,18 @@ from fairbench.named import lazy_names
 
 if TYPE_CHECKING:
     from fairbench.report.bench_line import check_appendable as check_appendable
-    from fairbench.report.board_table import board_markdown as board_markdown
-    from fairbench.report.board_table import board_text as board_text
+    from fairbench.report.board import board_markdown as board_markdown
+    from fairbench.report.board import board_text as board_text
     from fairbench.report.comparison_table import comparison_text as comparison_text
     from fairbench.report.explained import explained_text as explained_text
-    from fairbench.report.interval_lines import repeat_lines as repeat_lines
+    from fairbench.report.pages.html import check_ending as check_ending
+    from fairbench.report.pages.html import write_page as write_page
     from fairbench.report.pages.repeat_page import repeat_page as repeat_page
     from fairbench.report.pages.run_page import run_page as run_page
     from fairbench.report.pages.sweep_page import sweep_page as sweep_page
-    from fairbench.report.pages.written import check_ending as check_ending
-    from fairbench.report.pages.written import write_page as write_page
     from fairbench.report.pair_table import contrast_text as contrast_text
     from fairbench.report.progress import shown_progress as shown_progress
+    from fairbench.report.run_table import repeat_lines as repeat_lines
     from fairbench.report.run_table import scored_text as scored_text
     from fairbench.report.run_table import summary_text as summary_text
     from fairbench.report.table import MAX_WIDTH as MAX_WIDTH
@@ -30,17 +30,16 @@ __getattr__ = lazy_names(
     __name__,
     {
         "bench_line": "check_appendable",
-        "board_table": "board_markdown board_text",
+        "board": "board_markdown board_text",
         "comparison_table": "comparison_text",
         "explained": "explained_text",
-        "interval_lines": "repeat_lines",
         "pages.repeat_page": "repeat_page",
         "pages.run_page": "run_page",
         "pages.sweep_page": "sweep_page",
-        "pages.written": "check_ending write_page",
+        "pages.html": "check_ending write_page",
         "pair_table": "contrast_text",
         "progress": "shown_progress",
-        "run_table": "scored_text summary_text",
+        "run_table": "repeat_lines scored_text summary_text",
         "table": "MAX_WIDTH printed",
         "workload_table": "checked inspected inspected_title",
     },

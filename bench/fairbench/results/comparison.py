@@ -13,10 +13,10 @@ from fairbench.config.cluster import ENGINE_CODE
 from fairbench.config.spec import without_given
 from fairbench.errors import DataError, UsageError
 from fairbench.files.formats import read_toml
-from fairbench.metrics.beside import RunBeside
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, metric_of
 from fairbench.metrics.metric import Better
 from fairbench.metrics.reasons import NOT_CONTENDED, Noted
+from fairbench.metrics.sharing_incentive import RunBeside
 from fairbench.results.experiments import Experiment, differences, grid_labels, key_of, place_of
 from fairbench.results.intervals import (
     LEVEL,

@@ -24,8 +24,8 @@ from fairbench.metrics.catalogue import (
     metric_of,
     short_of,
 )
-from fairbench.metrics.entries import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.metric import Better, Of
+from fairbench.metrics.optional_entries import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.reasons import LATENCIES, NO_VICTIM
 from fairbench.metrics.records import (
     FINISHED,

@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.schedulers.base import LocalScheduler, Preempt, Selection, Setup, WaitingView
 from fairbench.schedulers.drive import first_candidate, next_candidate
-from fairbench.schedulers.list_view import ListScan, QueueView
-from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
+from fairbench.schedulers.views import (
+    ClientLoad,
+    ListScan,
+    QueueView,
+    Running,
+    RunningView,
+    client_load,
+)
 
 MAX_CLASSES = 64  # number of classes beyond which classes without requests are forgotten
 

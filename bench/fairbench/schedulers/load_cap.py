@@ -25,7 +25,7 @@ from typing import NamedTuple
 from fairbench.compiled import mypyc_attr
 from fairbench.core import CostModel, Request
 from fairbench.errors import UsageError
-from fairbench.schedulers.lengths import OutputLengths
+from fairbench.schedulers.output_lengths import OutputLengths
 
 # Points at which a cost model is sampled: with this many requests, a further request takes time,
 # and with this much context, rounding hardly affects the time of a token.

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from fairbench.core import Request
-from fairbench.schedulers.eviction.policy import ClientEviction
+from fairbench.schedulers.eviction.policies import ClientEviction
 from fairbench.schedulers.views import RunningView, Scan, WaitingView
 
 

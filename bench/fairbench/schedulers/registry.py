@@ -5,21 +5,104 @@ where ``:`` separates several files, or install the scheduler with an entry poin
 ``fairbench.local_schedulers`` or ``fairbench.routers``. The entry point's name is the scheduler's
 name. An environment variable, not a flag, names the files, so that every process of a run knows the
 files, including processes of a sweep, emulated workers and SGLang servers.
+
+The classes of such files are checked when the file is read, before any simulation: a class must
+have a name and a constructor, no hook may be misspelt, and each hook must accept the arguments of
+the host's calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
+from inspect import isfunction, signature
 from pathlib import Path
 from typing import Any
 
 from fairbench.doors import find_in_clone, not_loaded, registered
 from fairbench.errors import UsageError, unknown_name
-from fairbench.files.reader import files_named
+from fairbench.files.reader import classes_in, files_named
 from fairbench.named import imported
-from fairbench.schedulers.base import LocalScheduler, Router
+from fairbench.schedulers.base import PARTS, LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
+
+ALIKE = 0.85  # minimum similarity (0 to 1) to a hook at which a name counts as a misspelt hook
+
+
+# advice for users' files that import a module that has moved, by the module's old name
+MOVED = {
+    "fairbench.schedulers.accounts.tenant_trees": (
+        "write Counters(..., tenants=params.tenants) with Counters from "
+        "fairbench.schedulers.accounts.counters; Credits and WorkerCredits take tenants, too"
+    ),
+    "fairbench.schedulers.accounts.turns": (
+        "import Turns from fairbench.schedulers.accounts.credits"
+    ),
+}
+
+
+def schedulers_in(
+    path: Path, named_by: str, base: type[LocalScheduler] | type[Router]
+) -> dict[str, str]:
+    """Return ``module:class`` of a file's subclasses of ``base`` by name, ready to import.
+
+    Raises UsageError as ``classes_in`` does, and for a class with a misspelt hook or a hook with
+    wrong parameters.
+    """
+    found = {}
+    try:
+        classes = list(classes_in(path, named_by, base, "name"))
+    except UsageError as error:
+        moved = next((new for old, new in MOVED.items() if repr(old) in str(error)), None)
+        raise UsageError(f"{error}; {moved}") if moved else error from error.__cause__
+    for attribute, value in classes:
+        if wrong := unknown_hook(value, base) or wrong_parameters(value, base):
+            raise UsageError(f"{path}: class {attribute}: {wrong}")
+        found[value.name] = f"{value.__module__}:{attribute}"
+    return found
+
+
+def unknown_hook(
+    scheduler: type[LocalScheduler] | type[Router], base: type[LocalScheduler] | type[Router]
+) -> str:
+    """Return the error for a public name that resembles a hook of ``base``, or ""."""
+    hooks = {name for name in dir(base) if not name.startswith("_")} | set(base.__annotations__)
+    known = {name for one in scheduler.__mro__[1:] for name in vars(one)} | hooks
+    for name in vars(scheduler):
+        if name.startswith("_") or name in known:
+            continue
+        near = get_close_matches(name, hooks - vars(scheduler).keys(), n=1, cutoff=ALIKE)
+        if near or name.startswith("on_"):
+            return f"{unknown_name('hook', name, hooks)} Begin a name of your own with _."
+    return ""
+
+
+def wrong_parameters(
+    scheduler: type[LocalScheduler] | type[Router], base: type[LocalScheduler] | type[Router]
+) -> str:
+    """Return the error for a hook that does not accept the host's arguments, or ""."""
+    made = ("params",) if base is LocalScheduler else ("params", "workers")
+    if scheduler.__init__ is object.__init__:
+        return f"needs a method __init__(self, {', '.join(made)})"
+    parts = PARTS.items() if base is LocalScheduler else ()
+    hooks = (*_hooks(base), *parts)
+    passed = {name: tuple(signature(hook).parameters)[1:] for name, hook in hooks}
+    for name, arguments in {"__init__": made, **passed}.items():
+        own = getattr(scheduler, name)
+        if not isfunction(own):
+            continue
+        try:
+            signature(own).bind(None, *arguments)
+        except TypeError:
+            wanted, given = ", ".join(("self", *arguments)), ", ".join(signature(own).parameters)
+            return f"{name}({given}): must be {name}({wanted})"
+    return ""
+
+
+def _hooks(base: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    return ((n, f) for n, f in vars(base).items() if isfunction(f) and not n.startswith("_"))
+
 
 # The values are paths, not classes, so that a command imports only the schedulers that the command
 # runs. Schedulers of other projects and of single studies are entry points, like users' schedulers.
@@ -28,12 +111,12 @@ LOCALS = {
     "lpm": "fairbench.schedulers.local.lpm:LPM",
     "lpm-client-cap": "fairbench.schedulers.local.lpm:ClientCappedLPM",
     "vtc": "fairbench.schedulers.local.vtc:VTC",
-    "vtc-predict": "fairbench.schedulers.local.vtc_predict:PredictiveVTC",
+    "vtc-predict": "fairbench.schedulers.local.vtc:PredictiveVTC",
     "lcf": "fairbench.schedulers.local.vtc:LCF",
     "rpm": "fairbench.schedulers.local.rpm:RPM",
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
     "dlpm": "fairbench.schedulers.local.dlpm:DLPM",
-    "dlpm-hold": "fairbench.schedulers.local.dlpm_hold:HoldingDLPM",
+    "dlpm-hold": "fairbench.schedulers.local.dlpm:HoldingDLPM",
     "priority": "fairbench.schedulers.local.priority:Priority",
     "sglang-priority": "fairbench.schedulers.local.priority:SGLangPriority",
     "edf": "fairbench.schedulers.local.edf:EDF",
@@ -86,8 +169,6 @@ def _with_plugins(group: str) -> Mapping[str, str]:
     found = dict(known)
     own = [(name, point.value) for name, point in registered(group).items()]
     for path in user_files():
-        from fairbench.schedulers.user_classes import schedulers_in
-
         if not any(schedulers_in(path, VARIABLE, kind) for kind in (LocalScheduler, Router)):
             raise UsageError(f"{VARIABLE}: {path} has no class of a LocalScheduler or Router")
         own += schedulers_in(path, VARIABLE, base).items()

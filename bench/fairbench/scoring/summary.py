@@ -13,8 +13,8 @@ from fairbench.config.resolve import read_spec
 from fairbench.core import ServiceBound
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.metrics.catalogue import forget_metrics, forget_needing, needing
-from fairbench.metrics.entries import STALLS
 from fairbench.metrics.metric import Needs
+from fairbench.metrics.optional_entries import STALLS
 from fairbench.metrics.records import (
     Client,
     Facts,
@@ -35,8 +35,8 @@ from fairbench.report.traffic_lines import TTFT, judged
 from fairbench.results.run_facts import cluster_bound, read_tables, stored_facts
 from fairbench.results.store import EXPERIMENT, SUMMARY, read_run
 from fairbench.results.summary import NOBODY_NAMED, check_whole
+from fairbench.schedulers.base import checked_weights
 from fairbench.schedulers.registry import build_local, build_router
-from fairbench.schedulers.setup import checked_weights
 from fairbench.scoring.records import Scored
 from fairbench.targets import named_targets
 from fairbench.tenants import with_tenants

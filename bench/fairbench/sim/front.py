@@ -14,10 +14,9 @@ from fairbench.engine.contract import Replica
 from fairbench.errors import RunFailed
 from fairbench.hardware.engines import ClusterParams
 from fairbench.hardware.timing import ProfileCosts, TimingProfile
-from fairbench.schedulers.base import Router
+from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_router
-from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import WorkerLoad
 from fairbench.streams import stream
 from fairbench.workloads.plan import ClientPlan, tenant_paths_of, weights_of

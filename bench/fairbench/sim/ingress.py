@@ -17,7 +17,7 @@ from fairbench.engine.clock import ARRIVE, DECIDE, Clock
 from fairbench.engine.contract import Replica
 from fairbench.engine.sequence import REFUSED, Sequence
 from fairbench.errors import RunFailed, UsageError
-from fairbench.schedulers.base import Router
+from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.queue import Gateway, HoldsRequests, QueueHost, arrival_queue
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.peers import (
@@ -28,7 +28,6 @@ from fairbench.schedulers.peers import (
     Totals,
     ingress_shares,
 )
-from fairbench.schedulers.setup import Setup
 from fairbench.streams import stream
 
 BEFORE_WORKERS = -1  # key of a queue among the events that decide at one instant

@@ -44,6 +44,7 @@ from fairbench.results.run_facts import (
     run_facts,
 )
 from fairbench.results.summary import run_header
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import (
     DEFAULT_EVICTION,
     MEMORY,
@@ -53,13 +54,12 @@ from fairbench.schedulers.eviction.registry import (
 from fairbench.schedulers.gateway.registry import DEMOTE
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local
-from fairbench.schedulers.setup import Setup
 from fairbench.sim.cluster import Cluster, Deadlines
 from fairbench.sim.front import SimFleet, ingress_of, refuse_stall, reports_of, router_of, setup_of
 from fairbench.sim.records import Logs, restore, spooled, tables_of
 from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS
-from fairbench.workloads.disguise import REACTIONS
+from fairbench.workloads.heavy_clients import REACTIONS
 from fairbench.workloads.plan import (
     ClientPlan,
     last_arrival_s,

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from fairbench.workloads.traces.change import cut_trace as cut_trace
     from fairbench.workloads.traces.change import scaled as scaled
     from fairbench.workloads.traces.change import write_trace as write_trace
-    from fairbench.workloads.traces.facts import facts_of_table as facts_of_table
     from fairbench.workloads.traces.read import TraceParams as TraceParams
     from fairbench.workloads.traces.read import joined_columns as joined_columns
     from fairbench.workloads.traces.read import read_trace as read_trace
+    from fairbench.workloads.traces.table import facts_of_table as facts_of_table
 
 __getattr__ = lazy_names(
     __name__,
@@ -33,7 +33,7 @@ __getattr__ = lazy_names(
         "spec": "load_workload workload_names",
         "trace_workload": "synthetic_parts trace_facts trace_manifest",
         "traces.change": "anonymized combined cut_trace scaled write_trace",
-        "traces.facts": "facts_of_table",
+        "traces.table": "facts_of_table",
         "traces.read": "TraceParams joined_columns read_trace",
         "traces": "NEEDED",
     },

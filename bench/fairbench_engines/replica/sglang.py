@@ -9,7 +9,7 @@ from fairbench.core import Request
 from fairbench.engine.batch import Prefill, shares_of
 from fairbench.engine.contract import WorkerParts
 from fairbench.engine.sequence import NEVER, Sequence
-from fairbench.engine.sglang import SGLangContract
+from fairbench.engine.sglang_variants import SGLangContract
 from fairbench.hardware.gpu_time import step_parts
 from fairbench_engines.replica.process import Channel
 from fairbench_engines.replica.remote import RemoteReplica

@@ -1,8 +1,8 @@
 """Fairbench's local schedulers in SGLang: entry point ``fairbench`` of ``sglang.srt.plugins``.
 
-SGLang calls ``register`` in each of its processes, which has an effect only if ``FAIRBENCH_LOCAL``
-names a local scheduler. A server that cannot run the named scheduler ends, and never continues with
-SGLang's own scheduler.
+SGLang calls ``register`` in each of its processes. The call has an effect only if the environment
+variable ``FAIRBENCH_LOCAL`` names a local scheduler. A server that cannot run this scheduler ends;
+the server never continues with SGLang's own scheduler.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 
 def register() -> None:
-    """Install the hooks, if requested. End the process with exit code 2 if hooks do not fit.
+    """Install the hooks if requested. End the process with exit code 2 if hooks do not fit SGLang.
 
     Raises SystemExit, because SGLang only logs other exceptions of a plugin, and then serves
     without the plugin.

@@ -30,14 +30,16 @@ class PluginAdmission:
     home: SGLangHome = field(init=False)
 
     def __post_init__(self) -> None:
-        self._scheduler: Any = None  # the SGLang scheduler whose pass is in progress
-        # whether a request did not fit in this pass and further requests were tried
+        # The SGLang scheduler whose pass is in progress.
+        self._scheduler: Any = None
+        # whether a request did not fit in this pass, but the pass tried further requests
         self._passed_over = False
-        self._no_slot: Req | None = None  # the request that is skipped because no slot is free
+        # The request that the pass skips because no request slot is free.
+        self._no_slot: Req | None = None
         self.theirs_preempts = False  # whether SGLang preempts requests of a lower priority
 
     def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``_get_new_batch_prefill_raw``: arm the queue only if SGLang makes a pass."""
+        """Wrap ``_get_new_batch_prefill_raw``: order the queue only if SGLang makes a pass."""
         self.home.sweep(scheduler.waiting_queue)
         self.home.discover(scheduler.waiting_queue, self.now_s())
         self._scheduler = scheduler
@@ -50,10 +52,10 @@ class PluginAdmission:
         new_batch, running_batch = original(scheduler, *args, **named)
         self.home.end_pass()
         self.home.tell(self.now_s())
-        # the queue is still armed, so no request was admitted
+        # The queue has not been iterated over, so no request was admitted.
         if isinstance(scheduler.waiting_queue, ArmedQueue):
             scheduler.waiting_queue = scheduler.waiting_queue[:]
-        # (SGLang 0.5.17 would lose these requests if no request was admitted)
+        # SGLang 0.5.17 would lose the preempted requests if no request was admitted.
         for req in self.preemption.taken:
             scheduler._add_request_to_queue(req, is_retracted=True)
         self.preemption.began(scheduler)
@@ -78,7 +80,7 @@ class PluginAdmission:
         self.home.arm(queue, self.now_s())
 
     def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
-        """Wrap ``add_one_req``: the list of admitted requests, not the result, shows an admission.
+        """Wrap ``add_one_req``; the list of admitted requests, not the return value, shows success.
 
         After NO_TOKEN, SGLang's loop ends and the batch counts as full. If the scheduler wants to
         try another request first (``no_room=skip``), the loop continues. If the scheduler has
@@ -112,8 +114,9 @@ class PluginAdmission:
 
         Return whether SGLang's loop continues with the candidate.
 
-        With classes of priority, SGLang preempts requests of a lower class if possible. Otherwise
-        the scheduler preempts requests, or names another candidate in place of ``req``.
+        If requests have classes of priority, SGLang preempts requests of a lower class where
+        possible. Otherwise fairbench's scheduler preempts requests, or names another candidate in
+        place of ``req``.
         """
         if self.theirs_preempts and original(adder, req, *args, **named):
             return True

@@ -33,7 +33,7 @@ class Disaggregation:
     ready: list[Req] = field(default_factory=list)
 
     def sort(self, refresh: bool) -> list[Req]:
-        """Return a decode server's requests in match order, which is the order of arrival."""
+        """Return a decode server's requests in order of arrival, because no prefix is matched."""
         return self.ready
 
     def match(self, req: Req) -> int:
@@ -49,13 +49,13 @@ class Disaggregation:
         }
 
     def bootstrap(self, original: Original, queue: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``pop_bootstrapped``: clients share the buffers of requests before the queue."""
+        """Wrap ``pop_bootstrapped``, so that clients share the transfer buffers fairly."""
         if queue.req_to_metadata_buffer_idx_allocator.available_size() < len(queue.queue):
             queue.queue = self._in_turn(queue.queue)
         return original(queue, *args, **named)
 
     def _in_turn(self, reqs: list[Req]) -> list[Req]:
-        """Return the requests in order: a client with fewer buffers for its weight goes first."""
+        """Return the requests in order; clients with fewer buffers per weight come first."""
         weights, held = self.home.config.weights, Counter(self.home.clients())
         turn: dict[Req, float] = {}
         for req in reqs:
@@ -74,7 +74,7 @@ class Disaggregation:
         self.home.discover(waiting, now_s)
         self.home.batch.show_batch(queue.scheduler.running_batch, queue.scheduler)
         rest = {one.req.rid for one in queue.queue} - ready.keys()
-        # SGLang drops the requests in ``failed``
+        # SGLang drops the requests in the list ``failed``.
         allocated, failed = original(queue, rids_to_check=rest)
         held = queue.transfer_queue.queue
         before = len(held)
@@ -98,5 +98,5 @@ class Disaggregation:
 
 
 def _ready(waiting: Any) -> bool:
-    """Return whether a prompt's server is ready to send, so that memory can be given."""
+    """Return whether the prefill server of a request is ready to send KV values."""
     return bool(waiting.waiting_for_input) and not waiting.req.finished()

@@ -1,7 +1,7 @@
-"""Eviction by fairbench's policies inside SGLang: the prefix tree, and requests that take memory.
+"""Cache eviction by fairbench's policies inside SGLang, for each request that takes KV memory.
 
 A tree is SGLang's RadixCache, whose nodes are objects, or SGLang's UnifiedRadixCache, whose nodes
-are numbers. Both are called handles.
+are numbers. In this module, both kinds of nodes are called handles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairbench.core import Request
 from fairbench.engine.client_cache import ClaimedNode
 from fairbench.errors import UsageError
 from fairbench.live.plugin_config import PluginConfig
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from fairbench_engines.mirrored_cache import UNKNOWN, MirroredCache, Prefix, held_by_client
 from fairbench_engines.sglang.kept_tree import (
     RADIX_MODULE,
@@ -34,10 +34,10 @@ Original = Callable[..., Any]
 
 
 class EvictableTree:
-    """A prefix tree of SGLang that reports changes to a mirror and evicts in the mirror's order.
+    """A prefix tree of SGLang with a copy (mirror) whose policy decides what is evicted.
 
-    ``make_mirror(drop)`` returns a fresh mirror. ``evicts(tokens)``, which is called where SGLang
-    would choose leaves itself, returns the number of tokens that became free.
+    ``make_mirror(drop)`` returns a fresh mirror. ``evicts(tokens)`` is called where SGLang would
+    choose leaves itself, and returns the number of tokens that became free.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class EvictableTree:
         self._base = import_module(BASE_MODULE)
         self._key = import_module(RADIX_MODULE).RadixKey
         self._match_theirs = tree.match_prefix
-        # SGLang inserts the prompt again here, to split the node at the end of the prompt
+        # SGLang inserts the prompt again at this point, to split the node at the end of the prompt.
         self._splits = False
         self._in_checkpoint = False
         if is_unified(tree):
@@ -77,15 +77,13 @@ class EvictableTree:
         self._handles: dict[ClaimedNode, Hashable] = {}
 
     def free(self) -> int:
-        """Return the free tokens of the pool, without cached tokens."""
+        """Return the number of free tokens in the pool; cached tokens are not free."""
         found: int = self._tree.token_to_kv_pool_allocator.available_size()
         return found
 
     def touched(self, handle: Hashable) -> None:
         """Handle a use of the prefix that ends at a node, which SGLang does not report."""
         self.mirror.touch(self.nodes[handle])
-
-    # SGLang reports.
 
     def _matched(self, result: Any, params: Any) -> None:
         node = self.mirror.end_of(_prefix(params.key), result.device_prefix_len)
@@ -96,7 +94,8 @@ class EvictableTree:
 
     def _inserted(self, result: Any, params: Any) -> None:
         prefix, length = _prefix(params.key), len(params.key)
-        self.mirror.end_of(prefix, result.prefix_len)  # the end may be in the middle of a node
+        # The end of the cached prefix may be in the middle of a node.
+        self.mirror.end_of(prefix, result.prefix_len)
         node = self.mirror.end_of(prefix, length - length % self._tree.page_size)
         self._ends(result.last_device_node, node, used=not self._splits)
         self._splits = self._in_checkpoint
@@ -110,10 +109,8 @@ class EvictableTree:
         if used:
             self.mirror.touch(node)
 
-    # Calls of SGLang's tree.
-
     def _evict(self, params: Any, *_: Any, **__: Any) -> Any:
-        """Evict in the mirror's order, instead of SGLang's own method."""
+        """Evict in the order of the mirror's policy; replaces SGLang's own method."""
         return self._base.EvictResult(num_tokens_evicted=self._evicts(params.num_tokens))
 
     def _drop(self, node: ClaimedNode) -> None:
@@ -130,7 +127,7 @@ class EvictableTree:
         self._tree._evict_device_leaf(handle, dict.fromkeys(self._tree.tree_components, 0))
 
     def _drop_radix(self, handle: Any) -> None:
-        """Call SGLang's ``evict`` such that SGLang sees only the leaf to evict."""
+        """Call SGLang's ``evict`` so that SGLang sees only the leaf that should be evicted."""
         tree = self._tree
         leaves, tree.evictable_leaves = tree.evictable_leaves, {handle}
         self._evict_theirs(self._base.EvictParams(num_tokens=1))
@@ -163,20 +160,24 @@ class SGLangHolding:
 
 
 class Eviction:
-    """The eviction policy of one SGLang scheduler. The hooks are for SGLang's ScheduleBatch."""
+    """The eviction policy of one SGLang scheduler.
+
+    The hooks wrap methods of SGLang's class ScheduleBatch.
+    """
 
     def __init__(self, config: PluginConfig, now_s: Callable[[], float]) -> None:
         self._config = config
         self._now_s = now_s
         self._held: dict[Req, SGLangHolding] = {}
-        # numbers of running requests by client, in the order of the clients' first requests
+        # maps clients to their numbers of running requests, in the order of the clients' first
+        # requests
         self._decoding: dict[str, int] = {}
         self._watching = False
         self._batch: Any = None  # the batch whose requests need memory
         self._tree: EvictableTree
 
     def watch(self, tree: Any, kept: KeptTree | None) -> None:
-        """Let the policy evict from SGLang's tree; ``kept`` has the matches of waiting requests.
+        """Let the policy evict from SGLang's tree; ``kept`` holds the waiting requests' matches.
 
         Raises UsageError if the tree does not support a policy.
         """
@@ -205,10 +206,8 @@ class Eviction:
         return self._tree.mirror
 
     def residency(self) -> Mapping[str, float]:
-        """Return the tokens that each client holds; {} before a tree is watched."""
+        """Return the tokens that each client holds, or {} before ``watch`` is called."""
         return held_by_client(self._tree.mirror.residency) if self._watching else {}
-
-    # Requests.
 
     def claim_admitted(self, req: Req, request: Request) -> None:
         """Claim the cached prefix of an admitted request."""
@@ -235,8 +234,6 @@ class Eviction:
             if not self._decoding[client]:
                 del self._decoding[client]
 
-    # Memory.
-
     def by_target(self, batch: str) -> dict[str, Hook]:
         """Return the hooks by the wrapped function of ``batch``, SGLang's class of batches."""
         return {
@@ -247,7 +244,7 @@ class Eviction:
         }
 
     def extend(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``prepare_for_extend``: make room for one request after the other."""
+        """Wrap ``prepare_for_extend``: free memory for each request of a prefill batch in turn."""
         mirror = self._mirror
         for req in batch.reqs:
             if (mine := self._held.get(req)) is not None:
@@ -256,7 +253,7 @@ class Eviction:
         return self.of_batch(original, batch, *args, **named)
 
     def decode(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``prepare_for_decode``: each request takes a token."""
+        """Wrap ``prepare_for_decode``: free memory for one token of each running request."""
         for mine in filter(None, map(self._held.get, batch.reqs)):
             mine.private += 1
             if not mine.decodes:
@@ -266,7 +263,7 @@ class Eviction:
         return self.of_batch(original, batch, *args, **named)
 
     def of_batch(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Wrap methods that may evict, because the batch's requests need the memory."""
+        """Wrap a method that may evict, and note that the batch's requests need the memory."""
         self._batch = batch
         return original(batch, *args, **named)
 

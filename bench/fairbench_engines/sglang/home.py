@@ -1,6 +1,6 @@
-"""The host of a local scheduler in a SGLang scheduler process: requests and admission passes.
+"""The host of a local scheduler in an SGLang scheduler process: requests and admission passes.
 
-The host makes SGLang walk its queue in the scheduler's order.
+The host makes SGLang iterate over the waiting queue in the scheduler's order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 from operator import sub
 
 from fairbench.core import Request
-from fairbench.live.ledger import Ledger
+from fairbench.live.client_metrics import Ledger
 from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.drive import Preempt, Selection, first_candidate, next_candidate
 from fairbench.schedulers.load_cap import step_units
@@ -33,7 +33,7 @@ from fairbench_engines.step_times import Decode, PromptPart
 
 
 class Next(Enum):
-    """The scheduler's next action after a candidate found no room."""
+    """The scheduler's next action after a candidate did not fit into memory."""
 
     AGAIN = "the same: it has preempted something"
     ANOTHER = "another"
@@ -43,7 +43,7 @@ class Next(Enum):
 class SGLangHome(EngineHome):
     """The interface between the hooks and the scheduler.
 
-    ``sort(refresh)`` and ``match(req)`` are passed to LiveView.
+    The functions ``sort(refresh)`` and ``match(req)`` are those of LiveView.
     """
 
     view: LiveView | KeptView
@@ -62,21 +62,19 @@ class SGLangHome(EngineHome):
         self._running: dict[Req, None] = {}
         self.batch = SGLangLiveBatch(self._tracked, self._would_fit)
         self.view = LiveView(sort, match, self.batch, self._tracked, self._ours)
-        self.capped = False  # whether the load cap delayed a request in this pass
+        self.capped = False  # whether the scheduler's load cap delayed a request in this pass
         self._selection: Selection
         self._candidate: Request | None = None
-        # whether the candidate was admitted; None after the report to the scheduler
+        # Whether SGLang admitted the present candidate; None after the scheduler has been told.
         self._answer: bool | None = None
 
     @staticmethod
     def name_of(theirs: Req) -> Req:
-        """Return the request itself, which identifies it in SGLang."""
+        """Return the request object itself, which is its own key in SGLang."""
         return theirs
 
-    # Arrival and end.
-
     def accepts(self, req: Req, now_s: float) -> bool:
-        """Return whether the scheduler accepts the request, or True for a retracted request."""
+        """Return whether the scheduler accepts the request; retracted requests are accepted."""
         if req in self._tracked:
             return True
         tracked = self._track(req, now_s)
@@ -99,7 +97,7 @@ class SGLangHome(EngineHome):
     def queued(self, req: Req, retracted: bool, now_s: float) -> None:
         """Handle a request that SGLang has appended to its queue.
 
-        SGLang does not count requests as ``retracted`` that were preempted for a higher priority.
+        Requests that were preempted for a higher priority are not ``retracted`` in SGLang's sense.
         """
         request = self._tracked[req].request
         if retracted or req in self._running:
@@ -114,7 +112,7 @@ class SGLangHome(EngineHome):
         self.view.take_in(request)
 
     def kept_view(self, tree: KeptTree, order: MatchOrderHooks) -> None:
-        """Let the queue's view use kept matches."""
+        """Let the scheduler's view of the queue use kept matches."""
         self.view = KeptView(tree, self.batch, order, self._ours)
 
     def gone(self, theirs: Req) -> None:
@@ -122,7 +120,7 @@ class SGLangHome(EngineHome):
         super().gone(theirs)
 
     def sweep(self, waiting: list[Req]) -> None:
-        """Drop requests that SGLang aborted, without a call, in the queue or between chunks."""
+        """Forget requests that SGLang aborted in the queue or between chunks without a call."""
         dropped = ended_of(self._running)
         if len(waiting) != len(self.view):
             queue, view = set(waiting), self.view
@@ -142,14 +140,12 @@ class SGLangHome(EngineHome):
                 self.accepts(req, now_s)
                 self.queued(req, False, now_s)
 
-    # Admission.
-
     def clients(self) -> Iterator[str]:
         """Yield the client of each waiting and admitted request."""
         return (one.request.client for one in self._tracked.values())
 
     def arm(self, queue: ArmedQueue, now_s: float) -> None:
-        """Let the next walk over the queue follow the scheduler."""
+        """Make the next iteration over SGLang's queue follow the scheduler's order."""
         self.look(now_s)
         queue.armed = self.candidates(now_s)
 
@@ -184,7 +180,7 @@ class SGLangHome(EngineHome):
         return None
 
     def _preempt(self, wish: Preempt) -> bool:
-        """Take the memory of a running request; SGLang will recompute it, since no copy is kept."""
+        """Take the memory of a running request. SGLang will recompute the request's tokens."""
         if wish.swap or not self.scheduler.preempts:
             return False
         tracked = self._ours.get(wish.request)
@@ -199,7 +195,7 @@ class SGLangHome(EngineHome):
         return fits and self._preemption.would_fit(self._ours[request].theirs, without)
 
     def no_room(self, req: Req) -> Next:
-        """Report that the candidate had no room; return the scheduler's next action."""
+        """Report that the candidate did not fit; return the scheduler's next action."""
         self._resume(admitted=False)
         if self._candidate is None:
             return Next.NOBODY
@@ -209,7 +205,7 @@ class SGLangHome(EngineHome):
         return Next.AGAIN
 
     def admitted(self, req: Req, extend_tokens: int) -> Request:
-        """Account SGLang's admission of a candidate; return the scheduler's view of the request."""
+        """Report SGLang's admission of a candidate to the scheduler; return its request there."""
         tracked = self._tracked[req]
         self._answer, tracked.loaded = True, loaded_len(req)
         self.view.leave(tracked.request)
@@ -218,12 +214,10 @@ class SGLangHome(EngineHome):
         return tracked.request
 
     def allocated(self, req: Req) -> None:
-        """Account memory for a prompt, and for the first token, that another server computes."""
+        """Report memory for a prompt and a first token that a prefill server computes."""
         self.admitted(req, 0)
         tracked = self._tracked[req]
         tracked.produced = max(tracked.produced, 1)
-
-    # Steps.
 
     def took(
         self,
@@ -232,7 +226,7 @@ class SGLangHome(EngineHome):
         prompts: Iterable[tuple[Req, int, int]] = (),
         decoding: Iterable[Req] = (),
     ) -> None:
-        """Account an iteration's time to prompts (request, cached, new tokens) and to decodes.
+        """Divide an iteration's time among prompts (request, cached, new tokens) and decodes.
 
         Call this before the iteration's results are ``produced``.
         """
@@ -256,10 +250,8 @@ class SGLangHome(EngineHome):
         """Return the tokens that a step loads from the host's memory for these requests."""
         return sum(self._tracked[req].loaded for req in reqs if req in self._tracked)
 
-    # Output.
-
     def produced(self, reqs: list[Req]) -> None:
-        """Account a batch's new tokens; overlap scheduling processes results one step late."""
+        """Charge a batch's new tokens, which overlap scheduling reports one step late."""
         ended = ended_of(reqs)
         known = list(filter(self._tracked.__contains__, reqs))
         totals = list(map(len, map(OUTPUT_IDS, known)))

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.live.ledger import COUNTED, Exporter, Ledger
+from fairbench.live.client_metrics import COUNTED, Exporter, Ledger
 from fairbench.live.plugin_config import Classes, PluginConfig, plugin_config
-from fairbench.schedulers.ranks import ranks_of
 from fairbench.version import __version__
+from fairbench_engines.rank_accounts import ranks_of
 from fairbench_engines.ranks import FOLDER, RankLink, open_folder
 from fairbench_engines.sglang.admission import Original, PluginAdmission
 from fairbench_engines.sglang.disaggregated import Disaggregation
@@ -59,8 +59,9 @@ class Hooks:
         self.calls: Counter[str] = Counter()
         self._exporter: Exporter | None = None
         self._vocab_size: int | None = None
-        self._tree: KeptTree | None = None  # the kept matches, if SGLang's prefix tree is watched
-        # whether this is a decode server, for which other servers compute the prompts
+        # The kept matches of waiting requests, if changes of SGLang's prefix tree are observed.
+        self._tree: KeptTree | None = None
+        # whether this server is a decode server, for which other servers compute the prompts
         self._decodes = False
         self.eviction = Eviction(config, self._now_s) if config.eviction else None
         self.preemption = Preemption()
@@ -81,7 +82,7 @@ class Hooks:
         self._look()
 
     def _look(self) -> None:
-        """Let the host use kept matches for the queue, if the tree is watched."""
+        """Let the host use kept matches for the queue, if changes of the tree are observed."""
         if self._tree is not None:
             self.home.kept_view(self._tree, self.order)
 
@@ -145,10 +146,10 @@ class Hooks:
         check_eviction(arguments, self._config.eviction)
 
     def obey(self, arguments: Any) -> None:
-        """Apply the server's arguments to the host.
+        """Configure the host as the server's arguments require.
 
-        The arguments are the part in disaggregation, classes of priority, and embeddings by
-        arrival.
+        The arguments concern the server's role in disaggregation, classes of priority, and
+        embeddings, which are served in order of arrival.
         """
         if getattr(arguments, "disaggregation_mode", "null") == "decode":
             self._decodes, self.order.cache_aware = True, False
@@ -184,7 +185,7 @@ class Hooks:
         return RankLink(Path(folder), dp_rank_of(scheduler), ranks_of(self.home.scheduler))
 
     def choose_policy(self, original: Original, policy: Any, name: str, tree: Any) -> Any:
-        """Wrap ``_validate_and_adjust_policy``, after which the prefix tree can be watched."""
+        """Wrap ``_validate_and_adjust_policy``, after which the prefix tree can be observed."""
         chosen = self.order.choose_policy(original, policy, name, tree)
         self._tree = kept_tree(policy, chosen, tree) if self.order.cache_aware else None
         self._look()
@@ -192,16 +193,14 @@ class Hooks:
             self.eviction.watch(tree, self._tree)
         return chosen
 
-    # Requests come.
-
     def refuse(
         self, original: Original, scheduler: Any, req: Req, *args: Any, **named: Any
     ) -> bool:
         """Wrap ``_abort_on_queued_limit``: also refuse requests that the scheduler refuses."""
         if req in self.preemption.taken:
-            return False  # the queue's limit decides, as without the plugin
+            return False  # The limit of the queue decides, as without the plugin.
         if original(scheduler, req, *args, **named):
-            # the refused request may be one that SGLang preempted for a higher priority
+            # The refused request may be a request that SGLang preempted for a higher priority.
             self.home.gone(req)
             return True
         if self.home.accepts(req, self._now_s()):
@@ -231,8 +230,6 @@ class Hooks:
         if queue and queue[-1] is req:
             self.home.queued(req, is_retracted, self._now_s())
 
-    # Execution and end of requests.
-
     def results(
         self, original: Original, scheduler: Any, batch: Any, *args: Any, **named: Any
     ) -> Any:
@@ -247,7 +244,7 @@ class Hooks:
 
     @staticmethod
     def _observe(home: SGLangHome, costs: FittedCosts, batch: Any, now_s: float) -> None:
-        """Fit the costs to an iteration, whose time is overestimated with overlap scheduling."""
+        """Fit the cost model to an iteration; with overlap scheduling, its time is too long."""
         started_s = getattr(batch, "launch_ts", None)
         if not started_s or not batch.reqs:
             return
@@ -262,7 +259,7 @@ class Hooks:
             home.took(started_s, now_s, prompts=chunks)
 
     def retract(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``retract_decode``: aborted requests cause no further events."""
+        """Wrap ``retract_decode``: report aborted requests, which cause no further events."""
         self.home.batch.show_batch(batch)
         result = original(batch, *args, **named)
         for req in result[2]:
@@ -272,7 +269,7 @@ class Hooks:
     def order_retraction(
         self, original: Original, reqs: list[Req], *args: Any, **named: Any
     ) -> list[int]:
-        """Wrap ``_get_decode_retraction_order``: the list's last request loses memory first."""
+        """Wrap ``_get_decode_retraction_order``; its last request loses memory first."""
         if self.home.scheduler.retraction_order is None:
             return list(original(reqs, *args, **named))
         at = {req: index for index, req in enumerate(reqs)}
@@ -288,8 +285,6 @@ class Hooks:
         if success and self.home.idle and self.home.ranks is None:
             self._settle()
         return success
-
-    # The report of the server.
 
     def internal_state(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
         """Wrap ``get_internal_state``, which answers ``GET /server_info``."""

@@ -1,8 +1,9 @@
-"""SGLang's prefix tree, watched for changes, so that matches of waiting requests can be kept.
+"""Kept matches: SGLang's prefix tree reports changes, so that few requests are matched again.
 
 SGLang matches every waiting request in every pass. A match changes only where a prefix was inserted
-or evicted. A match also counts as a use of the prefix for LRU eviction. Here, each matched prefix
-is marked as used once per pass, at the turn of the last request that would have used the prefix.
+or evicted. A match also counts as a use of the prefix for LRU eviction. The plugin marks each
+matched prefix as used once per pass, at the turn of the last request that would have used the
+prefix.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BATCH_MODULE = "sglang.srt.managers.schedule_batch"
 RADIX_MODULE = "sglang.srt.mem_cache.radix_cache"
 UNIFIED_MODULE = "sglang.srt.mem_cache.unified_radix_cache"
 PARAMS_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
-# number of tokens before a position by which positions of equal depth are distinguished
+# Match positions of equal depth are distinguished by this number of tokens before the position.
 KNOWN_BY = 32
 
 
@@ -35,8 +36,9 @@ class KeptTree(KeptMatches):
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__()
         self.tree = tree
-        self.ours: Mapping[Request, Tracked]  # the waiting requests; the queue sets this field
-        # called for each use that ``touch`` marks
+        # The waiting requests; the queue sets this attribute.
+        self.ours: Mapping[Request, Tracked]
+        # a function that is called for each use of a prefix that ``touch`` marks
         self.on_touch: Callable[[Hashable], None] | None = None
         self._find = find
         after(tree, "insert", self._inserted)
@@ -107,19 +109,21 @@ class KeptUnifiedCache(KeptTree):
     def touch(self, spot: Spot) -> None:
         req = self.ours[next(iter(spot.waiters)).request].theirs
         extra_key, salt = namespace_of(req)
-        named = {"cache_salt": salt} if salt else {}  # SGLang 0.5.17 has no argument ``cache_salt``
+        # SGLang 0.5.17 has no argument ``cache_salt``.
+        named = {"cache_salt": salt} if salt else {}
         key = self._key(ids_of(req), extra_key, limit=spot.depth, **named)
         if hasattr(self.tree, "touch_prefix"):
             self.tree.touch_prefix(key)
-        else:  # releases before 0.5.22
+        else:  # SGLang before 0.5.22
             walked = self.tree.tree_core.match_prefix(self._params(key=key))
             self.tree._apply_cache_actions(walked.cache_actions)
 
 
 def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
-    """Return kept matches for a SGLang scheduler, or None for a tree that cannot be watched.
+    """Return kept matches for an SGLang scheduler, or None if the tree cannot report changes.
 
-    ``policy`` is SGLang's SchedulePolicy, and ``chosen`` is SGLang's policy LPM, by which to match.
+    ``policy`` is SGLang's SchedulePolicy, and ``chosen`` is SGLang's policy LPM, whose matching is
+    used.
     """
     module = import_module(POLICY_MODULE)
     thresholds = (
@@ -154,7 +158,7 @@ def is_eagle(tree: Any) -> bool:
 
 
 def is_radix(tree: Any) -> bool:
-    """Return whether SGLang's RadixCache matches, inserts and evicts."""
+    """Return whether the tree's methods for matching, insertion and eviction are RadixCache's."""
     plain = import_module(RADIX_MODULE).RadixCache
     names = ("match_prefix", "insert", "evict", "_match_prefix_helper")
     return (
@@ -165,7 +169,7 @@ def is_radix(tree: Any) -> bool:
 
 
 def is_unified(tree: Any) -> bool:
-    """Return whether the tree is a UnifiedRadixCache of full attention in GPU memory alone."""
+    """Return whether the tree is a UnifiedRadixCache with only full attention in GPU memory."""
     if not hasattr(tree, "tree_components"):
         return False
     plain = import_module(UNIFIED_MODULE).UnifiedRadixCache

@@ -19,23 +19,23 @@ class MatchOrderHooks:
 
     A hook gets the original function, then its arguments.
 
-    SGLang runs its policy lpm in a pass that should sort, even with more than 128 waiting requests,
-    where SGLang alone stops sorting. SGLang runs its policy fcfs, which keeps the order, in every
-    other pass.
+    In a pass that should sort, SGLang runs its policy lpm, even with more than 128 waiting
+    requests; without the plugin, SGLang stops sorting above 128. In every other pass, SGLang runs
+    its policy fcfs, which keeps the order.
     """
 
     def __init__(self, cache_aware: bool) -> None:
         self.cache_aware = cache_aware
         self._sorting = False
-        self._looked = False  # whether the queue was examined in this pass
+        self._looked = False  # whether the scheduler has looked at the queue in this pass
         self._prioritize: Callable[[list[Req]], Any]
         self._queue: list[Req]
 
     def choose_policy(self, original: Original, policy: Any, name: str, tree_cache: Any) -> Any:
-        """Wrap ``_validate_and_adjust_policy``, called once at the start: lpm only with a cache."""
+        """Wrap ``_validate_and_adjust_policy`` at the start: choose lpm if a cache exists."""
         if name != "fcfs":
             raise UsageError(
-                f"--schedule-policy {name} cannot be combined with FAIRBENCH_LOCAL; leave it out"
+                f"--schedule-policy {name} cannot be combined with FAIRBENCH_LOCAL; remove the flag"
             )
         self._unsorted = original(policy, "fcfs", tree_cache)
         self._sorted = original(policy, "lpm" if self.cache_aware else "fcfs", tree_cache)
@@ -48,7 +48,7 @@ class MatchOrderHooks:
     def begin_pass(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Wrap ``calc_priority``: a cache-aware scheduler decides later whether to sort."""
+        """Wrap ``calc_priority``: do not sort yet; a cache-aware scheduler decides this later."""
         self._policy, self._queue, self._looked = policy, waiting_queue, False
         self._prioritize = lambda queue: original(policy, queue, *args, **named)
         if not self.cache_aware:
@@ -70,6 +70,6 @@ class MatchOrderHooks:
 
     def match(self, req: Req) -> int:
         """Return the number of cached tokens of a request, at most all tokens except the last."""
-        # SGLang makes the same match before an attempt to admit the request.
+        # SGLang makes an equal match before each attempt to admit the request.
         req.init_next_round_input(self._policy.tree_cache, cow_mamba=False)
         return cached_len(req)

@@ -1,8 +1,9 @@
 """Preemption inside SGLang: SGLang's own functions take memory back from running requests.
 
-SGLang does the same for its ``--enable-priority-scheduling`` (``PrefillAdder.preempt_to_schedule``,
-0.5.17 and 0.5.23): a request returns its part of the pass's budget, is released, leaves the batch,
-keeps its outputs, and is queued again after the pass. Fairbench's scheduler chooses the requests.
+SGLang preempts in the same way for its own flag ``--enable-priority-scheduling``
+(``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23). A preempted request returns its part of
+the pass's budget and its memory, and leaves the batch. The request keeps its outputs, and is queued
+again after the pass. The scheduler of fairbench chooses which requests are preempted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Preemption:
         self._server_args = getattr(scheduler, "server_args", None)
 
     def adds(self, original: Callable[..., Any], adder: Any, *args: Any, **named: Any) -> None:
-        """Wrap the constructor of PrefillAdder, which has the pass's budget."""
+        """Wrap the constructor of PrefillAdder, the object with the token budget of the pass."""
         original(adder, *args, **named)
         self._adder = adder
 
@@ -40,7 +41,7 @@ class Preemption:
         return state is not None and state is type(state).OTHER
 
     def take(self, req: Req) -> bool:
-        """Release a running request.
+        """Release the memory of a running request.
 
         Return False for a request that does not run, and outside an admission pass.
         """
@@ -53,7 +54,7 @@ class Preemption:
         others = len(batch.reqs) - 1
         if hasattr(adder, "memory_budget"):
             batch.release_req(index, others)
-        else:  # 0.5.17
+        else:  # SGLang 0.5.17
             batch.release_req(index, others, self._server_args)
         batch.filter_batch(keep_indices=[i for i in range(others + 1) if i != index])
         batch.batch_is_full = False
@@ -64,14 +65,14 @@ class Preemption:
     def _give_back(adder: Any, tokens: float) -> None:
         if hasattr(adder, "memory_budget"):
             adder.memory_budget.total_offset -= tokens
-        else:  # 0.5.17
+        else:  # SGLang 0.5.17
             adder.rem_total_token_offset -= tokens
 
     def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
-        """Return SGLang's own test for room (``add_one_req``), as if given requests were released.
+        """Return whether SGLang could admit ``req`` if the requests ``without`` were released.
 
-        The prefixes of these requests are unlocked temporarily, so that the test counts their
-        memory.
+        The method repeats SGLang's own test for room (``add_one_req``). The prefixes of the
+        requests ``without`` are unlocked during the test, so that their memory counts as free.
         """
         adder, gone = self._adder, list(without)
         if adder is None:
@@ -92,8 +93,8 @@ class Preemption:
 
     @staticmethod
     def _freed(adder: Any, req: Req) -> float:
-        """Return the tokens a request holds beyond its prefix plus the tokens it still reserves."""
-        # 0.5.17 stores the prefix length in the request itself.
+        """Return the tokens that a request holds beyond its prefix, plus its reserved tokens."""
+        # SGLang 0.5.17 stores the prefix length in the request itself.
         protected = getattr(req.kv, "cache_protected_len", None)
         protected = req.cache_protected_len if protected is None else protected
         own: float = adder.ceil_paged_tokens(req.kv.kv_allocated_len) - protected
@@ -103,12 +104,12 @@ class Preemption:
 def _unlock(tree_cache: Any, req: Req) -> None:
     if hasattr(req, "lock"):
         tree_cache.unlock(req.lock)
-    else:  # 0.5.17
+    else:  # SGLang 0.5.17
         tree_cache.dec_lock_ref(req.last_node)
 
 
 def _lock(tree_cache: Any, req: Req) -> None:
     if hasattr(req, "lock"):
         req.lock = req.lock and tree_cache.lock(req.last_node)
-    else:  # 0.5.17
+    else:  # SGLang 0.5.17
         tree_cache.inc_lock_ref(req.last_node)

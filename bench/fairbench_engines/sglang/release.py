@@ -13,16 +13,17 @@ from fairbench.live.plugin_config import check_function, check_release, installe
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench.schedulers.eviction.registry import eviction_class
-from fairbench.schedulers.ranks import ranks_of
 from fairbench.schedulers.registry import local_class
+from fairbench_engines.rank_accounts import ranks_of
 
-SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")  # oldest first
-EVICTING = ("0.5.23",)  # releases in which fairbench's eviction policies work
+# Releases of SGLang that the plugin supports, the oldest first.
+SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
+EVICTING = ("0.5.23",)  # releases of SGLang in which fairbench's eviction policies work
 DISTRIBUTIONS = ("sglang",)
 
 
 class OffFlag(NamedTuple):
-    """The value of a flag that leaves an unsupported feature off, and the reason."""
+    """An unsupported feature of SGLang: the flag's value that turns it off, and the reason."""
 
     value: Any
     why: str
@@ -67,7 +68,7 @@ def check_version() -> str:
 
 
 def check_evicting() -> str:
-    """Return the installed SGLang's version.
+    """Return the version of the installed SGLang for use with an eviction policy.
 
     Raises UsageError for a version without support of eviction policies.
     """
@@ -76,7 +77,7 @@ def check_evicting() -> str:
     if release in SUPPORTED and release not in EVICTING:
         raise UsageError(
             f"SGLang {found} cannot evict by a policy of fairbench, which needs "
-            f"{' or '.join(EVICTING)}; install that, or leave eviction out"
+            f"{' or '.join(EVICTING)}; install that, or remove eviction"
         )
     return found
 
@@ -104,7 +105,7 @@ def require_applied(targets: Iterable[str]) -> None:
 
 
 def dp_rank_of(scheduler: Any) -> int:
-    """Return the data-parallel rank of a SGLang scheduler, in any supported release."""
+    """Return the data-parallel rank of an SGLang scheduler, in any supported release."""
     owner = scheduler
     for _ in range(2):
         if hasattr(owner, "dp_rank"):
@@ -139,7 +140,7 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
     if (mode := getattr(server_args, "disaggregation_mode", "null")) != "null":
         _check_disaggregated(server_args, mode, scheduler, refuses=refuses)
-    # Tensor-parallel ranks have separate clocks and must make equal decisions.
+    # Tensor-parallel ranks have separate clocks, but all ranks must make the same decisions.
     if refuses or scheduler.preempts or scheduler.reads_clock:
         _one_rank(server_args, f"for {scheduler.name}, which decides by the clock of each rank")
     if measures:

@@ -22,7 +22,7 @@ def client_of(req: Req) -> str:
 
 
 def keep_key(original: Callable[..., Any], batch: Any, index: Any) -> Any:
-    """Wrap ``GenerateReqInput.__getitem__``: each prompt and choice of a request keeps the client.
+    """Wrap ``GenerateReqInput.__getitem__``, so that each prompt of a batch keeps the client.
 
     SGLang copies ``session_id``, but not ``routing_key``.
     """
@@ -64,7 +64,10 @@ def outputs_of(req: Req) -> int:
 
 
 def prefix_len(req: Req) -> int:
-    """Return the number of a matched request's cached tokens; SGLang 0.5.17 stores indices."""
+    """Return a matched request's number of cached tokens.
+
+    SGLang 0.5.17 stores the indices of these tokens.
+    """
     length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
     return length
 
@@ -72,8 +75,7 @@ def prefix_len(req: Req) -> int:
 def cached_len(req: Req) -> int:
     """Return a matched request's cached tokens, on the GPU or in the cache of the host.
 
-    SGLang loads the host's tokens at the admission of the request, and then counts the tokens as
-    prefix.
+    When SGLang admits the request, SGLang loads the host's tokens and counts them as prefix.
     """
     return prefix_len(req) + int(getattr(req, "host_hit_length", 0))
 

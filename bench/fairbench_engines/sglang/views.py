@@ -1,6 +1,6 @@
 """Views of SGLang's waiting queue and running batch for schedulers.
 
-The queue is a LiveView, or a KeptView where SGLang's prefix tree is watched.
+The view of the queue is a KeptView if SGLang's prefix tree reports changes, or else a LiveView.
 """
 
 from __future__ import annotations
@@ -9,8 +9,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from fairbench.core import Request
-from fairbench.schedulers.list_view import ListScan, QueueView
-from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
+from fairbench.schedulers.views import (
+    ClientLoad,
+    ListScan,
+    QueueView,
+    Running,
+    RunningView,
+    client_load,
+)
 from fairbench_engines.home import Tracked
 from fairbench_engines.kept_matches import EngineQueue
 from fairbench_engines.sglang.kept_tree import KeptTree
@@ -33,7 +39,7 @@ class ArmedQueue(list[Req]):
 
 
 class LiveView(QueueView):
-    """A WaitingView of the requests in ``ours``; ``tracked`` maps SGLang's requests to these.
+    """A WaitingView of the requests ``ours``; ``tracked`` maps SGLang's requests to records.
 
     ``sort(refresh)`` returns the queue in SGLang's match order; ``match(req)`` returns a request's
     cached tokens.
@@ -54,7 +60,7 @@ class LiveView(QueueView):
         self._ours = ours
 
     def match_order(self, *, refresh: bool = True) -> ListScan:
-        # some of SGLang's requests may be unknown to the plugin
+        # The plugin may not know some of SGLang's requests.
         ordered = map(self._tracked.get, self._sort(refresh))
         return ListScan([tracked.request for tracked in ordered if tracked is not None], self)
 
@@ -62,7 +68,7 @@ class LiveView(QueueView):
         return self._match(self._ours[request].theirs)
 
     def take_in(self, request: Request) -> None:
-        """Append an arrival or a retracted request."""
+        """Append an arriving or retracted request to the view."""
         self.enter(request)
 
     def end_pass(self) -> None:
@@ -87,7 +93,7 @@ class KeptView(EngineQueue):
         self._order.unsorted(lambda count: [self._ours[one].theirs for one in self.head(count)])
 
     def take_in(self, request: Request) -> None:
-        """Append an arrival or a retracted request."""
+        """Append an arriving or retracted request to the view."""
         req = self._ours[request].theirs
         ids, apart = ids_of(req), namespace_of(req)
         most = req._compute_max_prefix_len(len(ids))
@@ -95,9 +101,9 @@ class KeptView(EngineQueue):
 
 
 class SGLangLiveBatch:
-    """A RunningView of the batch given to the last ``look``, with the requests in ``tracked``.
+    """A RunningView of SGLang's running batch that ``show_batch`` was last called with.
 
-    ``would_fit(request, reqs)`` is the view's test, on SGLang's own requests.
+    ``would_fit(request, reqs)`` tests whether a request fits, and takes SGLang's own requests.
     """
 
     def __init__(

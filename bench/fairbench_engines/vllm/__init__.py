@@ -1,1 +1,1 @@
-"""Our local schedulers inside a vLLM server, through its ``--scheduler-cls``."""
+"""Fairbench's local schedulers inside a vLLM server, chosen by ``--scheduler-cls``."""

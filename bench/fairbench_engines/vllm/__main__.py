@@ -1,8 +1,8 @@
 """vLLM's API server, whose metrics include the counters of its engine core.
 
-``python -m fairbench_engines.vllm --model MODEL`` with the arguments of ``vllm serve``. Server and
-engine core are separate processes, so the counters need a shared folder, known before either
-imports prometheus_client.
+Start the server with ``python -m fairbench_engines.vllm --model MODEL`` and the arguments of ``vllm
+serve``. Server and engine core are separate processes, so the counters need a shared folder. The
+folder must be set before either process imports prometheus_client.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 
 SERVER = "vllm.entrypoints.launchers.api_server.entry"
-ORDERLY = (signal.SIGTERM, signal.SIGINT)  # how vLLM ends its own processes
+ORDERLY = (signal.SIGTERM, signal.SIGINT)  # vLLM ends its own processes with these signals.
 
 
 class Children:
-    """The processes that vLLM starts, remembered so that the end of one can be explained."""
+    """A record of the processes that vLLM starts, to explain why a process ended."""
 
     def __init__(self) -> None:
         self.started: list[BaseProcess] = []
@@ -31,15 +31,15 @@ class Children:
             start(process)
             started.append(process)
 
-        # mypy forbids to replace a method, but vLLM offers no hook where it starts a process
+        # mypy forbids replacing a method, but vLLM has no hook at the start of a process.
         BaseProcess.start = remembered  # type: ignore[method-assign, assignment]
 
     def killed(self) -> tuple[str, signal.Signals] | None:
-        """Return the name and signal of a process that somebody else killed, or None."""
+        """Return the name and signal of a process that was killed from outside vLLM, or None."""
         for process in self.started:
             try:
                 code = process.exitcode or 0
-            except ValueError:  # closed by vLLM
+            except ValueError:  # vLLM has closed the process object.
                 continue
             if code < 0 and -code not in ORDERLY:
                 return process.name, signal.Signals(-code)
@@ -47,9 +47,10 @@ class Children:
 
 
 def _server() -> str:
-    """Return the module of the API server; vLLM 0.32 moved the module and deprecates the old one.
+    """Return the module of the API server, which vLLM 0.32 has moved to a new path.
 
-    ``vllm serve`` itself does not start from a build for CPUs, whose distribution has another name.
+    ``vllm serve`` itself does not start with a CPU build of vLLM, because that build has a
+    different distribution name.
     """
     with suppress(ModuleNotFoundError):
         if find_spec(SERVER) is not None:
@@ -65,7 +66,7 @@ def main() -> None:
     children = Children()
     try:
         with tempfile.TemporaryDirectory(prefix="fairbench-vllm-") as folder:
-            # the folder of this server, however it was started
+            # This server uses a folder of its own, even if its environment already names a folder.
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
             runpy.run_module(_server(), run_name="__main__", alter_sys=True)
     finally:

@@ -1,8 +1,9 @@
-"""Eviction by our policy inside vLLM: the cached block that a new request overwrites.
+"""Cache eviction by fairbench's policies inside vLLM: which cached block is overwritten next.
 
-vLLM takes new blocks from the head of its queue of free blocks. A mirror of the pool follows every
-block that is taken, stored, reused or returned. Before vLLM takes blocks, the mirror chooses those
-to overwrite, and they move to the head of the queue.
+vLLM takes new blocks from the head of its queue of free blocks. A copy (mirror) of the block pool
+records each block that is taken, stored, reused or returned. Before vLLM takes blocks, the mirror's
+policy chooses the blocks to overwrite, and the plugin moves the chosen blocks to the head of the
+queue.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from typing import Any
 from fairbench.core import Request
 from fairbench.errors import UsageError
 from fairbench.live.plugin_config import PluginConfig, check_function
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from fairbench_engines.mirrored_cache import UNKNOWN, claiming, held_by_client
 from fairbench_engines.vllm.mirrored_blocks import HashNode, MirroredBlocks
 from fairbench_engines.vllm.views import is_plain
 
 POOL, QUEUE = "vllm.v1.core.block_pool.BlockPool", "vllm.v1.core.kv_cache_utils"
-# Every wrapped or called function of vLLM, with its first parameters after ``self``.
+# These are all functions of vLLM that the plugin wraps or calls, with their first parameters after
+# ``self``.
 TARGETS = {
     "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots": ("request",),
     f"{POOL}.get_new_blocks": ("num_blocks",),
@@ -34,12 +36,12 @@ TARGETS = {
     f"{QUEUE}.FreeKVCacheBlockQueue.prepend_n": ("blocks",),
 }
 
-Theirs = Any  # a block of vLLM, or a request of vLLM
+Theirs = Any  # a type for vLLM's own blocks and requests
 
 
 @dataclass(slots=True)
 class VLLMHolding:
-    """A running request, and the end of what is stored of its prompt and outputs."""
+    """A running request, with the position up to which its tokens are stored in blocks."""
 
     request: Request
     node: HashNode
@@ -48,7 +50,7 @@ class VLLMHolding:
 class BlockEviction:
     """The eviction policy of one vLLM scheduler, around its KV cache manager.
 
-    ``request_of(name)`` returns our request for a vLLM request's name, None if unknown.
+    ``request_of(name)`` returns fairbench's request for the name of a vLLM request, or None.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class BlockEviction:
         request_of: Callable[[str], Request | None],
         now_s: Callable[[], float],
     ) -> None:
-        """Wrap the methods of vLLM's pool. Raises UsageError for a cache of another kind."""
+        """Wrap the methods of vLLM's pool. Raises UsageError for an unsupported kind of cache."""
         check_manager(manager)
         self._config = config
         self._request_of = request_of
@@ -74,30 +76,30 @@ class BlockEviction:
         self._start()
 
     def _start(self) -> None:
-        config, blocks = self._config, self._pool.num_gpu_blocks - 1  # one block is never used
+        # vLLM never uses one of the blocks.
+        config, blocks = self._config, self._pool.num_gpu_blocks - 1
         policy, size = config.build_eviction(), self._size
         policy.prepare(Setup(config.clients, config.weights, blocks * size))
         self.mirror = MirroredBlocks(blocks, size, policy, self._now_s, self._overwrite)
-        self._held: dict[str, VLLMHolding] = {}  # name of vLLM's request -> its blocks
+        # Maps the name of vLLM's request to the blocks that the request holds.
+        self._held: dict[str, VLLMHolding] = {}
         self._taking = self._unknown = VLLMHolding(UNKNOWN, self.mirror.root)
 
     def residency(self) -> Mapping[str, float]:
         return held_by_client(self.mirror.residency)
 
-    # Requests.
-
     def finished(self, name: str) -> None:
-        """Keep the tokens of a request, before vLLM frees its blocks."""
+        """Record the tokens of a finished request as cached, before vLLM frees the blocks."""
         if (mine := self._held.pop(name, None)) is not None:
             self.mirror.retain(mine.node, mine.request)
 
     def preempted(self, name: str) -> None:
-        """Forget a request that has lost its blocks."""
+        """Forget a preempted request, which has lost its blocks."""
         self._held.pop(name, None)
 
     @contextmanager
     def _for(self, name: str) -> Iterator[VLLMHolding]:
-        """Let this request use and take blocks."""
+        """Attribute all blocks that vLLM uses or takes inside the context to this request."""
         if (mine := self._held.get(name)) is None:
             known = self._config.clients
             request = claiming(self._request_of(name) or UNKNOWN, known)
@@ -108,22 +110,21 @@ class BlockEviction:
         finally:
             self._taking = self._unknown
 
-    # Wrappers of vLLM's own methods.
-
     def allocate(self, request: Theirs, *args: Any, **named: Any) -> Any:
-        """Wrap ``allocate_slots``: the blocks are for this request."""
+        """Wrap ``allocate_slots``: attribute the allocated blocks to this request."""
         with self._for(request.request_id):
             return self._allocate(request, *args, **named)
 
     def touch(self, blocks: Sequence[Theirs]) -> None:
-        """Wrap ``touch``: a request uses the blocks of a cached prefix."""
+        """Wrap ``touch``: record that a request uses the blocks of a cached prefix."""
         self._touch(blocks)
         self._taking.node = self.mirror.use(blocks, self._taking.request)
 
     def get(self, num_blocks: int) -> list[Theirs]:
-        """Wrap ``get_new_blocks``: the policy chooses what they overwrite."""
+        """Wrap ``get_new_blocks``: the policy chooses which cached blocks are overwritten."""
         client = self._taking.request.client
-        if num_blocks <= self._pool.get_num_free_blocks():  # otherwise vLLM raises
+        # If too few blocks are free, vLLM raises an error itself.
+        if num_blocks <= self._pool.get_num_free_blocks():
             self.mirror.make_room(num_blocks, client)
         theirs: list[Theirs] = self._get(num_blocks)
         self.mirror.take(theirs, client)
@@ -138,20 +139,20 @@ class BlockEviction:
         *args: Any,
         **named: Any,
     ) -> None:
-        """Wrap ``cache_full_blocks``: blocks of the request are full."""
+        """Wrap ``cache_full_blocks``: record that blocks of the request are full and cached."""
         self._cache_full(request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
         new = slice(num_cached_blocks, num_full_blocks)
         with self._for(request.request_id) as mine:
             mine.node = self.mirror.store(mine.node, request.block_hashes[new], blocks[new])
 
     def free(self, ordered_blocks: Iterable[Theirs]) -> None:
-        """Wrap ``free_blocks``: a request no longer needs the blocks."""
+        """Wrap ``free_blocks``: record that a request no longer needs these blocks."""
         theirs = list(ordered_blocks)
         self._free(theirs)
         self.mirror.give_back(one for one in theirs if not one.is_null)
 
     def reset(self, *args: Any, **named: Any) -> bool:
-        """Wrap ``reset_prefix_cache``, which vLLM refuses while blocks are used."""
+        """Wrap ``reset_prefix_cache``; vLLM refuses the reset while blocks are in use."""
         done = bool(self._reset(*args, **named))
         if done:
             self._start()
@@ -164,10 +165,11 @@ class BlockEviction:
 
 
 def check_manager(manager: Any) -> None:
-    """Raise UsageError unless our policy can evict from vLLM's KV cache manager."""
+    """Raise UsageError unless fairbench's policy can evict from vLLM's KV cache manager."""
     if not manager.block_pool.enable_caching:
         raise UsageError(
-            "--no-enable-prefix-caching leaves nothing for an eviction policy; leave it out"
+            "--no-enable-prefix-caching cannot be combined with an eviction policy; "
+            "leave the flag out"
         )
     if not is_plain(manager):
         kinds = ", ".join(type(one).__name__ for one in manager.coordinator.single_type_managers)
@@ -178,6 +180,6 @@ def check_manager(manager: Any) -> None:
 
 
 def check_targets() -> None:
-    """Raise UsageError unless this vLLM has every function that a policy wraps or calls."""
+    """Raise UsageError unless this vLLM has every function that the plugin wraps or calls."""
     for target, parameters in TARGETS.items():
         check_function("vLLM", target, ("self", *parameters))

@@ -1,4 +1,4 @@
-"""Per-client service, balances and the scheduler's name, among vLLM's own metrics."""
+"""Fairbench's metrics beside vLLM's own: clients' service and balances, and the scheduler."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from fairbench.live.ledger import BALANCE_EVERY_S, COUNTED, Exporter
+from fairbench.live.client_metrics import BALANCE_EVERY_S, COUNTED, Exporter
 from fairbench.live.plugin_config import LIMIT, PROOF, PluginConfig
 
 RESIDENCY = "fairbench_client_residency"
-# the directory in which vLLM's HTTP process finds engine counters
+# vLLM's HTTP process reads the engine's counters from the directory in this variable.
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class VLLMExporter(Exporter):
-    """The metrics by client and, under an eviction policy, the tokens that each client holds."""
+    """The metrics of each client, with the client's cached tokens if a policy evicts."""
 
     def __init__(self) -> None:
         super().__init__(COUNTED)
@@ -27,7 +27,7 @@ class VLLMExporter(Exporter):
         self._residency_at_s = 0.0
 
     def residency(self, held: Callable[[], Mapping[str, float]]) -> None:
-        """Set the gauges, at most once a second."""
+        """Set the gauges of the tokens that each client holds, at most once a second."""
         now_s = time.monotonic()
         if now_s - self._residency_at_s >= BALANCE_EVERY_S:
             self._residency_at_s = now_s
@@ -58,6 +58,6 @@ def exporter_of(
     }
     proof = Gauge(PROOF, "The scheduler that runs", list(labels), multiprocess_mode="mostrecent")
     proof.labels(**labels).set(1)
-    # the sum over the server's data-parallel ranks
+    # Prometheus adds the values of the server's data-parallel ranks.
     Gauge(LIMIT, "Requests that run at once", multiprocess_mode="sum").set(most_running)
     return exporter

@@ -1,6 +1,6 @@
 """The host of a local scheduler in a vLLM engine core: its requests and admission passes.
 
-vLLM admits by peeking at the head of its queue: our scheduler names the head.
+vLLM admits the request at the head of its queue, and fairbench's scheduler chooses this head.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from fairbench.core import Request, prompt_tokens
+from fairbench.live.client_metrics import Ledger
 from fairbench.live.headers import DEFAULT_CLIENT
-from fairbench.live.ledger import Ledger
 from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.drive import Preempt, Selection, first_candidate, next_candidate
@@ -28,16 +28,16 @@ from fairbench_engines.vllm.views import (
     apart_of,
 )
 
-# The second has memory into which a connector loads its prefix. vLLM runs such requests before all
-# others, without our queue.
+# In the second state, the request has memory into which a KV connector loads the request's prefix.
+# vLLM runs such requests before all others, without asking the queue.
 ADMITTED = ("RUNNING", "WAITING_FOR_REMOTE_KVS")
 NEW_TOKEN_IDS = attrgetter("new_token_ids")
 
 
 class StepPart(NamedTuple):
-    """A request's part of a step: ``tokens`` computed up to ``end`` of prompt and outputs.
+    """A request's part of an engine step, which computes ``tokens`` tokens up to position ``end``.
 
-    A request that is ``decoding`` computes its last token, and drafts of the next ones.
+    A request that is ``decoding`` computes its latest token, and drafts for speculative decoding.
     """
 
     name: str
@@ -47,9 +47,9 @@ class StepPart(NamedTuple):
 
 
 def session_of(theirs: Theirs) -> str | None:
-    """Return the session that the body of a request names in ``vllm_xargs``, None without one.
+    """Return the session in the field ``vllm_xargs`` of a request's body, or None.
 
-    vLLM's ``session_id`` names the client.
+    vLLM's own field ``session_id`` is used for the name of the client.
     """
     told = getattr(theirs.sampling_params, "extra_args", None) or {}
     return told.get("session_id")
@@ -58,8 +58,9 @@ def session_of(theirs: Theirs) -> str | None:
 class VLLMHome(EngineHome):
     """The host of a scheduler, used as the ``RequestQueue`` of vLLM's scheduler.
 
-    ``engine`` is vLLM's scheduler. Its ``is_full()`` returns whether it could not admit any
-    request, and its ``has_slot(theirs)`` whether the adapter of one can be loaded.
+    ``engine`` is vLLM's scheduler. ``engine.is_full()`` returns whether vLLM cannot admit any
+    request at present. ``engine.has_slot(theirs)`` returns whether the LoRA adapter of a request
+    can be loaded.
     """
 
     view: LiveQueue | BlockQueue
@@ -77,26 +78,24 @@ class VLLMHome(EngineHome):
             self.view = LiveQueue(batch, self._matched, self._ours, cache_aware=aware)
         self._selection: Selection | None = None
         self._candidate: Tracked | None = None
-        # taken from the queue, for vLLM to admit or to pass over
+        # the request that was taken from the queue, which vLLM then admits or skips
         self._popped: Tracked | None = None
-        self._lost: list[Tracked] = []  # preempted since the last pass
-        self._ended_s = 0.0  # the end of the last step
-        self._over = False  # whether the scheduler names no other request in this pass
+        self._lost: list[Tracked] = []  # requests that were preempted after the last pass
+        self._ended_s = 0.0  # the end of the last step, in seconds
+        self._over = False  # whether the scheduler will name no further request in this pass
         self._in_pass = False
-        self.now_s = 0.0  # time of the current pass
+        self.now_s = 0.0  # the time of the current pass in seconds
 
     @staticmethod
     def name_of(theirs: Theirs) -> str:
-        """Return vLLM's id of its request."""
+        """Return the id that vLLM gives to a request."""
         name: str = theirs.request_id
         return name
 
     def request_of(self, name: str) -> Request | None:
-        """Return our request for the name of one of vLLM's, None if there is none."""
+        """Return fairbench's request for the name of a vLLM request, or None if unknown."""
         tracked = self._tracked.get(name)
         return None if tracked is None else tracked.request
-
-    # Arrivals and ends of requests.
 
     def __len__(self) -> int:
         return len(self.view)
@@ -105,14 +104,15 @@ class VLLMHome(EngineHome):
         return iter([self._ours[request].theirs for request in self.view.queue_order()])
 
     def add_request(self, theirs: Theirs) -> None:
-        """Append a request that vLLM has queued."""
+        """Append a request that vLLM adds to the waiting queue."""
         now_s, tracked = self._engine.now_s(), self._tracked.get(theirs.request_id)
         if tracked is None:
             tracked = self._track(theirs, now_s)
             self.ledger.count("arrivals", tracked.request.client)
             self._arrive(tracked.request, now_s)
-        else:  # a session continues: its request has stopped running, and waits again
-            tracked.produced = min(tracked.produced, theirs.num_output_tokens)  # part of the prompt
+        else:  # A session continues: its request has stopped running and waits again.
+            # These outputs are now a part of the prompt.
+            tracked.produced = min(tracked.produced, theirs.num_output_tokens)
             self.cap.leave(tracked.request)
             self._arrive(tracked.request, now_s, again=True)
         self._take_in(tracked.request)
@@ -138,7 +138,7 @@ class VLLMHome(EngineHome):
             self.scheduler.leave_class(request)
 
     def prepend_request(self, theirs: Theirs) -> None:
-        """Take back a running request that lost its memory."""
+        """Put a running request that has lost its memory at the head of the waiting queue."""
         tracked = self._tracked[theirs.request_id]
         self.ledger.count("retractions", tracked.request.client)
         self.cap.leave(tracked.request)
@@ -148,13 +148,13 @@ class VLLMHome(EngineHome):
         self._take_in(tracked.request, first=True)
 
     def prepend_requests(self, requests: Iterable[Theirs]) -> None:
-        """Take back requests that vLLM skipped for its own reason, the last one first."""
+        """Put requests that vLLM has skipped back at the head of the queue, in reverse order."""
         self._close_pass()
         for theirs in requests:
             self._take_in(self._tracked[theirs.request_id].request, first=True)
 
     def remove_request(self, theirs: Theirs) -> None:
-        """Remove an aborted request. A request that does not wait is ignored."""
+        """Remove an aborted request from the queue; ignore a request that does not wait."""
         tracked = self._tracked.get(theirs.request_id)
         if tracked is not None and tracked.request in self.view:
             self._leave(tracked.request)
@@ -164,19 +164,20 @@ class VLLMHome(EngineHome):
             self.remove_request(theirs)
 
     def produced(self, outputs: Collection[Any]) -> None:
-        """Account the new output tokens of a step; ``outputs`` are vLLM's EngineCoreOutput."""
+        """Charge the new output tokens of a step; ``outputs`` are of vLLM's EngineCoreOutput."""
         self._produce(map(REQUEST_ID, outputs), map(len, map(NEW_TOKEN_IDS, outputs)))
 
     def last_output(self, theirs: Theirs) -> None:
-        """Account the output tokens of a request that ends, which no output shows yet."""
+        """Charge the last output tokens of a request that ends before vLLM reports these tokens."""
         if (tracked := self._tracked.get(theirs.request_id)) is not None:
             new = theirs.num_output_tokens - tracked.produced
             self._produce([theirs.request_id], [new])
 
     def took(self, started_s: float, ended_s: float, parts: list[StepPart]) -> None:
-        """Account a step's time to its requests before the step's results, and fit the costs.
+        """Divide a step's time among its requests, before its results; then fit the cost model.
 
-        A step that was scheduled during another one took the time since that one ended.
+        A step that was scheduled during a previous step took the time since the end of the previous
+        step.
         """
         started_s, self._ended_s = max(started_s, self._ended_s), ended_s
         if self._times is not None:
@@ -184,7 +185,7 @@ class VLLMHome(EngineHome):
         if self.costs is None or not parts:
             return
         chunks = [(one.end - one.tokens, one.tokens) for one in parts if not one.decoding]
-        if chunks:  # the time of such a step is attributed to its prompts
+        if chunks:  # The time of a step with prompts is attributed to the prompts.
             self.costs.observe_prefill(chunks, ended_s - started_s)
         else:
             context = sum(one.end for one in parts)
@@ -203,31 +204,30 @@ class VLLMHome(EngineHome):
         return prompts, decoding
 
     def _matched(self, request: Request) -> int:
-        """Return the cached tokens of the prompt to prefill, by vLLM's own look-up."""
+        """Return the cached tokens of a request's prompt, found by vLLM's own look-up."""
         theirs = self._ours[request].theirs
         found: int = self._engine.kv_cache_manager.get_computed_blocks(theirs)[1]
         return found
-
-    # Admission passes.
 
     def begin_pass(self) -> None:
         self._in_pass, self.now_s = True, self._engine.now_s()
         self.look(self.now_s)
         lost, self._lost = self._lost, []
-        for tracked in lost:  # a step in flight may have given one of them a token
+        # A step that is still running may have given one of these requests a token.
+        for tracked in lost:
             ids = tracked.theirs.all_token_ids
             if tracked.request in self.view and len(ids) > prompt_tokens(tracked.prompt):
                 tracked.prompt = prompt_apart(ids, apart_of(tracked.theirs))
                 self.view.grown(tracked.request)
 
     def __bool__(self) -> bool:
-        """Return whether the scheduling pass has a candidate. vLLM asks before each attempt."""
+        """Return whether the pass has a candidate; vLLM calls this before each attempt."""
         if not self._in_pass or self._engine.is_full():
             return len(self) > 0
         return self.peek_request() is not None
 
     def peek_request(self) -> Theirs | None:
-        """Return the scheduler's next candidate, or None if the pass has no more."""
+        """Return the scheduler's next candidate, or None if the pass has no further candidate."""
         self._settle()
         if self._candidate is None and not self._over:
             self._candidate = self._next()
@@ -245,7 +245,7 @@ class VLLMHome(EngineHome):
         else:
             found = next_candidate(self._selection, True)
         while found is not None:
-            # vLLM preempts by itself, see ``limits``.
+            # vLLM itself preempts requests (see ``limits``).
             if not isinstance(found, Preempt) and self._has_room(found):
                 return self._ours[found]
             found = next_candidate(self._selection, False)
@@ -255,7 +255,7 @@ class VLLMHome(EngineHome):
         return self.cap.has_room(request) and self._engine.has_slot(self._ours[request].theirs)
 
     def pop_request(self) -> Theirs:
-        """Remove the head from the queue; vLLM runs it, or puts it back after the pass."""
+        """Remove the head of the queue. vLLM runs this request, or puts it back after the pass."""
         theirs = self.peek_request()
         assert self._candidate is not None
         self._popped, self._candidate = self._candidate, None
@@ -269,14 +269,18 @@ class VLLMHome(EngineHome):
             return
         theirs = popped.theirs
         if theirs.status.name in ADMITTED:
-            # of a whole prompt that a connector loads, vLLM computes the last token again
+            # If a connector loads a whole prompt, vLLM computes the last token of this prompt
+            # again.
             self._admit(popped, max(theirs.num_tokens - theirs.num_computed_tokens, 1))
-        elif self._selection is not None:  # passed over, so the scheduler starts again
+        elif self._selection is not None:  # vLLM skipped the candidate
             self._selection.close()
             self._selection = None
 
     def end_pass(self) -> None:
-        """End the pass, after vLLM's last look at its queue in this step; idempotent."""
+        """End the pass after vLLM's last look at the queue in this step.
+
+        A second call has no effect.
+        """
         if self._in_pass:
             self._in_pass = False
             self._close_pass()
@@ -284,7 +288,7 @@ class VLLMHome(EngineHome):
     def _close_pass(self) -> None:
         self._settle()
         if self._selection is not None:
-            if self._candidate is not None:  # there was no room for the request
+            if self._candidate is not None:  # The candidate did not fit into memory.
                 next_candidate(self._selection, False)
             self._selection.close()
         self._selection = self._candidate = None

@@ -1,7 +1,7 @@
-"""A mirror of vLLM's block pool, in which an eviction policy chooses the block to overwrite.
+"""A copy of vLLM's block pool, in which an eviction policy chooses the block to overwrite.
 
-The simulator keeps runs of blocks, and vLLM single blocks under chained hashes. The mirror does so
-too: a node is a hash with the blocks that have its tokens. Claims are the simulator's own.
+vLLM stores single blocks under chained hashes, and so does the mirror: a node is a hash with all
+blocks that hold the tokens of this hash. The simulator's code decides which client claims a block.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 
 from fairbench.core import Request
 from fairbench.engine.client_cache import Claims
-from fairbench.schedulers.eviction.policy import Access, EvictionPolicy
+from fairbench.schedulers.eviction.policies import Access, EvictionPolicy
 from fairbench_engines.mirrored_cache import OTHERS, LiveMemoryLog
 
 Theirs = Any  # vLLM's block
 
 
 class MirroredBlock:
-    """A block of a request of ``client``, unless unused.
+    """A block that a request of ``client`` uses; ``client`` is None for an unused block.
 
-    ``given_back`` increases with each return of a block.
+    ``given_back`` is a counter that increases with each return of any block.
     """
 
     __slots__ = ("client", "given_back", "node", "theirs", "users")
@@ -30,13 +30,13 @@ class MirroredBlock:
         self.client = client
         self.users = 1
         self.given_back = 0
-        self.node: HashNode | None = None  # set once the block is full
+        self.node: HashNode | None = None  # The node is set when the block is full.
 
 
 class HashNode:
-    """A prefix of whole blocks under the hash ``key``, with the blocks of its last tokens.
+    """A prefix of whole blocks with the hash ``key``, and the blocks of the prefix's last tokens.
 
-    A ``Claimed``.
+    The class implements the interface ``Claimed`` of cached tokens that clients claim.
     """
 
     __slots__ = (
@@ -57,13 +57,13 @@ class HashNode:
         self.keep_s = 0.0
 
     def oldest(self) -> MirroredBlock | None:
-        """Return the unused block that is evicted first, None if all are used."""
+        """Return the unused block that would be evicted first, or None if all blocks are used."""
         unused = (block for block in self.blocks if not block.users)
         return min(unused, key=lambda block: block.given_back, default=None)
 
     @property
     def last_access(self) -> Access:
-        """The time at which the next block to be evicted was given back."""
+        """The time at which a request gave back the block that would be evicted next."""
         block = self.oldest()
         return (0 if block is None else block.given_back), 0, 0
 
@@ -71,8 +71,8 @@ class HashNode:
 class MirroredBlocks:
     """The pool of ``blocks`` blocks of ``size`` tokens, from which ``policy`` evicts.
 
-    ``overwrite(theirs)`` must empty a block of vLLM's, and make vLLM take it next. Tokens of
-    clients that the policy does not know are evicted first.
+    ``overwrite(theirs)`` must empty one of vLLM's blocks, and make vLLM take this block next.
+    Tokens of clients that the policy does not know are evicted first.
     """
 
     def __init__(
@@ -89,27 +89,25 @@ class MirroredBlocks:
         self._size = size
         self._blank = blocks
         self._overwrite = overwrite
-        self._of: dict[int, MirroredBlock] = {}  # number of vLLM's block -> its mirror
+        self._of: dict[int, MirroredBlock] = {}  # maps the number of vLLM's block to its mirror
         self._given_back = self._created = 0
 
-    # Memory.
-
     def make_room(self, count: int, client: str) -> None:
-        """Have the policy overwrite blocks until ``count`` are blank, for the client's request."""
+        """Let the policy evict blocks for a client's request until ``count`` blocks are empty."""
         tokens = count * self._size
         self.claims.keep_within_limit(client, tokens)
         while self._blank < count and self.claims.end_next({client: tokens}, client):
             pass
 
     def take(self, blocks: Iterable[Theirs], client: str) -> None:
-        """Mirror blank blocks that vLLM has given to a request of the client."""
+        """Record empty blocks that vLLM has given to a request of the client."""
         for theirs in blocks:
             self._of[theirs.block_id] = MirroredBlock(theirs, client)
             self._blank -= 1
             self.residency.add_private(client, self._size)
 
     def use(self, blocks: Sequence[Theirs], request: Request) -> HashNode:
-        """Mirror the use of a cached prefix by an admitted request; return the prefix's end."""
+        """Record that an admitted request uses a cached prefix; return the end of the prefix."""
         node = self.root
         for block in map(self._mine, blocks):
             assert block.node is not None
@@ -121,7 +119,7 @@ class MirroredBlocks:
         return node
 
     def store(self, node: HashNode, hashes: Iterable[bytes], blocks: Iterable[Theirs]) -> HashNode:
-        """Mirror full blocks behind ``node``, each with its hash; return the end of the last."""
+        """Record full blocks after ``node`` under their hashes; return the last block's node."""
         for key, block in zip(hashes, map(self._mine, blocks), strict=True):
             child = node.children.get(key)
             if child is None:
@@ -138,11 +136,11 @@ class MirroredBlocks:
         return node
 
     def retain(self, node: HashNode, request: Request) -> None:
-        """Mirror the end of a request whose path ends at ``node``."""
+        """Record the end of a request whose stored tokens end at ``node``."""
         self.claims.finish(node, request)
 
     def give_back(self, blocks: Iterable[Theirs]) -> None:
-        """Mirror blocks that a request no longer needs, in the order in which vLLM reuses them."""
+        """Record blocks that a request no longer needs, in vLLM's order of reuse."""
         for block in map(self._mine, blocks):
             block.users -= 1
             if (node := block.node) is None:
@@ -160,13 +158,14 @@ class MirroredBlocks:
 
     def _list_anew(self, node: HashNode) -> None:
         if len(node.blocks) > 1:
-            self.claims.list_again(node)  # a node with a spare block may rank lower
+            # A node with an additional unused block may rank lower in the eviction order.
+            self.claims.list_again(node)
         self.claims.list_if_leaf(node)
 
-    # A ``ClaimedMemory``.
+    # The following methods implement ``ClaimedMemory``.
 
     def tokens_of(self, node: HashNode) -> tuple[int, int]:
-        """Return the node's tokens that running requests use, and its other tokens."""
+        """Return how many of the node's tokens running requests use, and how many are unused."""
         used = sum(1 for block in node.blocks if block.users)
         return used * self._size, (len(node.blocks) - used) * self._size
 
@@ -175,24 +174,24 @@ class MirroredBlocks:
         return all(block.users for block in node.blocks)
 
     def spare_tokens(self, node: HashNode) -> int:
-        """Return the size of an unused block if the hash has another block, else 0."""
+        """Return the tokens of an unused block whose hash has a second block, or else 0."""
         return self._size if len(node.blocks) > 1 and not self.is_pinned(node) else 0
 
     def access_of(self, node: HashNode) -> Access:
         return node.last_access
 
     def is_awaited(self, node: HashNode) -> bool:
-        """Return False: policies that ask this do not run in vLLM."""
+        """Return False, because policies that use this answer do not run in vLLM."""
         return False
 
     def end_use(self, node: HashNode) -> None:
-        """Do nothing: the blocks above a block were given back after it."""
+        """Do nothing, because vLLM gives back a block before the blocks of its prefix."""
 
     def cut(self, node: HashNode, tokens: int) -> None:
-        """Do nothing: a node has the tokens of one block."""
+        """Do nothing, because a node holds a single block of tokens and is never split."""
 
     def drop(self, node: HashNode) -> None:
-        """Overwrite the node's least recently used block."""
+        """Overwrite the least recently used block of the node."""
         block, parent = node.oldest(), node.parent
         assert block is not None
         assert parent is not None

@@ -1,4 +1,4 @@
-"""Data-parallel ranks of a vLLM server: what is supported, and the link of an engine core."""
+"""Data-parallel ranks of a vLLM server: checks of the server, and exchange of charges."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.ranks import ranks_of
+from fairbench_engines.rank_accounts import ranks_of
 from fairbench_engines.ranks import FOLDER, RankLink
 
 FLAG = "--data-parallel-size"
@@ -17,8 +17,8 @@ FLAG = "--data-parallel-size"
 def check_ranks(config: Any, scheduler: LocalScheduler) -> None:
     """Raise UsageError unless all ranks run on this host, below one API server.
 
-    An engine core of a dense model sees a size of 1, so the first process checks the configuration
-    and sets ``FOLDER``.
+    An engine core of a dense model sees a data-parallel size of 1. The first process of the server
+    therefore checks the configuration and sets the variable ``FOLDER``.
     """
     parallel = config.parallel_config
     several = parallel.data_parallel_size > 1
@@ -35,7 +35,7 @@ def check_ranks(config: Any, scheduler: LocalScheduler) -> None:
         if config.scheduler_config.policy == "priority":
             raise UsageError(
                 f"{FLAG} is not supported with --scheduling-policy priority: each class of "
-                "priority has accounts of its own, which ranks do not exchange"
+                "priority has separate accounts, which ranks do not exchange"
             )
         ranks_of(scheduler)
 
@@ -57,7 +57,7 @@ def _check_one_host(parallel: Any) -> None:
 
 
 def link_of(parallel: Any, scheduler: LocalScheduler) -> RankLink | None:
-    """Return the link of an engine core, None for a server with one rank."""
+    """Return an engine core's link to the other ranks, or None for a server with one rank."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return None

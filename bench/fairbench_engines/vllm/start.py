@@ -1,4 +1,4 @@
-"""The start of a vLLM server: its configuration is checked before it loads a model.
+"""The start of a vLLM server: the configuration is checked before a model is loaded.
 
 ``register`` is an entry point of the group ``vllm.general_plugins``, which vLLM calls in each of
 its processes.
@@ -21,13 +21,14 @@ from fairbench_engines.vllm.release import check_config, check_version
 
 
 def register() -> None:
-    """Check every configuration that this process makes for a server with FAIRBENCH_LOCAL."""
+    """Check each vLLM configuration that this process makes, if FAIRBENCH_LOCAL is set."""
     if not os.environ.get(LOCAL):
         return
     from vllm.engine.arg_utils import EngineArgs
 
     original = EngineArgs.create_engine_config
-    if original.__module__ == __name__:  # vLLM loads the plugin again in the same process
+    # The check is already installed, because vLLM loads the plugin twice in a process.
+    if original.__module__ == __name__:
         return
 
     def checked(arguments: Any, *args: Any, **named: Any) -> Any:
@@ -53,12 +54,12 @@ def is_pooling(vllm_config: Any) -> bool:
 
 
 def plugin_of(vllm_config: Any) -> PluginConfig:
-    """Return this process's scheduler, by the server's configuration: with its classes of priority.
+    """Return the plugin's configuration for this server, including classes of priority.
 
     Raises UsageError if the server cannot run the scheduler.
     """
     if not os.environ.get(LOCAL):
-        raise UsageError(f"{LOCAL} is not set: it must name the scheduler of this server")
+        raise UsageError(f"{LOCAL} is not set: set the variable to the scheduler of this server")
     check_version()
     config = config_from(os.environ)
     check_config(vllm_config, config)
@@ -73,7 +74,7 @@ def plugin_of(vllm_config: Any) -> PluginConfig:
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """End the process with exit code 2 and one line for an error of ours."""
+    """Handle fairbench's errors: print one line and end the process with exit code 2."""
     try:
         yield
     except FairbenchError as error:

@@ -1,8 +1,8 @@
 """vLLM's waiting requests and its running batch as a scheduler sees them.
 
-Matches are kept where vLLM's blocks are watched. A look-up there changes nothing: it only follows
-the hashes of a prompt's blocks until one has no block. The result changes only when that hash gets
-a block, or an earlier hash loses its last block.
+If vLLM's block pool reports changes, the matches of waiting requests are kept. A look-up follows
+the hashes of a prompt's blocks until a hash has no cached block, and changes nothing. The result
+changes only when this hash gets a block, or when an earlier hash loses its last block.
 """
 
 from __future__ import annotations
@@ -13,9 +13,16 @@ from operator import attrgetter
 from typing import Any
 
 from fairbench.core import Request
-from fairbench.schedulers.list_view import ListScan, ListView, QueueView
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
-from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
+from fairbench.schedulers.views import (
+    ClientLoad,
+    ListScan,
+    ListView,
+    QueueView,
+    Running,
+    RunningView,
+    client_load,
+)
 from fairbench_engines.home import REQUEST, Theirs, Tracked
 from fairbench_engines.kept_matches import EngineQueue, KeptMatches, Match, Spot
 
@@ -24,7 +31,7 @@ REQUEST_ID, COMPUTED_TOKENS, ALL_TOKENS, PROMPT_TOKENS, OUTPUT_TOKENS = map(
     ("request_id", "num_computed_tokens", "num_tokens", "num_prompt_tokens", "num_output_tokens"),
 )
 
-# length of the end of a key in vLLM's map of blocks; the block's hash comes before it
+# In vLLM's map of blocks, the key is the block's hash and then this many further bytes.
 GROUP_BYTES = 4
 
 
@@ -47,7 +54,7 @@ class VLLMLiveBatch:
         return len(self._scheduler.running)
 
     def __iter__(self) -> Iterator[Running]:
-        # Hundreds of requests are read in each step, so functions in C go through them.
+        # A step has hundreds of requests, so functions in C iterate over the requests.
         running = self._scheduler.running
         known = list(map(self._tracked.get, map(REQUEST_ID, running)))
         theirs = list(compress(running, known))
@@ -65,8 +72,8 @@ class VLLMLiveBatch:
 class LiveQueue(QueueView):
     """A WaitingView in which a preempted request goes to the head.
 
-    ``matched(request)`` returns a request's cached tokens; it is asked only for a scheduler that is
-    ``cache_aware``, for requests in ``ours``.
+    ``matched(request)`` returns a request's cached tokens. Only schedulers that are ``cache_aware``
+    cause this call, and only for requests in ``ours``.
     """
 
     def __init__(
@@ -91,7 +98,7 @@ class LiveQueue(QueueView):
         return self._by_match.matched_tokens(request)
 
     def take_in(self, request: Request, *, first: bool = False) -> None:
-        """Append an arrival, or put a preempted or skipped request ``first``."""
+        """Append an arriving request; with ``first``, put a preempted or skipped request first."""
         (self.enter_first if first else self.enter)(request)
 
     def enter(self, request: Request) -> None:
@@ -110,26 +117,28 @@ class LiveQueue(QueueView):
             self._by_match.leave(request)
 
     def grown(self, request: Request) -> None:
-        """Do nothing: matches are looked up in every pass."""
+        """Do nothing, because this view looks up all matches in each pass."""
 
     def end_pass(self) -> None:
-        """Do nothing: admitted requests have left."""
+        """Do nothing, because admitted requests have already left the view."""
 
 
 class KeptBlocks(KeptMatches):
-    """The matches of vLLM's waiting requests. Spots are named by the hash of their last block."""
+    """The kept matches of vLLM's waiting requests, named by the hash of the last block."""
 
     def __init__(self, manager: Any) -> None:
         super().__init__()
-        self.ours: Mapping[Request, Tracked]  # the waiting requests, set by their queue
+        self.ours: Mapping[Request, Tracked]  # the waiting requests; the queue sets this attribute
         self._manager = manager
         self._block_size: int = manager.coordinator.block_size
-        self._hashes: dict[Spot, list[bytes]] = {}  # hashes of all blocks up to a spot
-        self._through: dict[bytes, dict[Spot, None]] = {}  # spots at or after each hash
+        # Maps a match position to the hashes of all blocks up to this position.
+        self._hashes: dict[Spot, list[bytes]] = {}
+        # Maps each hash to the match positions at or after the hash.
+        self._through: dict[bytes, dict[Spot, None]] = {}
         self._watch()
 
     def _watch(self) -> None:
-        """Listen to vLLM's map of blocks, and to the reset that replaces it."""
+        """Observe changes of vLLM's map of blocks, and resets, which replace the map."""
         pool = self._manager.block_pool
         blocks = pool.cached_block_hash_to_block
         insert, pop = blocks.insert, blocks.pop
@@ -162,7 +171,7 @@ class KeptBlocks(KeptMatches):
         depth: int = self._manager.get_computed_blocks(theirs)[1]
         hashes, blocks = theirs.block_hashes, depth // size
         at = hashes[blocks - 1] if blocks else None
-        # The last token of a prompt is always computed, so its block is never awaited.
+        # The last token of a prompt is always computed, so no request waits for this token's block.
         more = (blocks + 1) * size < theirs.num_tokens and blocks < len(hashes)
         return Match(depth, at, hashes[blocks] if more else None)
 
@@ -181,10 +190,10 @@ class KeptBlocks(KeptMatches):
 
 
 def apart_of(theirs: Theirs) -> Hashable:
-    """Return what separates equal first tokens in vLLM's cache, None for nothing.
+    """Return the key that separates equal tokens of two requests in vLLM's cache, or None.
 
-    The keys are the adapter, the salt, and images and embeddings, whose tokens are only
-    placeholders.
+    The key consists of the LoRA adapter, the cache salt, images and embeddings. The tokens of
+    images and embeddings are only placeholders.
     """
     adapter = theirs.lora_request and theirs.lora_request.lora_name
     embedded = None if theirs.prompt_embeds is None else theirs.request_id
@@ -196,7 +205,7 @@ def apart_of(theirs: Theirs) -> Hashable:
 
 
 def is_plain(manager: Any) -> bool:
-    """Return whether vLLM's blocks are of one kind with full attention."""
+    """Return whether all of vLLM's blocks are of one kind, with full attention."""
     coordinator = getattr(manager, "coordinator", None)
     managers = getattr(coordinator, "single_type_managers", ())
     return (
@@ -210,8 +219,9 @@ def is_plain(manager: Any) -> bool:
 def kept_blocks(manager: Any) -> KeptBlocks | None:
     """Return the kept matches for vLLM's KV cache manager, or None if its look-ups differ.
 
-    Plain blocks are looked up from the first to the last. A drafting model like EAGLE gives up the
-    last block of a match, so that other blocks than the next one make it longer.
+    Kept matches need a look-up that follows the blocks from the first to the last. With a draft
+    model such as EAGLE, vLLM removes the last block of a match, so a match may also grow when
+    another block than the next is cached.
     """
     blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
     watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))
@@ -233,11 +243,11 @@ class BlockQueue(EngineQueue):
         self._ours = blocks.ours = ours
 
     def take_in(self, request: Request, *, first: bool = False) -> None:
-        """Append a request, or put it ``first``."""
+        """Append a request to the queue, or put the request at the head (``first``)."""
         theirs = self._ours[request].theirs
         self.wait(request, theirs.all_token_ids, apart=apart_of(theirs), first=first)
 
     def grown(self, request: Request) -> None:
-        """Match a waiting request again, whose last output has arrived after its preemption."""
+        """Match a preempted request again, because its last output has arrived."""
         theirs = self._ours[request].theirs
         self.look_again(request, theirs.all_token_ids, apart=apart_of(theirs))

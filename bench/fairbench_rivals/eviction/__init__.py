@@ -1,1 +1,1 @@
-"""Third-party eviction policies."""
+"""Cache eviction policies of other projects."""

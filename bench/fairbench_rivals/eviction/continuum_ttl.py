@@ -1,4 +1,4 @@
-"""Continuum's TTL: the cache of a session is pinned for a time that samples of gaps decide."""
+"""Continuum's TTL, which pins the KV cache of a session for a time learned from past gaps."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from statistics import fmean
 from sortedcontainers import SortedList
 
 from fairbench.core import Request
-from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
-from fairbench.schedulers.local.programs import IDLE_PROGRAMS, has_program
+from fairbench.schedulers.eviction.policies import EvictionPolicy, Leaf, Rank
 from fairbench.schedulers.params import NoParams
+from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
-FEW_GAPS, MOST_GAPS = 100, 4_096  # with at most FEW_GAPS gaps, the TTL is FIRST_TTL_S
+# The TTL is FIRST_TTL_S while at most FEW_GAPS gaps between turns are known.
+FEW_GAPS, MOST_GAPS = 100, 4_096
 FIRST_TTL_S = 2.0
-REBUILD_S = 2.0  # assumed time to compute the context of a session again
+REBUILD_S = 2.0  # assumed seconds to compute the context of an evicted session again
 WAITS = 100
 
 
 class ContinuumTTL(EvictionPolicy):
-    """Pins the cache of a session between two turns until now + TTL.
+    """Pins the KV cache of a session between two turns for a time to live (TTL).
 
     The rules are those of michiLXY03/vllm-continuum-plugin @3ad3785b and @37a9ab70 (policy.py,
-    scheduler.py). The TTL is the t among 0 and the known gaps between turns that maximises F(t) x B
-    - t, the least such t. F(t) is the fraction of the last 4,096 gaps that are at most t. B is the
-    benefit of a pin, Q x eta + 2 s: Q is the mean wait of the last 100 turns that returned after
-    their pins had expired, and eta is ``TurnCorrelation.eta``. With at most 100 gaps, the TTL is
-    2 s. The last turn of a session and requests without a session are not pinned.
+    scheduler.py). Candidates for the TTL are 0 and the known gaps between turns; the TTL is the
+    smallest candidate t that maximises F(t) x B - t. F(t) is the fraction of the last 4,096 gaps
+    that are at most t. B is the benefit of a pin, Q x eta + 2 s. Q is the mean wait of the last 100
+    turns that returned after their pins had expired, and eta is ``TurnCorrelation.eta``. With at
+    most 100 gaps, the TTL is 2 s. The last turn of a session and requests without a session are not
+    pinned.
 
-    Continuum keeps samples for each tool. Requests of fairbench do not name tools, so all gaps are
-    of one tool. Continuum's own order of the waiting queue is not part of this policy. Under
-    pressure, Continuum unpins the session that arrived last; here pins give way in the order of
-    their ends, and such a loss does not count in Q. The prefix of every waiting request is evicted
-    last, even if its pin has expired.
+    Continuum keeps samples for each tool. Requests of fairbench do not name tools, so this policy
+    treats all gaps as gaps of a single tool. Continuum's own order of the waiting queue is not part
+    of this policy. If memory is short, Continuum unpins the session that arrived last. This policy
+    removes the pin that would end first, and does not count the loss of this pin in Q. The prefix
+    of every waiting request is evicted last, even if its pin has expired.
     """
 
     name = "continuum-ttl"
@@ -44,7 +46,8 @@ class ContinuumTTL(EvictionPolicy):
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
-        self._sessions: dict[int, PinnedSession] = {}  # by program, in order of ended turns
+        # Sessions by program number, in the order in which their last turns ended.
+        self._sessions: dict[int, PinnedSession] = {}
         self._gaps_s: deque[float] = deque()
         self._sorted_s = SortedList()
         self._waits_s: deque[float] = deque(maxlen=WAITS)
@@ -77,7 +80,7 @@ class ContinuumTTL(EvictionPolicy):
         return session.pinned_until_s
 
     def ttl_s(self) -> float:
-        """Return for how many seconds a turn that ends now is pinned."""
+        """Return for how many seconds the cache of a turn that ends now is pinned."""
         if len(self._gaps_s) <= FEW_GAPS:
             return FIRST_TTL_S
         mean_wait_s = fmean(self._waits_s) if self._waits_s else 0.0
@@ -92,9 +95,9 @@ class ContinuumTTL(EvictionPolicy):
 
 @dataclass(slots=True)
 class PinnedSession:
-    """A session with further turns: its ended turns, the last end, and the end of its pin.
+    """A session that has further turns, with the number of ended turns and the end of the pin.
 
-    ``ended_s`` is inf while the next turn runs.
+    ``ended_s`` is the time at which the last turn ended, and is inf while the next turn runs.
     """
 
     turns: int = 0
@@ -103,13 +106,13 @@ class PinnedSession:
 
 
 class TurnCorrelation:
-    """How well the number of ended turns predicts how many turns a session has left."""
+    """An estimate of how well the number of ended turns predicts the number of remaining turns."""
 
     def __init__(self) -> None:
         self._n = self._x = self._y = self._xx = self._yy = self._xy = 0
 
     def learn(self, turns: int) -> None:
-        """Add a session that ended after so many turns: a sample for each turn."""
+        """Add the samples of a session that ended after ``turns`` turns, one sample per turn."""
         for ended in range(1, turns + 1):
             left = turns - ended
             self._n += 1
@@ -121,7 +124,7 @@ class TurnCorrelation:
 
     @property
     def eta(self) -> float:
-        """The negative correlation of ended and remaining turns; 1 while it is undefined."""
+        """The negative correlation of ended and remaining turns; 1 while undefined."""
         n = self._n
         spread = (n * self._xx - self._x**2) * (n * self._yy - self._y**2)
         return (self._x * self._y - n * self._xy) / sqrt(spread) if spread > 0 else 1.0
@@ -133,7 +136,7 @@ def best_ttl_s(gaps_s: Iterable[float], benefit_s: float) -> float:
     best_s = best = 0.0
     for count, gap_s in enumerate(gaps_s, start=1):
         if gap_s > benefit_s:
-            break  # F is at most 1, so no longer TTL is worth its time
+            break  # F is at most 1, so no longer TTL can have a larger value of F(t) x B - t
         if (value := count / len(gaps_s) * benefit_s - gap_s) > best:
             best_s, best = gap_s, value
     return best_s

@@ -1,1 +1,1 @@
-"""Queue policies of production gateways."""
+"""Policies of the queue in production gateways."""

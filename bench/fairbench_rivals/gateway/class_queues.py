@@ -16,7 +16,7 @@ class ClassQueues(FlowPolicy):
     orders_bands = True
 
     def __init__(self) -> None:
-        # class -> its queued requests, each with its arrival in seconds
+        # Maps a class to its queued requests, each with the arrival time in seconds.
         self.queues: dict[int, dict[Request, float]] = {}
 
     @abstractmethod
@@ -25,7 +25,7 @@ class ClassQueues(FlowPolicy):
 
     @abstractmethod
     def next_class(self, waiting: Sequence[int], now_s: float) -> int | None:
-        """Return the class whose first request goes next, or None if none may go.
+        """Return the class whose first request is sent next, or None if no request may be sent.
 
         ``waiting`` holds the classes with queued requests, the most important first.
         """

@@ -1,4 +1,4 @@
-"""llm-d's proposal for fairness across priorities: each priority gets a part of the requests."""
+"""llm-d's proposal for fairness across priorities: each priority sends a part of all requests."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class CrossBand(ClassQueues):
     adds 1 / weight to the virtual time.
 
     The issue leaves open what happens to priorities without requests, which never spend their
-    credits. Here new credits are granted when no waiting priority has credit; the virtual time of
-    an empty priority stays behind, as in the issue.
+    credits. In fairbench, new credits are granted when no waiting priority has credit. The virtual
+    time of a priority without requests is not raised, as in the issue.
     """
 
     name = "cross-band"
 
     @dataclass(frozen=True)
     class Params:
-        """``order`` is the rule, and ``weights`` states the weights of priorities p.
+        """``order`` chooses the rule, and ``weights`` chooses how a priority p gets its weight.
 
-        - ``proportional``: p - (lowest p) + 1.
+        - ``proportional``: the weight of p is p - (lowest p) + 1.
         - ``linear``: the number of priorities minus the rank of p, which is 0 for the highest.
-        - ``explicit``: those in ``shares``, by priority; 1 for others.
+        - ``explicit``: the weight in ``shares``, or 1 for priorities that ``shares`` does not name.
 
-        Priorities are those of all requests so far.
+        The lowest priority and the ranks are taken over all requests so far.
         """
 
         order: Literal["priority-first", "interleaved"] = "priority-first"
@@ -44,7 +44,7 @@ class CrossBand(ClassQueues):
         shares: dict[str, Positive] = field(default_factory=dict)
 
         def __post_init__(self) -> None:
-            """Raise ValueError for shares that have no effect, or a share of no priority."""
+            """Raise ValueError if ``shares`` has no effect or names no priority."""
             if self.shares and self.weights != "explicit":
                 raise ValueError(
                     f"shares: has no effect with weights = {self.weights!r}; "
@@ -57,9 +57,10 @@ class CrossBand(ClassQueues):
     def __init__(self, params: Params) -> None:
         super().__init__()
         self.params = params
-        self._weights: dict[int, float] = {}  # priority -> weight, the highest priority first
+        # Maps a priority to its weight, the highest priority first.
+        self._weights: dict[int, float] = {}
         self._credits: dict[int, int] = {}
-        self._virtual: dict[int, float] = {}  # priority -> virtual time
+        self._virtual: dict[int, float] = {}  # maps a priority to its virtual time
 
     def class_of(self, request: Request) -> int:
         return self.priority_of(request)

@@ -1,4 +1,4 @@
-"""ExFairS: clients exchange priority numbers every minute, by service and by late answers."""
+"""ExFairS: every minute, clients' priority numbers change by their service and late answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.schedulers.params import NotNegative, Positive, PositiveInt
 
 
 class Place(NamedTuple):
-    """A place in the queue, with the client's priority number at the arrival of a request."""
+    """An entry of the queue: a client, with its priority number when a request arrived."""
 
     client: str
     number: int
@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class RoundTally:
-    """The answers to a client in the current round: how many, how many late, and their service."""
+    """The answers that a client got in the current round: count, late answers, and service."""
 
     requests: int = 0
     late: int = 0
@@ -30,28 +30,29 @@ class RoundTally:
 
 
 class ExFairS(FlowPolicy):
-    """Each client has a priority number; a request overtakes requests with higher numbers.
+    """A policy in which each client has a priority number, and lower numbers overtake higher ones.
 
     The rules are those of dadiaokua/ExFairS @9823370b (util/MathUtil.py, util/BaseUtil.py,
-    config/Config.py). A round lasts 60 s. At its end, each client with an answer has the score
-    0.3 x (service / service of all clients) + 0.7 x (late answers / answers). The service of an
-    answer is input + 2 x output, and an answer after more than 5 s is late. The client with the
-    lowest score and the client with the highest score exchange int(10 x min(difference, 0.5)): the
-    higher score gets the lower number. The second lowest and the second highest follow, until a
-    difference is at most 0.1, so a client exchanges at most once in a round. All numbers start at 0
-    and are kept between rounds.
+    config/Config.py). A round lasts 60 s. At its end, each client with an answer has the score 0.3
+    x (service / service of all clients) + 0.7 x (late answers / answers). The service of an answer
+    is input + 2 x output, and an answer after more than 5 s is late. The client with the lowest
+    score and the client with the highest score exchange int(10 x min(difference, 0.5)): the higher
+    score gets the lower number. The clients with the second lowest and the second highest score
+    follow, and so on while the difference is above 0.1. A client exchanges at most once in a round.
+    All numbers start at 0 and are kept between rounds.
 
     A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
-    places, at most 100. Other requests go to the end. The order of the gateway chooses among the
-    requests of a client.
+    places, at most 100. Requests with a number of 0 or more go to the end of the queue. The order
+    of the gateway chooses among the requests of a client.
 
-    **Signs.** In ExFairS the signs disagree: a lower number is earlier in vLLM, but
-    strategies/priority.py lets positive numbers overtake. Here a lower number is earlier, as in the
-    queue that ExFairS runs (RequestQueueManager.py, which does not call strategies/priority.py).
-    The number of overtaken places is that of strategies/priority.py, with the other sign. The queue
-    that ExFairS runs uses the rank of a number, and delays requests with positive numbers by up to
-    10 s; fairbench models neither. At other commits, ExFairS divides by the service of the client
-    with the most service, and requests overtake only within 30 s; fairbench follows @9823370b.
+    **Signs.** The code of ExFairS contradicts itself: vLLM serves a lower number earlier, but
+    strategies/priority.py lets positive numbers overtake. In fairbench a lower number goes earlier,
+    as in the queue that ExFairS runs (RequestQueueManager.py, which does not call
+    strategies/priority.py). The number of overtaken places comes from strategies/priority.py, with
+    the opposite sign. The queue that ExFairS runs uses the rank of a number, and delays requests
+    with positive numbers by up to 10 s; fairbench models neither. At other commits, ExFairS divides
+    by the service of the client with the most service, and requests overtake only within 30 s;
+    fairbench follows @9823370b.
 
     **Rounds.** ExFairS cancels unfinished requests at the end of a round. A gateway keeps these
     requests, so a request counts in the round of its answer.
@@ -65,7 +66,7 @@ class ExFairS(FlowPolicy):
 
     @dataclass(frozen=True)
     class Params:
-        """The constants of ExFairS: ``late_weight`` is its alpha; times are in seconds."""
+        """The constants of ExFairS; times are in seconds. ``late_weight`` is the paper's alpha."""
 
         constants: ClassVar[tuple[str, ...]] = (
             "round_s",
@@ -87,10 +88,11 @@ class ExFairS(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._numbers: Counter[str] = Counter()  # client -> priority number
-        self._places: list[Place] = []  # the next place first
+        self._numbers: Counter[str] = Counter()  # maps a client to its priority number
+        self._places: list[Place] = []  # the queue; the next request goes to the first place
         self._queued: set[Request] = set()
-        self._answered: dict[str, RoundTally] = {}  # client -> its answers in the current round
+        # Maps a client to its answers in the current round.
+        self._answered: dict[str, RoundTally] = {}
         self._round_ends_s: float | None = None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -114,7 +116,8 @@ class ExFairS(FlowPolicy):
         answered.service += read.input_tokens + OUTPUT_PRICE * output_tokens
 
     def on_finish(self, request: Request) -> None:
-        if request in self._queued:  # withdrawn: the last place of the client is free
+        # The request was withdrawn, so the last place of its client is removed.
+        if request in self._queued:
             self._queued.remove(request)
             mine = [at for at, place in enumerate(self._places) if place.client == request.client]
             del self._places[mine[-1]]
@@ -135,7 +138,10 @@ class ExFairS(FlowPolicy):
         return min(higher * number // min(lowest, number), self.params.most_places)
 
     def _end_round(self, now_s: float) -> None:
-        """Exchange numbers if the round has ended; rounds follow the first arrival."""
+        """Exchange priority numbers if the round has ended.
+
+        The first arrival begins the first round.
+        """
         length_s = self.params.round_s
         if self._round_ends_s is None:
             self._round_ends_s = now_s + length_s
@@ -145,7 +151,7 @@ class ExFairS(FlowPolicy):
             self._round_ends_s += length_s * (1 + (now_s - self._round_ends_s) // length_s)
 
     def _exchange(self) -> None:
-        """Lower the numbers of high scores, and raise the numbers of low scores by as much."""
+        """Lower the numbers of clients with high scores, and raise those of low scores equally."""
         scores = self._scores()
         ascending = sorted(scores, key=scores.__getitem__)
         for low, high in zip(ascending[: len(ascending) // 2], reversed(ascending), strict=False):

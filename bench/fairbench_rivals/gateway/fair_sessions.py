@@ -1,4 +1,4 @@
-"""Fair sessions, fairbench's own gate: sessions take turns in memory, and the owed client first."""
+"""Fair sessions, fairbench's own gate, which lets sessions take turns in KV memory by client."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from math import inf
 
 from fairbench.core import OUTPUT_PRICE, Prompt, Request, prompt_tokens
 from fairbench.schedulers.accounts.counters import Counters
-from fairbench.schedulers.base import Read, WaitingView
+from fairbench.schedulers.base import Read, Setup, WaitingView
 from fairbench.schedulers.params import PositiveInt
-from fairbench.schedulers.setup import Setup
-from fairbench_rivals.gateway.placement_gates import PlacedSession, PlacementGate, whole
+from fairbench_rivals.gateway.session_pauses import PlacedSession, PlacementGate, whole
 
-IDLE_S = 30.0  # idle seconds that end a visit
+IDLE_S = 30.0  # A visit ends after this many seconds without a running turn.
 
 
 @dataclass(slots=True, eq=False)
 class VisitingSession(PlacedSession):
-    """A session that is in memory for a visit; ``visit_turns`` are the turns of this visit.
+    """A session that stays in memory for a visit of a few turns (``visit_turns`` so far).
 
-    ``running`` are the unfinished turns, which may be several if the session has sub-agents, and
-    ``longest`` is the longest prompt of the session.
+    ``running`` holds the unfinished turns; a session with sub-agents may have several. ``longest``
+    is the longest prompt of the session.
     """
 
     visit_turns: int = 0
@@ -28,27 +27,28 @@ class VisitingSession(PlacedSession):
     longest: Prompt = ()
 
     def count_tokens(self) -> None:
-        """Set ``tokens`` to the length of the distinct segments of all these prompts."""
+        """Set ``tokens`` to the total length of the distinct segments of the session's prompts."""
         prompts = [self.longest, *(one.prompt for one in self.running)]
         known = {segment.key: segment.length for prompt in prompts for segment in prompt}
         self.tokens = sum(known.values())
 
 
 class FairSessions(PlacementGate[VisitingSession]):
-    """A session stays in memory for a few turns, and then makes room for the client that is owed.
+    """A gate in which a session leaves memory after a few turns if a less served client waits.
 
     Each client has a counter of its service, as in VTC ([VTC] Alg. 2). Of the waiting clients, the
     client with the least counter resumes its longest waiting session, at the session's last replica
-    if possible, so that cached prefixes are used. No other session takes the room that this session
-    waits for. A visit ends after ``turns`` turns, or when the session has been idle for 30
-    seconds. An idle session whose visit has ended makes room for a waiting session, and waits
-    before its next turn if the least counter of the waiting clients is not above its own client's.
+    if possible, so that cached prefixes are used. No other session takes memory that this session
+    waits for. A visit ends after ``turns`` turns, or when the session has been idle for 30 seconds.
+    An idle session whose visit has ended makes room for a waiting session. The session waits before
+    its next turn if the least counter of the waiting clients is not above the counter of the
+    session's client.
 
     Bound: let K sessions fit into memory, and let a turn have at most L_in and L_out tokens. While
-    clients f and g wait, f resumes a session only if its counter is not above g's. After that, each
-    of f's sessions in memory has at most ``turns`` turns before it waits. So the counter of f is at
-    most K turns (L_in + w_out L_out) above g's. (A session with sub-agents also waits only when
-    none of its turns runs.)
+    clients f and g wait, f resumes a session only if the counter of f is not above the counter of
+    g. After that, each of f's sessions in memory has at most ``turns`` turns before the session
+    waits. The counter of f is therefore at most K turns (L_in + w_out L_out) above the counter of
+    g. (A session with sub-agents also waits only when none of its turns runs.)
     """
 
     name = "fair-sessions"
@@ -72,8 +72,6 @@ class FairSessions(PlacementGate[VisitingSession]):
     def make_session(self, number: int) -> VisitingSession:
         return VisitingSession(number)
 
-    # The account.
-
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         busy = {one.client for one in self.sessions.values() if one.is_busy}
         self.account.enter(request.client, busy)
@@ -92,8 +90,6 @@ class FairSessions(PlacementGate[VisitingSession]):
     def balances(self) -> dict[str, float]:
         return self.account.balances()
 
-    # The context of a session.
-
     def on_turn(self, session: VisitingSession, request: Request) -> None:
         session.running[request] = None
         if request.input_tokens >= prompt_tokens(session.longest):
@@ -101,15 +97,13 @@ class FairSessions(PlacementGate[VisitingSession]):
         session.count_tokens()
 
     def on_turn_end(self, session: VisitingSession, request: Request, tokens: int) -> None:
-        """Leave the context as it is: an answer counts with the next prompt that contains it."""
+        """Do nothing: the next prompt of the session will contain the answer's tokens."""
 
     def on_finish(self, request: Request) -> None:
         session = self.sessions[request]
         session.running.pop(request, None)
         session.count_tokens()
         super().on_finish(request)
-
-    # Visits.
 
     def lets_pass(self, session: VisitingSession, now_s: float) -> bool:
         if self.is_placed(session) and not self._makes_way(session):
@@ -124,7 +118,7 @@ class FairSessions(PlacementGate[VisitingSession]):
         super().resume(session, worker)
 
     def tick(self, now_s: float) -> bool:
-        """Take idle sessions out of replicas whose sessions have outgrown the memory."""
+        """Pause idle sessions of each replica whose sessions need more memory than it has."""
         self.forget_idle(now_s)
         changed = False
         for worker, room in self.rooms(whole).items():
@@ -134,7 +128,7 @@ class FairSessions(PlacementGate[VisitingSession]):
         return changed
 
     def review(self, now_s: float) -> None:
-        """Resume the sessions of owed clients until one does not fit."""
+        """Resume sessions of the least served clients until a session does not fit."""
         while self.waits:
             session = self.sessions[self._next()]
             required = min(session.required, self.setup.pool_tokens)
@@ -160,14 +154,14 @@ class FairSessions(PlacementGate[VisitingSession]):
         return longest[self.account.least(longest)]
 
     def _makes_way(self, session: VisitingSession) -> bool:
-        """Return whether a session, whose turn has arrived, waits for a client that is owed."""
+        """Return whether the session, which has a new turn, must wait for a less served client."""
         if not self.waits or session.visit_turns < self.params.turns or session.unfinished > 1:
             return False
         counters = self.account.balances()
         return counters[self._next().client] <= counters[session.client]
 
     def _target(self, session: VisitingSession, required: int) -> int:
-        """Return the replica for a session: its last, a replica with room, or the most room made.
+        """Return the replica for a session: its last one, one with room, or one to be cleared.
 
         The last replica is chosen only if it has room or can make room.
         """
@@ -192,9 +186,9 @@ class FairSessions(PlacementGate[VisitingSession]):
         ]  # fmt: skip
 
     def _take_room(self, worker: int, required: float, leaving: list[VisitingSession]) -> float:
-        """Pause sessions until ``required`` tokens are free at a replica, and return its room.
+        """Pause sessions until ``required`` tokens are free at a replica; return the free tokens.
 
-        If all ``leaving`` sessions together make too little room, none is paused.
+        If pausing all ``leaving`` sessions would free too few tokens, no session is paused.
         """
         room = self.rooms(whole)[worker]
         if room + sum(one.required for one in leaving) < required:

@@ -11,22 +11,22 @@ from fairbench.schedulers.params import NoParams
 
 
 class InfergridDRR(FlowPolicy):
-    """A request goes first if its client had the fewest unfinished requests at the arrival.
+    """A policy that favours requests whose client had few unfinished requests at their arrival.
 
     The project coconut-labs/infergrid calls this policy DRR (@a8d3ea8, tenant/manager.py,
     priority_score).
 
     The policy has no quantum and no deficit: a request's score is its client's number of unfinished
-    requests at the arrival, and equal scores go in order of arrival. A request of a client with
-    many unfinished requests waits behind every later request of a client with fewer, so a stream of
-    new clients starves a client with many requests.
+    requests at the arrival, and equal scores go in order of arrival. A client with many unfinished
+    requests waits behind every later request of a client with fewer. A stream of new clients can
+    therefore starve a client with many requests.
     """
 
     name = "infergrid-drr"
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        # client -> number of queued and unfinished requests
+        # maps a client to its number of queued and unfinished requests
         self._present: Counter[str] = Counter()
         self._score: dict[Request, int] = {}
 

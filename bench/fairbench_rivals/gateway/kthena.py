@@ -13,22 +13,22 @@ from fairbench.schedulers.params import NotNegative, Positive
 
 
 class Kthena(FlowPolicy):
-    """The client with the fewest tokens in a sliding window at the request's arrival goes first.
+    """A policy that orders requests by their client's recent tokens at the request's arrival.
 
     The policy is the priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore):
     tokens count when an answer has ended, and a request keeps the priority of its arrival. A client
-    with an empty window therefore overtakes all other clients until its first answer has ended: a
-    new client's burst goes first as a whole, and a stream of new clients starves a client with any
-    usage. kthena's queue releases 100 requests a second unless a limit on unfinished requests is
-    set; in fairbench the detector decides when to release a request. kthena's window counts whole
-    seconds, and this window is exact.
+    with an empty window therefore overtakes all other clients until its first answer has ended. The
+    whole burst of a new client goes first, and a stream of new clients starves a client with any
+    usage. The queue of kthena releases 100 requests a second unless a limit on unfinished requests
+    is set. In fairbench, the saturation detector decides when a request is released. The window of
+    kthena counts whole seconds; the window of fairbench is exact.
     """
 
     name = "kthena"
 
     @dataclass(frozen=True)
     class Params:
-        """Weights of a token and of an answered request, and the length of the window in seconds.
+        """Parameters: weights of a token and of an answered request, and the window in seconds.
 
         ``refreshed`` orders requests by the current usage instead of the usage at arrival (kthena
         refreshes only the head of its queue, and only if configured).
@@ -44,7 +44,8 @@ class Kthena(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # client -> (time of an answer in seconds, its weighted tokens), oldest first
+        # Maps a client to the answers in the window (time in seconds, weighted tokens), the oldest
+        # first.
         self._answers: dict[str, deque[tuple[float, float]]] = {}
         self._usage: dict[str, float] = {}
         self._priority: dict[Request, float] = {}

@@ -13,15 +13,15 @@ from fairbench.schedulers.params import Positive
 
 
 class LlmdVTC(FlowPolicy):
-    """The client with the lowest counter goes first; each request counts as 128 output tokens.
+    """A VTC policy whose counters assume that each request has 128 output tokens.
 
-    The rules are those proposed for llm-d (llm-d-router PR 1222 @abb3e5b, closed; issue 1182):
-    every output counts as 128 tokens without a correction, so a client with long outputs pays only
-    for a part of its output tokens. A client without a counter starts at the lowest counter of the
-    waiting clients. An idle client keeps its counter until its flow is forgotten, and is not lifted
-    when it returns. An idle client may therefore save up service, and nothing bounds its lead. In a
-    fixed set of clients no client starves; new clients that follow each other without a gap can
-    starve a client.
+    The rules are those proposed for llm-d (llm-d-router PR 1222 @abb3e5b, closed; issue 1182).
+    Every output counts as 128 tokens and is never corrected, so a client with long outputs pays
+    only for a part of the output tokens. A client without a counter starts at the lowest counter of
+    the waiting clients. An idle client keeps its counter until its flow is forgotten, and is not
+    lifted when it returns. An idle client may therefore save up service, and nothing bounds its
+    lead. In a fixed set of clients no client starves; new clients that follow each other without a
+    gap can starve a client.
     """
 
     name = "llm-d-vtc"
@@ -43,7 +43,7 @@ class LlmdVTC(FlowPolicy):
     def __init__(self, params: Params) -> None:
         self.params = params
         self.counters: dict[str, float] = {}
-        # client -> time in seconds at which the client last had a waiting request
+        # maps a client to the time in seconds at which a request of the client last waited
         self._active_s: dict[str, float] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

@@ -13,7 +13,7 @@ from fairbench.schedulers.params import NotNegative
 
 
 class ProgramAware(FlowPolicy):
-    """The client with the highest score goes first: little attained service and a long wait.
+    """A policy that favours clients with little attained service and a long wait.
 
     The rules are llm-d's program-aware-fairness with the ``las`` strategy (llm-d-router @06aa34b);
     the programs of llm-d are fairness ids, which are clients in fairbench. Attained service is
@@ -21,8 +21,8 @@ class ProgramAware(FlowPolicy):
     unfinished requests do not count. Service and wait are scaled between the lowest and the highest
     value of the waiting clients. The client with the least service therefore wins, unless its
     request is by far the youngest. With the default weights, the client with the most service never
-    beats a client without service, even after the longest wait: a stream of new clients can starve
-    the client.
+    beats a client without service, even after the longest wait. A stream of new clients can
+    therefore starve a client.
     """
 
     name = "program-aware"
@@ -31,8 +31,9 @@ class ProgramAware(FlowPolicy):
     class Params:
         """Weights of attained service and of the wait of the next request, and the decay.
 
-        A ``half_life_s`` of 0 means no decay. llm-d forgets programs that are idle for an hour;
-        this policy does not, because their service has decayed to nothing.
+        A ``half_life_s`` of 0 means no decay. In llm-d, programs that are idle for an hour are
+        forgotten. This policy keeps such programs, because their attained service has decayed to
+        almost 0.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("half_life_s", "service_weight", "wait_weight")
@@ -43,7 +44,7 @@ class ProgramAware(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # client -> attained service, and the time in seconds of its last update
+        # maps a client to its attained service and the time in seconds of the last update
         self._attained: dict[str, tuple[float, float]] = {}
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
@@ -74,6 +75,6 @@ class ProgramAware(FlowPolicy):
 
 
 def scaled(values: list[float] | list[int]) -> list[float]:
-    """Scale values to between 0 (minimum) and 1 (maximum); all 0 if they are equal."""
+    """Scale the values so that the minimum is 0 and the maximum 1; equal values become 0."""
     least, span = min(values), max(values) - min(values)
     return [(value - least) / span if span else 0.0 for value in values]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairbench.schedulers.gateway.sessions import GateSession, SessionGate
 from fairbench.schedulers.params import Positive, PositiveInt
+from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
 
 @dataclass(slots=True, eq=False)
@@ -19,8 +19,9 @@ class SessionCap(SessionGate[OpenSession]):
     """At most ``most`` sessions are open in the cluster; others wait in order of arrival.
 
     This is the simplest reading of llm-d-router issue 2348, which asks for a limit on concurrent
-    sessions and states no algorithm. The turns of an open session pass. A session is closed when it
-    ends, or after ``idle_s`` seconds without a turn; a closed session waits like a new session.
+    sessions and states no algorithm. The gate sends the turns of open sessions immediately. A
+    session is closed when it ends, or after ``idle_s`` seconds without a turn; a closed session
+    waits like a new session.
     """
 
     name = "session-cap"

@@ -16,11 +16,11 @@ TICK_S = 5.0
 
 
 class Rules(NamedTuple):
-    """The rules of a class: reserved slots, limits of its queue and of waiting, and aging."""
+    """The rules of a class: reserved slots, limits on queue length and waiting time, and aging."""
 
     name: str
-    floor: int  # slots that are reserved in any case
-    share: float  # part of all slots that is reserved
+    floor: int  # number of slots that are reserved for the class in any case
+    share: float  # fraction of all slots that is reserved for the class
     queue: int
     timeout_s: float
     starved_s: float
@@ -34,18 +34,19 @@ CLASSES: Mapping[int, Rules] = {
 }
 """The rules of each class by priority, the most important class first."""
 
-AGING = (-1, 0, 1)  # order of the classes whose first requests have waited for too long
+# Classes whose first requests have waited for too long are served in this order.
+AGING = (-1, 0, 1)
 
 
 class SmgPriority(ClassQueues):
-    """Higher classes go first; a class may not use the slots that are reserved for higher classes.
+    """A policy that serves higher classes first and reserves slots of the workers for each class.
 
     The rules are those of smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The
     classes system, interactive, default and bulk are the priorities 2 and above, 1, 0, and -1 and
-    below. A class reserves max(floor, share x slots). A class whose first request has waited for
-    too long goes before all others and ignores reservations, bulk first. A request is refused if
-    the queue of its class is full, or after the time limit of the class. Clients are not
-    distinguished.
+    below. A class reserves max(floor, share x slots) slots. A class whose first request has waited
+    for too long goes before all others and ignores reservations, bulk first. A request is refused
+    if the queue of its class is full, or after the time limit of the class. The policy does not
+    distinguish clients.
 
     smg also cancels a request of a lower class that has no first token, if the classes system or
     interactive find no slot. A gateway of fairbench cannot cancel a sent request, so such requests
@@ -58,7 +59,7 @@ class SmgPriority(ClassQueues):
 
     @dataclass(frozen=True)
     class Params:
-        """``slots`` is the number of requests that a worker runs at once; smg asks the workers."""
+        """``slots`` is a worker's maximum number of running requests; smg asks the workers."""
 
         slots: PositiveInt = 256
 
@@ -117,7 +118,7 @@ class SmgPriority(ClassQueues):
         return self.params.slots * len(self.setup.fleet.workers())
 
     def _waited_s(self, number: int, now_s: float) -> float:
-        """Return the wait of the first request of a class, -1 without a request."""
+        """Return the wait of a class's first request in seconds, or -1 without a request."""
         return now_s - next(iter(self.queues.get(number, {}).values()), now_s + 1)
 
     def _kept_from(self, number: int) -> int:

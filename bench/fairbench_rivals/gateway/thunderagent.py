@@ -1,4 +1,4 @@
-"""ThunderAgent: sessions without room for their context are paused between turns."""
+"""ThunderAgent: a session whose context does not fit into KV memory is paused between turns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairbench.schedulers.params import NotNegative
-from fairbench_rivals.gateway.placement_gates import (
+from fairbench_rivals.gateway.session_pauses import (
     PlacedSession,
     PlacementParams,
     TickGate,
@@ -16,18 +16,18 @@ from fairbench_rivals.gateway.placement_gates import (
 
 
 class ThunderAgent(TickGate[PlacedSession]):
-    """Every 5 s, paused sessions are resumed into free room, and full replicas pause sessions.
+    """A gate that every 5 s resumes sessions into free memory and pauses those of full replicas.
 
     The rules are those of ThunderAgent (ThunderAgent-org/ThunderAgent @a7eef77a,
     ThunderAgent/scheduler/router.py). A new session goes to the replica with the fewest tokens
     among those with room, or waits if any session is paused. A turn that has waited for
-    ``forced_s`` goes to the session's old replica; a new session goes to the replica with the
-    fewest sessions.
+    ``forced_s`` seconds goes to the session's old replica; a new session goes to the replica with
+    the fewest sessions.
 
-    Two rules are simpler than in ThunderAgent. A prompt's length is known, and not estimated from
-    its characters. The tokens of an answer count when the answer has ended, and not while it
-    streams. The end of a session, which ThunderAgent learns from its release call, is known in
-    simulations; elsewhere 10,000 idle sessions are remembered.
+    Two rules are simpler than in ThunderAgent. The length of a prompt is known, so no estimate from
+    the number of characters is needed. The tokens of an answer count when the answer has ended, not
+    while the answer streams. The end of a session, which ThunderAgent learns from its release call,
+    is known in simulations; elsewhere 10,000 idle sessions are remembered.
     """
 
     name = "thunderagent"
@@ -36,7 +36,8 @@ class ThunderAgent(TickGate[PlacedSession]):
     class Params(PlacementParams):
         """``half_life_s`` halves idle sessions' tokens in the test for room to resume sessions.
 
-        With 0 (as published), tokens do not decay. ``PlacementParams`` has the other parameters.
+        If ``half_life_s`` is 0 (as published), tokens do not decay. The class ``PlacementParams``
+        describes the other parameters.
         """
 
         half_life_s: NotNegative = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairbench.core import Request
-from fairbench_rivals.gateway.placement_gates import (
+from fairbench_rivals.gateway.session_pauses import (
     PlacedSession,
     PlacementParams,
     TickGate,
@@ -14,25 +14,27 @@ from fairbench_rivals.gateway.placement_gates import (
 )
 
 HALF_LIFE_S = 1.0
-WAITED_S, DEMOTED_S = 1.0, -2.0  # seconds by which a turn counts as earlier than its arrival
+# A turn that has waited counts as 1 s earlier than its arrival, and a demoted turn as 2 s later.
+WAITED_S, DEMOTED_S = 1.0, -2.0
 DEMOTED_TICKS = 1.5
 
 
 @dataclass(slots=True, eq=False)
 class DemotableSession(PlacedSession):
-    """A session whose turns count as later than their arrivals until ``demoted_until_s``."""
+    """A session whose turns are ordered as if they had arrived later, until ``demoted_until_s``."""
 
     demoted_until_s: float = 0.0
 
 
 class ThunderAgentDynamo(TickGate[DemotableSession]):
-    """ThunderAgent, which pauses above 95% of a pool down to 80%, and resumes up to 85%.
+    """ThunderAgent with other limits: a pool above 95% is cut to 80% and refilled to 85%.
 
     The rules are those of Dynamo's router (ai-dynamo/dynamo @08cda654,
-    components/src/dynamo/thunderagent_router/router.py). A new session goes to the replica with
-    room whose load is the least, where idle tokens halve every second. Paused sessions are ordered
-    by their current tokens. A turn that has waited for ``forced_s`` goes to the replica with most
-    room, where idle tokens halve, too. A session is forgotten after 600 idle seconds.
+    components/src/dynamo/thunderagent_router/router.py). A new session goes to the replica with the
+    least load among the replicas with room; in the load, the tokens of idle sessions halve every
+    second. Paused sessions are ordered by their current tokens. A turn that has waited for
+    ``forced_s`` goes to the replica with the most free tokens, counted with the same decay. A
+    session is forgotten after 600 idle seconds.
 
     The turns of replicas between 80% and 95% count as 2 s later for 7.5 s, and a turn that has
     waited counts as 1 s earlier. In Dynamo these seconds also order the queue of the engine; in

@@ -1,4 +1,4 @@
-"""llm-d's port of ThunderAgent, and the rules of resuming that were tried with it."""
+"""llm-d's port of ThunderAgent, and variants of its rule for resuming sessions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import inf
 from typing import Literal
 
 from fairbench.schedulers.params import Positive
-from fairbench_rivals.gateway.placement_gates import (
+from fairbench_rivals.gateway.session_pauses import (
     ADMISSIONS,
     PausingGate,
     PlacedSession,
@@ -17,19 +17,21 @@ from fairbench_rivals.gateway.placement_gates import (
 )
 
 HALF_LIFE_S = 1.0
-POLL_S = 1.0  # time between two tests for room while turns wait, because idle tokens decay
+# While turns wait, free memory is checked at this interval, because the tokens of idle sessions
+# decay.
+POLL_S = 1.0
 AFTER_S = {"urgent": 15.0, "age": 15.0, "wait-cap": 8.0, "lease": 30.0}
 
 
 class ThunderAgentLlmd(PausingGate[PlacedSession]):
-    """ThunderAgent, which resumes a session as soon as there is room for its waiting turn.
+    """ThunderAgent without ticks: a waiting session is resumed as soon as its context fits.
 
     The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as
     described in zetxqx/thunderagent-original-verification (12-llm-d-router-pool @003b83dc,
     17-thunder-lease-pool @64146f69); the plugin's source was not read. Paused sessions go before
-    new sessions, and the fewest tokens first; a session that does not fit is skipped. Idle tokens
-    halve every second in the test for room. Every 5 s, full replicas pause sessions as in
-    ThunderAgent. A session is forgotten after 3,600 idle seconds.
+    new sessions. In each group, the session with the fewest tokens goes first. A session that does
+    not fit is skipped. Idle tokens halve every second in the test for room. Every 5 s, full
+    replicas pause sessions as in ThunderAgent. A session is forgotten after 3,600 idle seconds.
     """
 
     name = "thunderagent-llmd"
@@ -37,25 +39,26 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
 
     @dataclass(frozen=True)
     class Params(PlacementParams):
-        """``resume`` states where a paused session may be resumed.
+        """``resume`` chooses the rule for where a paused session may be resumed.
 
-        - ``most-room``: at its own replica if it fits, or at the replica with most room.
-        - ``origin``: only at its own replica, unless that has left.
-        - ``urgent``: as ``origin``; after ``after_s`` (15) seconds of waiting, the session goes
+        - ``most-room``: at its own replica if the session fits there, or else at the replica with
+          the most room.
+        - ``origin``: only at its own replica, unless this replica has left the cluster.
+        - ``urgent``: like ``origin``; after ``after_s`` (15) seconds of waiting, the session goes
           before all others, the longest wait first, and may move.
-        - ``age``: as ``urgent``, but the session may not move.
-        - ``wait-cap``: as ``origin`` for ``after_s`` (8) seconds, then as ``most-room``.
-        - ``lease``: as ``origin``, and idle tokens never decay. Full replicas pause no session
+        - ``age``: like ``urgent``, but the session may not move to another replica.
+        - ``wait-cap``: like ``origin`` for ``after_s`` (8) seconds, then like ``most-room``.
+        - ``lease``: like ``origin``, and idle tokens never decay. Full replicas pause no session
           every 5 s; instead, a session that does not fit takes the room of idle sessions, the
-          longest idle first. A waiting session takes it from sessions that have been idle for
-          ``after_s`` (30) seconds, and a turn of an active session from any idle session.
+          longest idle first. A waiting session takes room from sessions that have been idle for
+          ``after_s`` (30) seconds; a turn of an active session takes room from any idle session.
         """
 
         resume: Literal["most-room", "origin", "urgent", "age", "wait-cap", "lease"] = "most-room"
         after_s: Positive | None = None
 
         def __post_init__(self) -> None:
-            """Raise ValueError for a time that the rule does not use."""
+            """Raise ValueError if ``after_s`` is set for a rule that uses no time."""
             if self.after_s is not None and self.resume not in AFTER_S:
                 raise ValueError(
                     f"after_s = {self.after_s:g}: has no effect with resume = {self.resume!r}; "
@@ -64,7 +67,7 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
 
         @property
         def wait_s(self) -> float:
-            """The time in seconds of the rule, or inf."""
+            """The waiting time of the rule ``resume`` in seconds; inf for rules without a time."""
             return self.after_s or AFTER_S.get(self.resume, inf)
 
     params: Params

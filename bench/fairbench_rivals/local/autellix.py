@@ -1,4 +1,4 @@
-"""Autellix: calls of the programs with the least service go first, in discrete queues."""
+"""Autellix: priority queues in which calls of the programs with the least service go first."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import ClassVar, Literal
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Preempt, Selection, WaitingView
 from fairbench.schedulers.local.kept_order import KeptOrder
-from fairbench.schedulers.local.programs import ProgramStates
 from fairbench.schedulers.params import NotNegative, Positive, PositiveInt
+from fairbench.schedulers.program_states import ProgramStates
 from fairbench_rivals.local.autellix_calls import CallTimes, ProgramTimes, Promotions
 
 
 class Autellix(LocalScheduler):
-    """The program with the least service goes first, in priority queues; calls may be preempted.
+    """A scheduler with priority queues that serves the programs with the least service first.
 
     The rules are those of [Autellix] Alg. 1. A new call enters a queue by its program's service:
     the sum over finished calls (``plas``), or the longest chain of calls (``atlas``). Calls of a
-    queue go in order of arrival. A call that has run for its queue's quantum moves down one queue;
-    a call whose program has waited ``beta`` times the program's service time moves up to the first
+    queue go in order of arrival. A call that has run for its queue's quantum moves down one queue.
+    A call whose program has waited ``beta`` times the program's service time moves up to the first
     queue. Waiting calls preempt calls of lower queues. The policy is fair to programs, not to
     clients, and ``atlas`` treats a wide program like a narrow program.
 
@@ -40,7 +40,7 @@ class Autellix(LocalScheduler):
     class Params:
         """Parameters of Autellix.
 
-        With ``beta`` = 0 no call moves up, so long programs may starve.
+        With ``beta`` = 0 no call moves up a queue, so long programs may starve.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("preempt_every_s",)
@@ -109,12 +109,12 @@ class Autellix(LocalScheduler):
         return call.queue, call.place
 
     def _lower(self, queue: int, view: WaitingView) -> list[Request]:
-        """Return the running calls of lower queues, the lowest queue and latest place first."""
+        """Return the running calls of lower queues; the lowest queue and last place come first."""
         running = [one.request for one in view.running if self._calls[one.request].queue > queue]
         return sorted(running, key=self._queue_place, reverse=True)
 
     def _promote(self, now_s: float) -> None:
-        """Move the calls whose programs have waited long enough to the first queue."""
+        """Move each call whose program has waited long enough to the first queue."""
         for request, call in self._promotions.due_calls(now_s, self._calls):
             if call.since_s is not None:
                 call.total_waited_s += now_s - call.since_s

@@ -9,7 +9,7 @@ from itertools import count
 from math import inf
 
 from fairbench.core import Request
-from fairbench.schedulers.local.programs import ProgramStates
+from fairbench.schedulers.program_states import ProgramStates
 
 
 @dataclass(slots=True)
@@ -18,18 +18,19 @@ class ProgramTimes:
 
     service_s: float = 0.0
     waited_s: float = 0.0
-    calls: dict[Request, CallTimes] = field(default_factory=dict)  # calls that have not ended
+    # The unfinished calls of the program.
+    calls: dict[Request, CallTimes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class CallTimes:
     """An unfinished call.
 
-    ``since_s`` is the start of its wait in seconds, or None while the call runs. ``waited_s`` and
-    ``busy_s`` are reset when the call is promoted; the totals are not.
+    ``since_s`` is the start of its wait in seconds, or None while the call runs. A promotion of the
+    call resets ``waited_s`` and ``busy_s`` but not the totals.
     """
 
-    started_at_s: float  # the program's service in seconds when the call arrived
+    started_at_s: float  # the service of the program, in seconds, at the arrival of the call
     queue: int
     place: int
     quantum_s: float
@@ -38,7 +39,7 @@ class CallTimes:
     busy_s: float = 0.0
     total_waited_s: float = 0.0
     total_busy_s: float = 0.0
-    # time of the promotion in seconds, if the call goes on waiting
+    # time in seconds at which the call is promoted if the call keeps waiting
     promoted_at_s: float = inf
 
     def end_wait(self, now_s: float) -> None:
@@ -51,7 +52,7 @@ class CallTimes:
 class Promotions:
     """The times at which programs have waited ``beta`` times their service time.
 
-    ``heap`` is ordered by these times; an entry that is too early is corrected at its time.
+    ``heap`` is ordered by these times. An entry that is too early is corrected when its time comes.
     """
 
     def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:

@@ -12,12 +12,12 @@ from fairbench.schedulers.prefix_tree import Node
 
 
 class DFSWeight(FCFS):
-    """Requests in the order of a walk over the prefix tree, so that common prefixes stay cached.
+    """A scheduler that orders requests by a walk over the prefix tree, to keep prefixes cached.
 
     The rule is ``_dfs_weight_order`` in base_prefix_cache.py. The walk first visits the child with
     most waiting requests below it; equal children are visited in the order of their entry into the
-    tree. The requests that end at a node come after the requests below the node. The order applies
-    to queues of any length.
+    tree. The requests that end at a node come after the requests below the node. The scheduler
+    sorts queues of any length.
     """
 
     name = "dfs-weight"
@@ -38,7 +38,7 @@ class DFSWeight(FCFS):
 
 
 def _walk(weights: Mapping[Node, int]) -> Iterator[Node]:
-    """Yield the nodes with a weight, each after its children, the heaviest child first."""
+    """Yield the nodes that have a weight; children come before parents, heavy children first."""
     stack = [(node, False) for node in weights if node.parent is None]
     while stack:
         node, visited = stack.pop()

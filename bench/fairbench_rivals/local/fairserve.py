@@ -19,7 +19,7 @@ WINDOW_S = 60.0
 
 @dataclass(slots=True)
 class _Application:
-    """The total cost of an application's requests.
+    """The total cost and number of an application's requests.
 
     The total starts with the largest possible cost of the first request.
     """
@@ -33,13 +33,13 @@ class _Application:
 
 
 class FairServe(LeastCounter):
-    """The client with the least service in typical requests of its application goes first.
+    """A scheduler that counts clients' service in typical requests of their applications.
 
     [FairServe] divides weighted tokens by the expected need of the application, so that no client
     is served less because its application has long answers. FairServe refuses requests only under
-    overload, and only between interactions: a request that begins an interaction is refused if the
-    user or the application exceeds its requests per minute; later calls of an interaction are never
-    refused.
+    overload, and only between interactions. A request that begins an interaction is refused if the
+    user or the application exceeds a limit of requests per minute. Later calls of an interaction
+    are never refused.
 
     The paper leaves some terms open, and fairbench chooses the following. An interaction is a
     program, and the first call of a program has depth 0. ``applications`` maps clients to
@@ -76,7 +76,8 @@ class FairServe(LeastCounter):
         super().__init__(self.counters)
         self.params = params
         self._applications: dict[str, _Application] = {}
-        # ("user" or "application", name) -> times of requests in seconds, oldest first
+        # Maps ("user" or "application", name) to the times of requests in seconds, the oldest
+        # first.
         self._asked: dict[tuple[str, str], deque[float]] = {}
         self._waiting: set[Request] = set()
         self._usage = 0.0

@@ -12,13 +12,13 @@ from fairbench.schedulers.params import NoParams, NotNegativeInt
 
 
 class HRRN(FCFS):
-    """The request with the largest ratio of wait to work goes first; both are in tokens.
+    """A scheduler that serves the request with the largest ratio of wait to work first.
 
     The rule is ``_sort_by_hrrn`` in schedule_policy.py. A request's wait is the number of prompt
     tokens that the engine has computed since the request's entry, so no clock is read. A request's
-    work is the number of uncached tokens of its prompt. A prompt without uncached tokens goes
-    first, and duplicates go last. Equal ratios are ordered by the text of the request's id, as in
-    SGLang.
+    work is the number of uncached tokens of its prompt. A request without uncached tokens goes
+    first, and a request whose prefix a waiting request will soon cache goes last. Equal ratios are
+    ordered by the text of the request's id, as in SGLang.
     """
 
     name = "hrrn"
@@ -26,9 +26,9 @@ class HRRN(FCFS):
 
     @dataclass(frozen=True)
     class Params(NoParams):
-        """Parameters: with more than ``queue_limit`` waiting requests, HRRN does not match or sort.
+        """Parameters: a queue of more than ``queue_limit`` requests is not matched or sorted.
 
-        128 is SGLang's own limit; 0 means no limit.
+        SGLang's own limit is 128; a ``queue_limit`` of 0 means no limit.
         """
 
         queue_limit: NotNegativeInt = 128

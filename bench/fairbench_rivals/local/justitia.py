@@ -1,4 +1,4 @@
-"""Justitia: programs go one by one, in the order of their ends under fair sharing."""
+"""Justitia: programs run one by one, in the order in which they would end under fair sharing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 from fairbench.core import OUTPUT_PRICE, NoBound, Request, ServiceBound
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 from fairbench.schedulers.local.kept_order import KeptOrder
-from fairbench.schedulers.local.programs import ProgramStates
 from fairbench.schedulers.params import Positive
+from fairbench.schedulers.program_states import ProgramStates
 
 UNKNOWN_POOL_TOKENS = 100_000
 
@@ -26,11 +26,11 @@ class FluidShares:
         self.virtual = 0.0
         self._last_s = 0.0
         self._weight = 0.0
-        # heap of (virtual end, weight) of each unfinished program
+        # a heap with (virtual end, weight) of each unfinished program
         self._ends: list[tuple[float, float]] = []
 
     def advance_to(self, now_s: float, rate: float) -> None:
-        """Advance virtual time until ``now_s``, past each program that ends in between."""
+        """Advance virtual time to ``now_s``, and end each program whose virtual end has passed."""
         left_s = now_s - self._last_s
         self._last_s = now_s
         while self._ends and left_s > 0:
@@ -60,13 +60,14 @@ class _Program:
 
 
 class Justitia(LocalScheduler):
-    """The program with the earliest virtual finish goes first; no request is preempted.
+    """A scheduler that serves the program with the earliest virtual finish; no preemption.
 
     In [Justitia], the cost of a call with p prompt and d output tokens is the KV token-time p d +
-    d^2 / 2, and the cost of a program is the sum over its calls, predicted at the first arrival. A
-    program's virtual finish is the virtual time at its arrival plus its cost over its client's
-    weight. Virtual time passes at M / N, where M is the size of the KV pool in tokens and N the
-    number of programs that fair sharing would not have finished yet. The policy is fair to
+    d^2 / 2. The cost of a program is the sum over the calls of the program, and is predicted when
+    the first call arrives. A program's virtual finish is the virtual time at its arrival plus its
+    cost over its client's weight. Virtual time passes at the rate M / N. M is the size of the KV
+    pool in tokens, and N is the number of programs that would be unfinished under fair sharing. The
+    policy is fair to
     programs: a client with twice as many programs gets twice as much service.
 
     The paper's predictor is a neural network over the prompt's text; fairbench has the predictors
@@ -96,7 +97,7 @@ class Justitia(LocalScheduler):
         self._programs = ProgramStates(_Program)
         self._waiting = KeptOrder()
         self._produced: dict[Request, int] = {}
-        # client -> total cost and number of its finished programs
+        # maps a client to the total cost and the number of its finished programs
         self._mean: dict[str, tuple[float, int]] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

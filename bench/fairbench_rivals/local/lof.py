@@ -10,10 +10,10 @@ from fairbench.schedulers.local.fcfs import FCFS
 
 
 class LOF(FCFS):
-    """The request with the largest ``max_new_tokens`` goes first, equal requests in queue order.
+    """A scheduler that serves the request with the largest ``max_new_tokens`` first.
 
-    The rule is ``_sort_by_longest_output`` in schedule_policy.py. Clients that ask for short
-    answers may starve.
+    The rule is ``_sort_by_longest_output`` in schedule_policy.py. Equal requests keep their order
+    in the queue. Clients that ask for short answers may starve.
     """
 
     name = "lof"

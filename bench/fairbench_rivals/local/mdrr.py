@@ -1,4 +1,4 @@
-"""Deficit round robin on credit ([VTC] §3); DRR would need output lengths in advance."""
+"""Deficit round robin with debts ([VTC] §3), because output lengths are unknown in advance."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from fairbench.core import OUTPUT_PRICE, NoBound, Request, ServiceBound
 from fairbench.schedulers.accounts.credits import Credits
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.charging.engine import Prices
+from fairbench.schedulers.charging.shared_prefixes import Sharing
 from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.params import NotNegativeInt, Positive, PositiveInt
-from fairbench.schedulers.sharing import Sharing
 
-POOL_SHARES = 20  # the size of the KV pool over this number is the default quantum
-QUANTUM_ANYWHERE = 10_000  # the default quantum in tokens for an unknown pool, as in a gateway
+# The default quantum is the size of the KV pool divided by this number.
+POOL_SHARES = 20
+# The default quantum in tokens if the size of the pool is unknown, as in a gateway.
+QUANTUM_ANYWHERE = 10_000
 
 
 class TurnCredits(Credits):
     """The credits of clients, which get a quantum when their turns begin.
 
-    A ``quantum`` of 0 is a 20th of the KV pool.
+    A ``quantum`` of 0 means a 20th of the KV pool.
     """
 
     def quantum_of(self, client: str) -> float:
@@ -39,31 +41,32 @@ class TurnCredits(Credits):
         self.of[client] = self.of.get(client, 0) - amount
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        # Steps are charged at once, because quanta may be fractions, for which the order of
-        # addition matters.
+        # Each step is charged immediately. Quanta may be fractions, so the order of additions
+        # changes the sum.
         self.charge_each(each, steps, running)
 
 
 class MDRR(FairScheduler):
-    """Clients take turns; a client is served in its turn while the client is in credit.
+    """A scheduler in which clients take turns; a turn lasts while the client is in credit.
 
     DRR sends a packet only if the credit covers the packet. The length of an output is unknown in
-    advance, so a request may overdraw the credit: the input is charged at admission, and each
-    output token when it is produced. A turn begins with a quantum only for a client that is not in
-    credit. A client with debt after its last request keeps its place until the debt is paid. A
-    client whose request does not fit stays first; the next pass skips the client once if the client
-    is in debt by then. The rules are those of [VTC-artifact], mdrr_req_queue.py, except that the
-    first output token is charged, too.
+    advance, so a request may overdraw the credit. The input is charged at admission, and each
+    output token when this token is produced. A turn begins with a quantum only for a client that is
+    not in credit. A client with debt after its last request keeps its place until the debt is paid.
+    A client whose request does not fit into memory keeps its turn. If the client is in debt at the
+    next pass, that pass skips the client once. The rules are those of [VTC-artifact],
+    mdrr_req_queue.py, except that the first output token is charged, too.
     """
 
     name = "mdrr"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``quantum`` is in tokens of service for weight 1; 0 is a 20th of the KV pool.
+        """Parameters: ``quantum`` is in tokens of service for weight 1; 0 means a 20th of the pool.
 
-        ``charge`` is as in VTC: ``extend`` charges uncached input tokens, ``input`` the whole
-        input, ``gpu-time`` the time of iterations. ``sharing`` and ``weights`` are as in VTC.
+        ``charge`` has the same meaning as in VTC: ``extend`` charges uncached input tokens,
+        ``input`` the whole input, ``gpu-time`` the time of iterations. ``sharing`` and ``weights``
+        have the same meaning as in VTC.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")
@@ -83,8 +86,10 @@ class MDRR(FairScheduler):
         )
         self.compose(self.credits, params, prices)
         self.credit = self.credits.of
-        self._turns: dict[str, None] = {}  # clients in the order of their turns
-        self._stuck: str | None = None  # the client whose request found no room in the last pass
+        # The waiting clients; the client whose turn is next comes first.
+        self._turns: dict[str, None] = {}
+        # The client whose request did not fit into memory in the last pass.
+        self._stuck: str | None = None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.credit.setdefault(request.client, 0)
@@ -114,7 +119,7 @@ class MDRR(FairScheduler):
     def _end_turn(self, client: str, *, waits: bool) -> None:
         del self._turns[client]
         if waits or self.credit[client] < 0:
-            self._turns[client] = None  # moved behind all other clients
+            self._turns[client] = None  # the client moves behind all other clients
 
     def service_bound(self) -> ServiceBound | NoBound:
         return NoBound(f"{self.name} bounds no service difference")

@@ -1,4 +1,4 @@
-"""Multi-level feedback queue: the MLFQ scheduler of vllm-ltr, with its rule against starvation."""
+"""Multi-level feedback queue: the MLFQ scheduler of vllm-ltr, with a rule against starvation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from fairbench.schedulers.params import NotNegative, Positive, PositiveInt
 
 @dataclass(slots=True)
 class Progress:
-    """The level and the place of an unfinished request, and its running time at this level.
+    """The level and queue place of an unfinished request, and its running time at this level.
 
-    ``counted_s`` is the time until which the running time is counted; while the request waits, the
-    end of its last run, or its arrival. ``steps`` counts its output tokens since then.
+    ``counted_s`` is the time up to which the running time has been counted. While the request
+    waits, ``counted_s`` is the end of the request's last run, or the arrival. ``steps`` counts the
+    request's output tokens since ``counted_s``.
     """
 
     place: int
@@ -34,26 +35,26 @@ class Progress:
 
 
 class MLFQ(LocalScheduler):
-    """Requests that have run for the shortest time go first, in levels; others may be preempted.
+    """A scheduler with levels: requests that have run for a short time go first and may preempt.
 
     The rules are those of hao-ai-lab/vllm-ltr @13bbf6ff (vllm/core/mlfq_scheduler.py), the baseline
     of "Efficient LLM Scheduling by Learning to Rank". A new request enters the back of level 0. At
     the end of each iteration, a request that ran returns to the front of its level. If the request
     has run for more than ``quantum_s`` x 2^level seconds at this level, it moves down one level,
     and its running time restarts at 0. The requests of the highest levels run, in queue order. If
-    memory or slots are short, requests of lower levels lose their memory, the last of the lowest
-    level first.
+    memory or slots are short, requests of lower levels lose their memory, beginning with the last
+    request of the lowest level.
 
     **Starvation.** With ``starved_s`` above 0, each 100th iteration moves the requests that have
     not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. In the commit that was
     read, a ``return`` stands before this rule, so vllm-ltr never applies the rule.
 
-    Three things differ in fairbench. A running request runs in every step, so a request that
-    vllm-ltr would keep in memory without running it is preempted. Preemption copies the memory to
-    the host, as in vllm-ltr, or recomputes it if the host has no room. No request is preempted if
-    the memory of all lower levels would not suffice. The running time counts from an admission to
-    the end of a run; steps between two passes count as equally long, and iterations in which no
-    request waits do not count among the 100.
+    Three rules differ in fairbench. A running request runs in every step, so a request that
+    vllm-ltr would keep in memory without running it is preempted. Preemption copies the KV values
+    to the host, as in vllm-ltr, or discards them if the host has no room. No request is preempted
+    if the memory of all lower levels would not suffice. The running time counts from an admission
+    to the end of a run, and steps between two passes count as equally long. Iterations in which no
+    request waits are not among the 100 iterations.
     """
 
     name = "mlfq"
@@ -63,7 +64,7 @@ class MLFQ(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``starved_s`` is the time in seconds after which a request starves; 0: never.
+        """Parameters: a request starves after ``starved_s`` seconds without a run; 0 means never.
 
         ``starved_every`` is the number of iterations between two searches for such requests.
         """
@@ -78,7 +79,8 @@ class MLFQ(LocalScheduler):
         self.params = params
         self._requests: dict[Request, Progress] = {}
         self._waiting = KeptOrder()
-        self._back, self._front = count(), count(-1, -1)  # places behind and before all others
+        # Numbers of the next places behind and before all other requests.
+        self._back, self._front = count(), count(-1, -1)
         self._iterations = 0
         self._now_s = 0.0
 
@@ -106,7 +108,7 @@ class MLFQ(LocalScheduler):
     def _make_room(
         self, request: Request, view: WaitingView
     ) -> Generator[Request | Preempt, bool, bool]:
-        """Preempt requests of lower levels until the request runs; return whether it does."""
+        """Preempt requests of lower levels until the request runs; return True on success."""
         lower = self._last_first(view.running, self._requests[request].level)
         if not (lower and view.running.would_fit(request, set(lower))):
             return False
@@ -131,7 +133,7 @@ class MLFQ(LocalScheduler):
                 state.place = next(self._front)
 
     def _count_run(self, state: Progress, now_s: float) -> None:
-        """Count the running time until now, and lower the level after each used quantum."""
+        """Add the running time until now; move the request down a level after each used quantum."""
         steps = max(1, state.steps)
         step_s = (now_s - state.counted_s) / steps
         for _ in range(steps):
@@ -141,7 +143,7 @@ class MLFQ(LocalScheduler):
         state.counted_s, state.steps = now_s, 0
 
     def _raise_starved(self, view: WaitingView, now_s: float) -> None:
-        """Move the waiting requests that have not run for long to the front of level 0."""
+        """Move waiting requests that have not run for ``starved_s`` to the front of level 0."""
         for request in list(self._waiting.within(view)):
             state = self._requests[request]
             if now_s - state.counted_s >= self.params.starved_s:

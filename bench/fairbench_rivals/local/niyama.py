@@ -1,4 +1,4 @@
-"""Niyama: deadlines combined with prompt lengths; requests that would be late go last."""
+"""Niyama: requests are ordered by deadline and prompt length, and late requests go last."""
 
 from __future__ import annotations
 
@@ -10,36 +10,39 @@ from typing import ClassVar, Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Selection, Setup, WaitingView
-from fairbench.schedulers.lengths import MAX_CLIENTS
 from fairbench.schedulers.local.slack import Slack, chunk_budget
+from fairbench.schedulers.output_lengths import MAX_CLIENTS
 from fairbench.schedulers.params import NotNegative, Positive
 
 
 class Niyama(LocalScheduler):
-    """The request with the least first-token deadline + ``alpha_s`` x prompt tokens goes first.
+    """A scheduler that orders requests by first-token deadline + ``alpha_s`` x prompt tokens.
 
     The rules are those of Niyama's code (arXiv 2503.22562, later QoServe; microsoft/sarathi-serve
     @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). Of the paper, only
     the abstract was available. The sum of deadline and prefill is Niyama's hybrid prioritization:
     ``alpha_s=0`` is EDF, and a large value puts the shortest prompt first. With the code's 8 ms per
     token, a prompt of 650 tokens adds 5 s, which exceeds the differences between the code's
-    interactive deadlines. Eager relegation: if the prefill of a request that has not run yet would
-    end after its first token is due, the request goes behind all other requests for good, at its
-    turn. A relegated request waits for as long as requests arrive that can be in time, so the wait
-    is unbounded; ``relegate=false`` turns relegation off.
+    interactive deadlines. A further rule is eager relegation. If the prefill of a request that has
+    not run yet would end after its first token is due, the request is relegated when its turn
+    comes: the request then stays behind all other requests. A relegated request waits for as long
+    as requests arrive that can be in time, so the wait is unbounded; ``relegate=false`` turns
+    relegation off.
 
     The first-token deadline of a request that only has a deadline for its end is this deadline
-    minus ``step_s`` x the expected output tokens. In Niyama's code the expected output is an input,
-    or 0 (``outputs=none``). ``outputs=history``, from the paper, is the mean plus ``sigmas``
-    standard deviations over the client's finished requests, and at most ``max_new_tokens``. A
-    request without any deadline is due ``default_s`` seconds after its arrival, as in the code's
-    last tier. Prefill times come from the timing profile, or are ``1 / prefill_tok_s`` seconds per
-    token without a profile; the code uses a moving average over its steps.
+    minus ``step_s`` x the expected output tokens. In Niyama's code the user supplies the expected
+    output; without this value, the code assumes 0 (``outputs=none``). ``outputs=history``, from the
+    paper, is the mean plus ``sigmas`` standard deviations over the client's finished requests, and
+    at most ``max_new_tokens``. A request without any deadline is due ``default_s`` seconds after
+    its arrival, as in the code's last tier. Prefill times come from the timing profile, or are ``1
+    / prefill_tok_s`` seconds per token without a profile; Niyama's code uses a moving average over
+    the engine's steps.
 
     ``chunks`` are Niyama's dynamic chunks, in engines whose steps mix prompts and outputs: a step
     computes as many prompt tokens as the slack of the running requests allows (``chunk_budget``).
-    Hints about which request to relegate first are not implemented, as in Niyama's code. The pass
-    stops at the first request without room. A retracted request keeps its place.
+    The paper's hints about which request to relegate first are not implemented, as in Niyama's
+    code. The pass stops at the first request that does not fit into memory. A retracted request
+    keeps its place in the order.
     """
 
     name = "niyama"
@@ -47,7 +50,7 @@ class Niyama(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the order, the predictions and the chunks; the class describes each."""
+        """Parameters of the order, the predictions and the chunks; see class ``Niyama``."""
 
         constants: ClassVar[tuple[str, ...]] = ("sigmas",)
 
@@ -62,16 +65,18 @@ class Niyama(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # how much delay running requests can bear; limits the prompt tokens of a step if
-        # ``chunks`` is set
+        # This object computes how much delay the running requests can bear. If ``chunks`` is set,
+        # the result limits the prompt tokens of a step.
         self._slack = Slack(params.default_s)
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        self._made: dict[Request, int] = {}  # request that has run -> number of its output tokens
-        # client -> number of finished requests, sum of outputs, sum of squared outputs
+        # Maps each request that has run to the number of its output tokens.
+        self._made: dict[Request, int] = {}
+        # Maps a client to the number of finished requests, the sum of outputs and the sum of
+        # squared outputs.
         self._past: dict[str, tuple[int, float, float]] = {}
-        # request -> time in seconds at which its first token is due
+        # maps a request to the time in seconds at which its first token is due
         self._due_s: dict[Request, float] = {}
         self._relegated: set[Request] = set()
 

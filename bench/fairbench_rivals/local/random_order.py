@@ -10,10 +10,10 @@ from fairbench.schedulers.local.fcfs import FCFS
 
 
 class RandomOrder(FCFS):
-    """The waiting queue is shuffled in each pass.
+    """A scheduler that shuffles the waiting queue in each pass.
 
-    The rule is ``_sort_randomly`` in schedule_policy.py. SGLang uses Python's global random stream,
-    and this scheduler a random stream of the host, ``setup.shuffle``.
+    The rule is ``_sort_randomly`` in schedule_policy.py. SGLang shuffles with Python's global
+    random stream. This scheduler uses the random stream ``setup.shuffle``, which the host provides.
     """
 
     name = "random"

@@ -11,7 +11,7 @@ from fairbench.schedulers.local.fcfs import FCFS
 
 
 class RoutingKey(FCFS):
-    """Clients with running requests go first, starting with the client with most of them.
+    """A scheduler that favours clients with running requests; the client with the most goes first.
 
     The rule is ``_sort_by_routing_key`` in schedule_policy.py, with the client as the routing key,
     as in requests that fairbench sends to SGLang. The queue is not sorted while no request runs.

@@ -10,12 +10,13 @@ from fairbench.schedulers.local.fcfs import FCFS
 
 
 class ShortestPrefillFirst(FCFS):
-    """The request with the fewest uncached tokens goes first, and duplicates go last.
+    """A scheduler that serves the request with the fewest uncached prompt tokens first.
 
-    Equal requests go in the order of their entry. The rules are ``_sort_by_shortest_prefill`` and
-    ``shortest_prefill_chunk_limit`` in schedule_policy.py, with pages of one token. The prompt that
-    a pass continues gets a smaller chunk, so that the pass also computes waiting requests with less
-    work than the rest of this prompt. Clients with long prompts may starve.
+    Requests whose prefix a waiting request will soon cache go last. Equal requests go in the order
+    in which they entered the queue. The rules are ``_sort_by_shortest_prefill`` and
+    ``shortest_prefill_chunk_limit`` in schedule_policy.py, with pages of one token. A partly
+    prefilled prompt gets a smaller chunk if waiting requests have less work than the rest of this
+    prompt, so that the pass computes these requests, too. Clients with long prompts may starve.
     """
 
     name = "shortest-prefill-first"

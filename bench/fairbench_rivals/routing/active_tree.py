@@ -10,7 +10,7 @@ from fairbench.schedulers.prefix_tree import Edge
 
 
 class ActiveNode(LocationNode):
-    """A node with ``active``, the number of requests in flight through the node, by worker."""
+    """A node with ``active``: how many unfinished requests use the node's prefix, by worker."""
 
     __slots__ = ("active",)
 
@@ -20,7 +20,7 @@ class ActiveNode(LocationNode):
 
 
 class ActiveTree(LocationTree[ActiveNode]):
-    """A tree with ``active_tokens``, prompt tokens in use by worker; shared tokens count once."""
+    """A prefix tree with ``active_tokens``, each worker's prompt tokens in use, counted once."""
 
     def __init__(self) -> None:
         super().__init__(ActiveNode)
@@ -34,7 +34,7 @@ class ActiveTree(LocationTree[ActiveNode]):
             node.active[worker] = node.active.get(worker, 0) + 1
 
     def stop_request(self, end: ActiveNode, worker: int) -> None:
-        """Remove a request that ``start`` counted, because the request has ended."""
+        """Remove a request that ``start_request`` counted, because the request has ended."""
         for node in self.upward(end):
             node.active[worker] -= 1
             if not node.active[worker]:

@@ -24,19 +24,20 @@ class AibrixPrefixCache(HistoryRouter):
     ``imbalance``, only the workers with the fewest requests are matched. Among equal percentages,
     the worker with the fewest requests in flight wins, and then chance decides. Without a match, or
     if all matching workers are too busy, a random worker among those with the fewest requests is
-    chosen. One LRU index keeps the prompts sent to all workers. The index's expiry after 20 minutes
-    is not modelled. The router ignores clients.
+    chosen. A single LRU index holds the prompts that were sent to any worker. The index's expiry
+    after 20 minutes is not modelled. The router ignores clients.
 
-    Two known defects are kept: the match is a whole percentage, so 214 of 21,449 tokens look the
-    same (``whole_percents``); and the index of the whole cluster has 200,000 blocks of 4
-    characters, about half the tokens of one worker's pool (``index_tokens``; 0 never forgets).
+    fairbench keeps two known defects. The match is rounded to a whole percentage, so a match of up
+    to 214 of 21,449 tokens looks like no match (``whole_percents``). The index of the whole cluster
+    holds 200,000 blocks of 4 characters, about half the tokens of one worker's pool
+    (``index_tokens``; with 0, the index never forgets).
     """
 
     name = "aibrix-prefix-cache"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the load limit, the index and the match; the class describes each."""
+        """Parameters of the load limit, the index and the match (see the class above)."""
 
         constants: ClassVar[tuple[str, ...]] = ("deviations", "imbalance")
 

@@ -16,27 +16,29 @@ CHARS_PER_TOKEN = 4
 
 
 class CacheAware(CountingRouter):
-    """A router that follows the longest prefix sent before while requests are balanced.
+    """A router that prefers the worker with the longest prefix while workers are balanced.
 
     If the requests in flight are imbalanced (most - least > ``balance_abs`` and most >
     ``balance_rel`` x least), the worker with the fewest requests in flight is chosen. Otherwise the
-    holder of the longest prefix is chosen, if the prefix is more than the fraction
+    worker with the longest prefix is chosen, if the prefix is more than the fraction
     ``cache_threshold`` of the prompt. Otherwise, ``sgl-router`` (sgl-project/sglang @026f853,
-    sgl-router/src/policies/cache_aware.rs) chooses the worker with the smallest tree; ``smg``
-    (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and its fork
-    vllm-project/router) chooses the worker with the fewest requests in flight, ties by the number
-    of requests ever sent there. ``sgl-model-gateway`` is the released version between them
-    (sgl-project/sglang @053b63f, sgl-model-gateway/src/policies/cache_aware.rs; the package
-    sglang-router 0.3.2, and vllm-router 0.1.17 by its choices). ``sgl-model-gateway`` follows the
-    rules of ``smg``, but ties go to the first worker of the list. All versions remember prompts,
-    not caches: evicted prompts are still assumed to be cached. The router ignores clients. The
-    originals measure text in characters, which changes no ratio.
+    sgl-router/src/policies/cache_aware.rs) chooses the worker with the smallest tree. The router
+    ``smg`` (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and its fork
+    vllm-project/router) chooses the worker with the fewest requests in flight, or, among equal
+    workers, the worker to which the fewest requests were ever sent. ``sgl-model-gateway`` is the
+    released version between them (sgl-project/sglang @053b63f,
+    sgl-model-gateway/src/policies/cache_aware.rs; the package sglang-router 0.3.2, and vllm-router
+    0.1.17 by its choices). ``sgl-model-gateway`` follows the rules of ``smg``, but ties go to the
+    first worker of the list. All versions remember sent prompts and learn of no evictions, so
+    evicted prompts are still assumed to be cached. The router ignores clients. The original routers
+    measure text in characters instead of tokens, which changes no ratio.
 
-    Two known defects are kept: sgl-router and sgl-model-gateway break ties by the lowest number
-    (``rotate_ties`` rotates them), so new prompts go to an idle cluster's first worker; smg keeps
-    its state of workers that left, and sends requests that match such a worker to the first worker,
-    without remembering this (``purge_on_leave``). The originals choose arbitrarily among several
-    holders; here the holder to which the prefix was sent last is chosen.
+    Two known defects are kept. The routers sgl-router and sgl-model-gateway break ties by the
+    lowest number (``rotate_ties`` rotates equal workers), so new prompts go to an idle cluster's
+    first worker. The router smg keeps the state of workers that left, and sends requests that match
+    such a worker to the first worker, without recording the choice (``purge_on_leave``). If several
+    workers have the prefix, the original routers choose arbitrarily, and fairbench chooses the
+    worker to which the prefix was sent last.
     """
 
     name = "cache-aware"
@@ -44,13 +46,13 @@ class CacheAware(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters with the defaults of the originals' command lines, not of the Rust structs.
+        """Parameters with the defaults of the original command lines, not of the Rust structs.
 
-        ``max_tree_size`` is in characters per worker. ``kv_events``: with KV events smg uses the
-        contents of caches: longest overlap first, then fewest requests in flight, then the smallest
-        tree. ``balance_usage`` and ``overload_usage`` (smg): the load also counts as imbalanced if
-        the used fractions of KV pools differ by more than the first, or if one exceeds the second;
-        1 turns a rule off.
+        ``max_tree_size`` limits the characters that are remembered per worker. With ``kv_events``,
+        smg learns the contents of caches and chooses the worker with the longest overlap, then the
+        fewest requests in flight, then the smallest tree. In smg, the load also counts as
+        imbalanced if the used fractions of KV pools differ by more than ``balance_usage``, or if a
+        fraction exceeds ``overload_usage``. A value of 1 turns a rule off.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("balance_usage", "overload_usage", "rotate_ties")
@@ -71,7 +73,8 @@ class CacheAware(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = HistoryTree()
-        self._sent: Counter[int] = Counter()  # worker -> number of requests ever sent
+        # Maps a worker to the number of requests ever sent to the worker.
+        self._sent: Counter[int] = Counter()
         self._sweep_s = params.eviction_interval_s
 
     def route(self, request: Request, now_s: float) -> int:
@@ -114,7 +117,7 @@ class CacheAware(CountingRouter):
     def _by_history(
         self, request: Request, found: WalkEnd[HistoryNode], loads: dict[int, int]
     ) -> int | None:
-        """Return the last holder of the prefix, if live, or the least used worker."""
+        """Return the worker that got the prefix last, or else the least used worker."""
         node = next((at for at in self._tree.upward(found.node) if at.used), None)
         if node is not None and node.depth > self.params.cache_threshold * request.input_tokens:
             worker = self._tree.latest(node, node.used)

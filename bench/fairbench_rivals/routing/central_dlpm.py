@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from fairbench.core import NoBound, Prompt, Request, Segment
 from fairbench.schedulers.base import Read, Selection, Setup, WaitingView
-from fairbench.schedulers.list_view import ListScan, ListView
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.location_tree import BoundedTree
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.routing.bases import PrefixRouter
-from fairbench.schedulers.views import Room
+from fairbench.schedulers.views import ListScan, ListView, Room
 
-# The cost of a decision, from the measurement of figure 4 at 8 replicas and 200 queued requests
-# (docs/appendix/figures.md): 2.45 ms for messages, and 3.22 ms to match and sort 1,600 pairs of a
-# request and a replica. The sum is 39% of a decode step of 25 requests; [DLPM] §5.1 reports 40%.
-MESSAGES_S = 2.45e-3 / 8  # by replica
-PAIR_S = 3.22e-3 / (8 * 200)  # by pair of a request and a replica
+# These constants are the cost of a decision, from the measurement of figure 4 at 8 replicas and 200
+# queued requests (docs/appendix/figures.md). Messages take 2.45 ms. Matching and sorting 1,600
+# pairs of a request and a replica takes 3.22 ms. The sum is 39% of a decode step of 25 requests;
+# [DLPM] §5.1 reports 40%.
+MESSAGES_S = 2.45e-3 / 8  # seconds per replica for messages
+PAIR_S = 3.22e-3 / (8 * 200)  # seconds per pair of a request and a replica
 
 
 class CentralRouter(PrefixRouter):
     """A router that gives a replica only the requests that its next pass can start.
 
     Among the replicas with room for a request, the router picks the longest match in its copies of
-    the replicas' trees, with ties by fewest requests in flight. Evictions are reported late, as for
-    D2LPM. A replica that does not report its room gets every request at once.
+    the replicas' trees, with ties by fewest requests in flight. The router learns of evictions
+    late, like D2LPM. A replica that does not report its room gets every request at once.
     """
 
     name = "central-dlpm"
@@ -37,11 +37,15 @@ class CentralRouter(PrefixRouter):
     def __init__(self, params: NoParams, workers: int) -> None:
         super().__init__(workers)
         self._tree = BoundedTree()
-        # worker -> requests that have not started there, oldest first, and their uncached tokens
+        # Maps a worker to the requests that have not started there, the oldest first, each with its
+        # number of uncached tokens.
         self._handed: dict[int, dict[Request, int]] = {worker: {} for worker in range(workers)}
-        self.extends: dict[Request, int] = {}  # unfinished request -> its uncached tokens
-        self.open = self._fleet.everyone  # the workers that can start a request, as bits
-        self.routed = False  # whether ``route`` has handed over a request since ``look``
+        # Maps an unfinished request to its uncached tokens.
+        self.extends: dict[Request, int] = {}
+        # The workers that can start a request, as a bit mask.
+        self.open = self._fleet.everyone
+        # Whether ``route`` has sent a request to a replica since the last call of ``look``.
+        self.routed = False
         self.order: CentralOrder = CentralOrder(self)
 
     @property
@@ -76,25 +80,27 @@ class CentralRouter(PrefixRouter):
         self.open = sum(1 << w for w in self._fleet.workers if _is_open(self._room(w)))
 
     def match(self, prompt: Prompt) -> int:
-        """Return the longest match of a prompt at an open worker, in tokens."""
+        """Return the longest cached prefix, in tokens, at a worker that can start a request."""
         levels = self._tree.levels(self._tree.find(prompt).node)
         return next((tokens for tokens, workers in levels if workers & self.open), 0)
 
     def _fits(self, request: Request, worker: int) -> bool:
         if (room := self._room(worker)) is None or not self._fleet.unfinished_at(worker):
-            return True  # an idle worker refuses a request that can never fit
+            return True  # the worker is idle, so it will refuse the request, which can never fit
         return _is_open(room) and _needed(request) < room.tokens
 
     def _room(self, worker: int) -> Room | None:
-        """Return what the worker's next pass can start besides the requests handed over."""
+        """Return the room that the worker's next pass has after the requests sent already."""
         load = None if self.setup.fleet is None else self.setup.fleet.load(worker)
         if load is None or load.room is None or load.queued is None:
             return None
         handed, room = self._handed[worker], load.room
         for request in list(handed)[: max(0, len(handed) - load.queued)]:
-            del handed[request]  # a worker starts its requests in order
+            # A worker starts its requests in order, so earlier requests have started, too.
+            del handed[request]
         if load.queued > len(handed):
-            return Room(0, 0, 0)  # a request that lost its memory goes first
+            # A request that lost its memory at the worker is started before any new request.
+            return Room(0, 0, 0)
         prompts = sum(handed.values())
         tokens = room.tokens - sum(map(_needed, handed))
         return Room(room.slots - len(handed), tokens, room.prompt_tokens - prompts)
@@ -106,7 +112,8 @@ class CentralRouter(PrefixRouter):
         self.extends.pop(request, None)
         if self._fleet.end_request(request, worker):
             self._handed[worker].pop(request, None)
-            if output.length > 1:  # the last token has no KV values
+            # The last output token has no KV values, because the model does not process this token.
+            if output.length > 1:
                 kept = Segment(output.key, output.length - 1)
                 self._tree.insert((*request.prompt, kept), worker)
 
@@ -134,10 +141,10 @@ def _is_open(room: Room | None) -> bool:
 
 
 class CentralOrder(DLPM):
-    """DLPM over the queue of the whole cluster, in order of the longest match at an open worker.
+    """The DLPM order of the cluster's queue, by the longest match at workers with room.
 
-    The quantum is DLPM's default. A client is charged for the uncached tokens of the router's
-    estimate, and for the difference when the request starts.
+    The quantum of a client is DLPM's default quantum. A client is charged for the uncached tokens
+    of the router's estimate, and for the difference when the request starts.
     """
 
     name = "central-dlpm"
@@ -149,7 +156,7 @@ class CentralOrder(DLPM):
         self._queue = ListView(self._requests, lambda request: self._matches[request])
         self._matches: dict[Request, int] = {}
         self._charged: dict[Request, int] = {}
-        self.told = False  # whether the replicas report their outputs
+        self.told = False  # whether the replicas report their output tokens
 
     def blocked_s(self) -> float:
         """Return the seconds for which a replica waits for a decision."""
@@ -179,7 +186,7 @@ class CentralOrder(DLPM):
         self.charging.admitted(request, tokens, recompute)
 
     def started(self, request: Request, extend_tokens: int) -> None:
-        """Charge the difference to the tokens that the replica computes."""
+        """Charge the difference between the tokens that the replica computes and the estimate."""
         if request in self._charged:
             more = extend_tokens - self._charged[request]
             self._charged[request] = extend_tokens
@@ -200,7 +207,7 @@ class CentralOrder(DLPM):
     def on_finish(self, request: Request) -> None:
         super().on_finish(request)
         if self._charged.pop(request, None) is None:
-            self._queue.leave(request)  # the request was withdrawn
+            self._queue.leave(request)  # the request was withdrawn before it was sent
 
     def service_bound(self) -> NoBound:
         return NoBound("central-dlpm bounds the sum over replicas, which no theorem covers")
@@ -209,8 +216,8 @@ class CentralOrder(DLPM):
 class _OpenScan(ListScan):
     """A scan that ends when a worker has no more room, because the matches are then outdated.
 
-    If no worker has room, the scan goes on: Algorithm 1 may grant quanta to the next candidate,
-    which then finds no room and ends the pass.
+    If no worker has room, the scan continues, because Algorithm 1 may still grant quanta to the
+    next candidate. This candidate then finds no room and ends the pass.
     """
 
     def __init__(self, order: list[Request], view: WaitingView, router: CentralRouter) -> None:

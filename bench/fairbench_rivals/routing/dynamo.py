@@ -14,18 +14,19 @@ from fairbench_rivals.routing.active_tree import ActiveNode, ActiveTree
 
 
 class Dynamo(CountingRouter):
-    """The worker with the least cost in KV blocks wins, ties at random.
+    """A router that chooses the worker with the least cost in KV blocks, or randomly among equals.
 
-    Generation 2 (ai-dynamo/dynamo @07a6c9c, lib/kv-router/src/scheduling/selector/default.rs) has
-    the cost ``prefill_scale`` x (blocks still to be prefilled at the worker, including this
-    request's, less ``overlap_credit`` x its cached blocks) + prompt blocks in use there with this
-    request, shared ones counted once. Outputs do not count (``router_track_output_blocks`` is off
-    by default). Dynamo learns from first tokens which requests still wait for their prefill; here
+    Generation 2 is ai-dynamo/dynamo @07a6c9c, lib/kv-router/src/scheduling/selector/default.rs. Its
+    cost is ``prefill_scale`` x P + U. P is the number of blocks that the worker must still prefill,
+    including this request's blocks, minus ``overlap_credit`` x this request's cached blocks. U is
+    the number of prompt blocks in use at the worker with this request; shared blocks count once.
+    Outputs do not count (``router_track_output_blocks`` is off by default). Dynamo learns from
+    first tokens which requests still wait for their prefill. In fairbench, the router assumes that
     the last requests sent to a worker wait, as many as the worker reports as waiting. KV events
     report the cached prefixes. Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x cached
-    fraction of the prompt - KV usage - waiting requests / the highest number waiting anywhere. At
-    that commit the router fails while no request waits, a defect that is left out. The router
-    ignores clients.
+    fraction of the prompt - KV usage - waiting requests / the highest number waiting at any worker.
+    At commit @00564be the router fails while no request waits; fairbench does not copy this defect.
+    The router ignores clients.
     """
 
     name = "dynamo"
@@ -33,7 +34,7 @@ class Dynamo(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``temperature`` above 0 draws by softmax over normalised costs."""
+        """Parameters: above 0, ``temperature`` draws workers by softmax over normalised costs."""
 
         constants: ClassVar[tuple[str, ...]] = ("block_tokens", "overlap_credit", "prefill_scale")
 
@@ -47,8 +48,10 @@ class Dynamo(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = ActiveTree()
-        self._ends: dict[int, ActiveNode] = {}  # request id -> end of its prompt in the tree
-        # Worker -> request id -> uncached tokens of a request in flight, oldest first.
+        # Maps a request id to the end of the request's prompt in the tree.
+        self._ends: dict[int, ActiveNode] = {}
+        # Maps a worker to the uncached tokens of its requests in flight (by request id), the oldest
+        # first.
         self._uncached: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def route(self, request: Request, now_s: float) -> int:

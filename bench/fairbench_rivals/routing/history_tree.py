@@ -1,4 +1,4 @@
-"""Trees of the prompts sent to each worker, for routers without eviction reports."""
+"""Trees of the prompts sent to each worker, for routers that learn of no evictions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.schedulers.routing.bases import CountingRouter
 
 
 class HistoryNode(LocationNode):
-    """A node with ``used``, the number of the last prompt sent through the node, by worker."""
+    """A node with ``used``: for each worker, the number of the last prompt with this prefix."""
 
     __slots__ = ("used",)
 
@@ -25,10 +25,10 @@ class HistoryNode(LocationNode):
 
 
 class HistoryTree(LocationTree[HistoryNode]):
-    """A location tree that can forget the least recently sent leaves.
+    """A prefix tree of workers' prompts that can forget the least recently sent leaves.
 
-    ``tokens``: worker -> number of remembered tokens of prompts sent to the worker; ``stored``:
-    number of tokens in all nodes.
+    ``tokens`` maps a worker to the remembered tokens of prompts that were sent to this worker.
+    ``stored`` is the number of tokens in all nodes.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class HistoryTree(LocationTree[HistoryNode]):
     def shrink(self, worker: int, limit: int) -> None:
         """Forget leaves of this worker until at most ``limit`` tokens are left.
 
-        Visits every node.
+        The method visits every node of the tree.
         """
         if self.tokens[worker] > limit:
             self._forget(
@@ -96,7 +96,7 @@ class HistoryTree(LocationTree[HistoryNode]):
         drop: Callable[[HistoryNode], None],
         enough: Callable[[], bool],
     ) -> None:
-        """Forget leaves, the lowest ``stamp`` first; nodes with the stamp None are kept."""
+        """Forget leaves until ``enough``, the lowest ``stamp`` first; None keeps a node."""
 
         def is_leaf(node: HistoryNode) -> bool:
             return all(stamp(child) is None for child in node.children.values())
@@ -114,7 +114,7 @@ class HistoryTree(LocationTree[HistoryNode]):
             self.prune(node)
 
     def latest(self, node: HistoryNode, workers: Iterable[int]) -> int:
-        """Return the worker, among the holders ``workers``, to which the node was sent last."""
+        """Return the worker in ``workers`` to which the prefix of ``node`` was sent last."""
         return max(workers, key=lambda worker: node.used[worker])
 
 

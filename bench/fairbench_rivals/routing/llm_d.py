@@ -15,19 +15,20 @@ SWEEP_AT = 1.05  # an index that exceeds this multiple of its size limit is cut 
 
 
 class LlmD(HistoryRouter):
-    """The worker with the highest sum of scores wins, ties at random; scores are from 0 to 1.
+    """A router that chooses the worker with the highest sum of scores from 0 to 1.
 
     The configuration is llm-d/llm-d-inference-scheduler @520af47,
-    deploy/config/epp-estimate-prefix-cache-config.yaml: a prefix scorer (matched blocks over all
-    blocks of the prompt, from an LRU list per worker of blocks sent there, as long as its pool) and
-    a load-aware scorer (0.5 if no request waits at the worker, falling to 0 at
-    ``queue_threshold``). The other shipped configuration, with precise prefixes, is
-    prefix_weight=2, load_weight=0, queue_weight=1, kv_weight=1: the queue score is (most - waiting)
-    / (most - least), the KV score 1 - usage. The scheduler ignores clients; only llm-d's queue
-    before the scheduler sees clients.
+    deploy/config/epp-estimate-prefix-cache-config.yaml, which has two scorers. The prefix score is
+    the matched fraction of the prompt's blocks. An LRU list per worker, of the size of the worker's
+    pool, holds the blocks sent to the worker. The load score is 0.5 if no request waits at the
+    worker, and falls to 0 at ``queue_threshold`` waiting requests. The other published
+    configuration, which knows the cached prefixes, is prefix_weight=2, load_weight=0,
+    queue_weight=1, kv_weight=1. The queue score is (most - waiting) / (most - least), and the KV
+    score is 1 - usage. The scheduler ignores clients; only llm-d's queue before the scheduler sees
+    clients.
 
-    One known defect is kept: only the first 256 blocks count, so prompts that share 4,096 tokens
-    look the same (``max_prefix_blocks``; 0 counts all blocks).
+    fairbench keeps one known defect: only the first 256 blocks count, so prompts that share 4,096
+    tokens look the same (``max_prefix_blocks``; 0 counts all blocks).
     """
 
     name = "llm-d"

@@ -17,18 +17,19 @@ CHARS_PER_TOKEN = 4
 
 
 class RayPrefix(HistoryRouter):
-    """A router that follows the longest prefix sent before while queues are balanced.
+    """A router that prefers the worker with the longest prefix while queues are balanced.
 
     The rules are those of ray-project/ray @1eec25d,
     ray/llm/_internal/serve/request_router/prefix_aware. Queues are balanced if the workers' numbers
     of requests in flight differ by at most ``imbalanced_threshold``. While queues are balanced, the
-    candidates are the workers to which the longest prefix was sent, if the prefix is at least the
-    fraction ``match_rate_threshold`` of the prompt, or otherwise the workers with the smallest
-    trees. While queues are imbalanced, the candidates are two random workers. The candidate with
-    the fewest requests in flight is chosen. The router ignores clients.
+    candidates are the workers to which the longest prefix was sent. If this prefix is less than the
+    fraction ``match_rate_threshold`` of the prompt, the candidates are the workers with the
+    smallest trees. While queues are imbalanced, the candidates are two random workers. The
+    candidate with the fewest requests in flight is chosen. The router ignores clients.
 
-    One known defect is kept: the tree grows without limit. ``do_eviction`` cuts the part of a
-    worker with more than ``eviction_threshold`` characters down to ``eviction_target`` characters.
+    fairbench keeps one known defect: the tree grows without limit. With ``do_eviction``, the router
+    cuts the part of a worker with more than ``eviction_threshold`` characters down to
+    ``eviction_target`` characters.
     """
 
     name = "ray-prefix"
@@ -37,7 +38,7 @@ class RayPrefix(HistoryRouter):
     class Params:
         """Parameters with Ray's names and defaults; lengths are in characters.
 
-        With ``imbalanced_threshold`` inf queues are always balanced.
+        If ``imbalanced_threshold`` is inf, queues always count as balanced.
         """
 
         constants: ClassVar[tuple[str, ...]] = (

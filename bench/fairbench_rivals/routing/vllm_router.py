@@ -17,12 +17,12 @@ class VllmRouter(CountingRouter):
 
     The source is vllm-project/production-stack @a6c01db, vllm_router/routers/routing_logic.py,
     ``prefixaware``. The longest prefix is the longest prefix that was ever sent to the worker.
-    Prompts match in chunks of 128 characters; without a match the router picks a random worker.
-    (The package vllm-router of vllm-project/router has ``cache_aware``, which is the router
+    Prompts are compared in chunks of 128 characters. Without a match, the router picks a random
+    worker. (The package vllm-router of vllm-project/router has ``cache_aware``, which is the router
     cache-aware of fairbench.) The router ignores clients.
 
-    Two known defects are kept: the router ignores load, so a prefix that all clients share sends
-    all requests to one worker; and no prefix is ever forgotten. (With ``min_match_tokens``, a
+    fairbench keeps two known defects. The router ignores load, so all requests go to one worker if
+    all clients share a prefix. The router never forgets a prefix. (With ``min_match_tokens``, a
     request with a shorter match goes to the worker with the fewest requests per second, as with
     ``prefix_min_match_length`` of the source.)
     """
@@ -31,7 +31,7 @@ class VllmRouter(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``chunk_tokens`` = 32 stands for 128 characters.
+        """Parameters: the default ``chunk_tokens`` of 32 corresponds to 128 characters.
 
         ``window_s`` is the window in seconds over which requests per second are counted.
         """

@@ -4,8 +4,8 @@
 
 The script writes results/tables/default-loads.csv (for another GPU, default-loads-GPU.csv). The
 script takes half an hour on two cores. The rule and its reasons are in docs/studies/assumptions.md.
-The search begins at the rates in the workload files; three times these rates must overload a
-replica.
+The search begins at the arrival rates in the workload files. Three times these rates must overload
+a replica.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CELLS = (
     *("tool-use.s1", "agent.s1", "programming.s1", "video-qa.s1", "loogle.s1", "preble-mix.s1"),
     *("reasoning.s1", "reasoning.s2"),
 )
-MULTIPLES = tuple(
-    round(1.25 - 0.05 * step, 2) for step in range(24)
-)  # tried loads, as fractions of the capacity
+MULTIPLES = tuple(round(1.25 - 0.05 * step, 2) for step in range(24))
 SEEDS = (0, 1, 2)
 REPLICAS = 4
-FLOOD_S, FLOOD = 300.0, 3.0  # duration in seconds, and multiple of the rate in the workload's file
-# longer durations, because a single answer takes five minutes
+# A replica is overloaded for this many seconds, at this multiple of the rate in the workload's
+# file.
+FLOOD_S, FLOOD = 300.0, 3.0
+# These workloads need longer runs, because a single answer takes five minutes.
 LONG_FLOODS_S = {"reasoning.s2": 1200.0}
 MOST_EMPTY = 0.05
 
@@ -45,7 +45,7 @@ class Machine(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The chosen load of a configuration, in programs/s per well-behaved client and GPU."""
+    """The chosen load of a configuration, in programs per second, well-behaved client and GPU."""
 
     cell: str
     lpm_capacity: float
@@ -57,7 +57,7 @@ class Choice(NamedTuple):
 
 
 def run(cell: str, machine: Machine, scheduler: str, **flags: Any) -> Mapping[str, Any]:
-    """Return the summary of a run."""
+    """Simulate a configuration and return the summary of the run."""
     workload, scenario = cell.split(".")
     return fairbench.run(
         workload=workload,
@@ -70,17 +70,18 @@ def run(cell: str, machine: Machine, scheduler: str, **flags: Any) -> Mapping[st
 
 
 def file_rate(cell: str, machine: Machine) -> float:
-    """Return the rate in the workload's file, in programs/s per well-behaved client and GPU."""
+    """Return the arrival rate in the workload's file, per well-behaved client and GPU."""
     workload, scenario = cell.split(".")
     spec = resolve({"workload": workload, "scenario": scenario, **machine._asdict()})
     return spec.workload.scenario(scenario).rate_on(spec.gpu)
 
 
 def capacity(cell: str, machine: Machine, scheduler: str) -> float:
-    """Return the programs/s per well-behaved client that one replica completes under overload.
+    """Return how many programs/s per well-behaved client an overloaded replica completes.
 
-    All clients flood the replica. The result is the number of programs that arrive in at least five
-    minutes, divided by the time until the last of these programs has finished.
+    All clients send more than the replica can serve. The result is the number of programs that
+    arrive in at least five minutes, divided by the time until the last of these programs has
+    finished.
     """
     flood, lasting_s = FLOOD * file_rate(cell, machine), LONG_FLOODS_S.get(cell, FLOOD_S)
     summary = run(cell, machine, scheduler, dp=1, request_rate=flood, duration=lasting_s)
@@ -95,9 +96,9 @@ def two_digits(rate: float) -> float:
 
 
 def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
-    """Return the worst seed's P99 of well-behaved clients under VTC, and the window (s).
+    """Return the worst seed's P99 of well-behaved clients under VTC, and the window in seconds.
 
-    The P99 is infinite if, for some seed, requests remain unfinished or queues are empty.
+    The P99 is infinite if requests remain unfinished or if all queues are empty, for any seed.
     """
     worst = window_s = 0.0
     for seed in SEEDS:
@@ -116,7 +117,7 @@ def choose(cell: str, machine: Machine) -> Choice:
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}
-    while low < high:  # bisection, since the latency falls with the load
+    while low < high:  # This is a bisection, because the latency falls with the load.
         middle = 0 if not found else (low + high) // 2
         found[middle] = latency_s(cell, machine, two_digits(MULTIPLES[middle] * lpm))
         if found[middle][0] <= found[middle][1]:
@@ -132,7 +133,7 @@ def choose(cell: str, machine: Machine) -> Choice:
 
 
 def main(*arguments: str) -> None:
-    """Choose the loads, and write the files."""
+    """Choose the load of each configuration, and write the file of loads."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", default="a100")
     parser.add_argument("--model", default="llama-3.1-8b")

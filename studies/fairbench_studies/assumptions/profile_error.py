@@ -1,10 +1,10 @@
-"""Main conclusions under errors of the timing profile: which conclusions still hold.
+"""Main conclusions with errors in the timing profile: which conclusions still hold.
 
     fairbench sweep results/tables/profile-error.toml
     python studies profile-error results/runs/profile-error
 
-The script writes results/tables/profile-error.csv. Runs of the same seed are compared, so that all
-schedulers have the same random error.
+The script writes results/tables/profile-error.csv. Each comparison uses runs of the same seed, in
+which all schedulers have the same random error.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def column_of(summary: Summary) -> str:
 
 
 def asked(pair: Pair, runs: Seeds) -> list[Seen]:
-    """Return, for each seed, the measure on which a conclusion rests."""
+    """Return each seed's value of the measure that the conclusion is about."""
     return [
         pair.seen({name: {seed: runs[name][seed]} for name in pair.compared})
         for seed in sorted(runs[pair.above])
@@ -55,12 +55,12 @@ def asked(pair: Pair, runs: Seeds) -> list[Seen]:
 
 
 def competed(pair: Pair, runs: Seeds) -> bool:
-    """Return whether there was contention, on average over the seeds."""
+    """Return whether clients competed for service, on average over the seeds."""
     return contended(runs[name] for name in pair.compared)
 
 
 def sign(pair: Pair, seen: Seen) -> Outcome:
-    """Return on which side of the threshold a seed's value lies."""
+    """Return on which side of the conclusion's threshold a seed's value lies."""
     if seen.low is not None and seen.low > pair.flip:
         return Outcome.HOLDS
     reversed_ = seen.high is not None and seen.high < pair.flip
@@ -68,7 +68,7 @@ def sign(pair: Pair, seen: Seen) -> Outcome:
 
 
 def shown(pair: Pair, seen: Sequence[Seen]) -> str:
-    """Return the range of a measure as text, ``1.08x to 1.23x``, with marks for bounds."""
+    """Return the range of a measure as text such as ``1.08x to 1.23x``, with marks for bounds."""
     values = sorted((one.value, one.bound) for one in seen if one.value is not None)
     if not values:
         return "-"
@@ -92,7 +92,7 @@ def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
 
 
 def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
-    """Return a row for each configuration and conclusion."""
+    """Return a table row for each configuration and conclusion."""
     cells: dict[str, dict[str, dict[str, dict[int, Summary]]]] = {}
     for summary in summaries:
         of_cell = cells.setdefault(f"{summary['workload']} {summary['scenario']}", {})
@@ -115,7 +115,7 @@ def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
 
 
 def main(folder: str) -> None:
-    """Read the store, and write the table."""
+    """Read the folder of runs, and write the table."""
     order = [grid["workload"] for grid in read_sweep(str(SWEEP)).grid]
     summaries = [run.summary for run in runs_in(Path(folder) / "runs")]
     rows = table(sorted(summaries, key=lambda one: order.index(one["workload"])))

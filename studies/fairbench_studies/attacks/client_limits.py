@@ -4,9 +4,9 @@
     python studies client-limits NAME...    # only the named rows; other rows stay
 
 The table compares runs with limits to runs without limits, at the same seeds. In the first load,
-an honest client sends four times as much as each other client; in the second load, all four clients
-are equal. The workload is judge unless a row names another workload. The script writes
-results/client-limits.csv, and the table.
+one honest client sends four times as much as each other client. In the second load, all four
+clients send equally much. The workload is judge unless a row names another workload. The script
+writes results/client-limits.csv, and the table in the page.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ COLUMNS = {
 class Served(NamedTuple):
     """The results of a run: throughput of all clients, and latency of well-behaved clients.
 
-    ``p95_s`` is a lower bound if ``more``.
+    ``p95_s`` is a lower bound if ``more`` is true.
     """
 
     service: float
@@ -111,7 +111,7 @@ def spec_of(name: str, limited: bool, seed: int) -> ExperimentSpec:
 
 
 def served(spec: ExperimentSpec, multiple: float) -> Served:
-    """Return the results for three equal clients and one that sends ``multiple`` times as much."""
+    """Return the results for three equal clients and a client with ``multiple`` times the load."""
     workload = attack_workload(spec.workload, "none", HONEST, Stakes(multiple=multiple))
     one = replayed(spec, workload, HONESTLY)
     plans, run = one.client_plans(), simulate_tables(one)
@@ -121,7 +121,7 @@ def served(spec: ExperimentSpec, multiple: float) -> Served:
 
 
 def costs(name: str, seed: int) -> dict[str, float | None]:
-    """Return a seed's results with limits, relative to the results without limits."""
+    """Return the results with client limits at a seed, relative to those without limits."""
     without, limited = (spec_of(name, on, seed) for on in (False, True))
     before, after = served(without, 4.0), served(limited, 4.0)
     p95 = None
@@ -158,7 +158,7 @@ def simulate(names: Sequence[str]) -> list[dict[str, str]]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the table of the page, by the name of its block."""
+    """Return the documentation page's table, by the name of its block in the page."""
     body = []
     for row in (row for row in rows if row["scheduler"] in SHOWN):
         signs = {"p95": "<" if row["p95_at_most"] == "true" else ""}
@@ -168,7 +168,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def main(*names: str) -> None:
-    """Simulate, and write the data file and the page."""
+    """Run the simulations; write the data file and the table in the documentation."""
     rows = simulate(names or list(ROWS))
     write_rows(TABLE, rows)
     write_tables(PAGE, tables(rows))

@@ -8,7 +8,8 @@ from fairbench_studies.kit.rows import ROOT
 
 PAGE = ROOT / "docs/appendix/attacks.md"
 SEEDS = 5
-# first seed of rows with client limits, which were designed when other rows were known
+# The rows with client limits use seeds from this number on, because the limits were designed after
+# the other rows were known.
 LIMITED_SEED = 105
 DEFENDED = (
     *("fair-finish.tenants=tree", "dlpm-hold.tenants=tree"),
@@ -16,17 +17,18 @@ DEFENDED = (
 )
 D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
-# limit on a client's requests: the worker's limit on running requests
+# Each client may have as many requests in progress as a worker runs at once.
 REQUESTS = "gateway.client_requests=64"
-# three units of KV memory, where the default "auto" gives five
+# three units of KV memory per client; the default "auto" gives five units
 LOWER = "gateway.client_limit=420000"
-RESERVE = "gateway.client_reserve=2"  # the reserve for absent clients counts like two more clients
-# a gateway without any effect except client limits
+# Capacity for absent clients is reserved as if two more clients were present.
+RESERVE = "gateway.client_reserve=2"
+# This gateway has no effect except client limits.
 LIMITING = {"gateway": "fcfs", "saturation": "none"}
 
 
 def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
-    """Return the mean and the half-width of its interval, after the sign of a bound."""
+    """Return a mean and the half-width of its interval as text, after the sign of a bound."""
     if not row[f"{measure}_mean"]:
         return "-"
     mean, high = float(row[f"{measure}_mean"]), float(row[f"{measure}_high"])
@@ -41,7 +43,7 @@ def p95_sign(row: Mapping[str, str], measure: str) -> str:
 def interval_columns(
     found: Mapping[str, Mapping[str, float | None] | None], measure: str
 ) -> dict[str, str]:
-    """Return a mean and its interval as columns of a row; empty columns for an unknown mean."""
+    """Return a mean and its interval as columns of a row, empty if the mean is unknown."""
     values = found.get(measure) or {}
     shown = {part: values.get(part) for part in ("mean", "low", "high")}
     return {

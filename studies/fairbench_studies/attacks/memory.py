@@ -26,7 +26,8 @@ from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 PAGE = ROOT / "docs/studies/memory-attacks.md"
 TABLE = ROOT / "results/memory-attacks.csv"
-FIRST_SEED, SEEDS = 200, 5  # first seed and number of seeds; the loads were chosen at seed 100
+# First seed and number of seeds of the table; the loads were chosen at seed 100.
+FIRST_SEED, SEEDS = 200, 5
 DURATION_S = 3600.0
 NONE = "none"
 ATTACKS: Mapping[str, Behaviour] = {
@@ -38,7 +39,7 @@ WORKLOADS: Mapping[str, tuple[float, Sequence[str]]] = {
     "long-qa": (0.0042, ("long-qa.document_tokens=5000", "long-qa.gap_mean_s=60")),
     "tool-use": (0.05, ()),
 }
-"""A victim's rate in programs/s, and the settings, by workload."""
+"""Each workload's arrival rate of a victim in programs/s, and settings."""
 
 
 def spec_of(workload: str, eviction: str, seed: int) -> ExperimentSpec:
@@ -52,7 +53,7 @@ def spec_of(workload: str, eviction: str, seed: int) -> ExperimentSpec:
 
 
 def run(workload: str, eviction: str, attack: str, seed: int) -> dict[str, str]:
-    """Return the row of one simulation."""
+    """Simulate one attack and return the row of the table."""
     spec = spec_of(workload, eviction, seed)
     made = attack_workload(spec.workload, "none", ATTACKS[attack], Stakes())
     honest, attacked = pair(spec, made)
@@ -68,7 +69,7 @@ def run(workload: str, eviction: str, attack: str, seed: int) -> dict[str, str]:
 
 
 def simulate() -> Iterator[dict[str, str]]:
-    """Yield the rows of all runs."""
+    """Run all simulations and yield a row for each."""
     for workload in WORKLOADS:
         for eviction in EVICTIONS:
             sys.stderr.write(f"{workload}, {eviction}\n")
@@ -78,7 +79,7 @@ def simulate() -> Iterator[dict[str, str]]:
 
 
 def table(rows: Sequence[Row], workload: str) -> str:
-    """Return the table of a workload, a row per policy."""
+    """Return the table of a workload, which has a row per eviction policy."""
     header = ["eviction", "hits, no attack, %", "lost to scan, points", "lost to pinning, points"]
     header += ["P95, no attack, s", "P95, scan, s", "P95, pinning, s"]
     cells = []
@@ -95,7 +96,7 @@ def table(rows: Sequence[Row], workload: str) -> str:
 
 
 def _lost(before: Sequence[float], after: Sequence[float]) -> str:
-    """Return the mean loss over seeds, followed by half the width of its 95% interval unless 0."""
+    """Return the mean loss over seeds as text, with the half-width of its 95% interval unless 0."""
     found = t_interval([one - other for one, other in zip(before, after, strict=True)])
     assert found.high is not None
     half = f"{found.high - found.mean:.1f}"
@@ -108,12 +109,12 @@ def _p95(rows: Sequence[Row]) -> str:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the tables of the page, by block name."""
+    """Return the documentation page's tables, by the name of their block in the page."""
     return {f"memory-attacks/{workload}": table(rows, workload) for workload in WORKLOADS}
 
 
 def main(*flags: str) -> None:
-    """Simulate, and write the file and the page."""
+    """Run the simulations; write the data file and the tables in the documentation."""
     if "--table" not in flags:
         write_rows(TABLE, list(simulate()))
     write_tables(PAGE, tables(read_rows(TABLE)))

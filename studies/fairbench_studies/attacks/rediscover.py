@@ -20,14 +20,14 @@ from fairbench_attacks.store import SearchPlan, SearchStore
 from fairbench_attacks.workload import Stakes
 from fairbench_studies.attacks.rediscovery import by_scheduler, rediscover
 
-# number of trials, and a duration of whole periods of the known bursts
+# number of trials of each search, and seconds of a run (whole periods of the known bursts)
 TRIALS, DURATION_S = 192, 120.0
 
 
 def sought_all(
     given_flags: Mapping[str, Any], result_dir: Path, context: RunContext, as_json: bool
 ) -> None:
-    """Search under each scheduler and print the results; exit 1 if an attack was not found."""
+    """Search under each scheduler and print the results; exit with 1 if an attack was not found."""
     flags: dict[str, Any] = {"dp": 2, "workload": "judge", "scenario": "none"}
     flags |= {"duration": DURATION_S, "trials": TRIALS, "seeds": 1} | given_options(
         dict(given_flags)

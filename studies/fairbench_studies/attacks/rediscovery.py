@@ -17,19 +17,19 @@ from fairbench_attacks.measure import AttackHarm
 from fairbench_attacks.search import Search
 from fairbench_attacks.store import Trial
 
-PART = 0.9  # a found attack must do at least this fraction of the known attack's harm
+PART = 0.9  # A found attack must do at least this fraction of the known attack's harm.
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A known attack: name, affected scheduler, and the choice that defines the attack."""
+    """A known attack to find: name, scheduler, and the choice that defines the attack."""
 
     attack: str
     scheduler: str
     choice: str
 
 
-# Attacks on one scheduler are adjacent, because each scheduler is searched once.
+# Attacks on one scheduler are adjacent, because one search per scheduler looks for all of them.
 SOUGHT = (
     Sought("sybil", "vtc", "identities"),
     Sought("padding-3k", "lpm", "padding_tokens"),
@@ -53,7 +53,7 @@ def loss(harms: Iterable[AttackHarm]) -> float:
 
 
 def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
-    """Return whether a behaviour makes the choice of one known attack, and of no other attack."""
+    """Return whether a behaviour makes the choice that defines this known attack and no other."""
     return MAKES & behaviour.changed().keys() == {sought.choice}
 
 

@@ -3,10 +3,9 @@
     python studies attacks-reserve            # about ten minutes of CPU
     python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
 
-The script runs the known attacks on judge and five attacks that a search found. Fifteen
-victims, which each send a fifth as much, replace the three victims of the page's other tables, so
-that victims and attacker load each replica as in the other tables. The script writes
-results/attack-reserve.csv, and the table.
+The script runs the known attacks on judge and five attacks that a search found. The page's other
+tables have three victims. Here fifteen victims send a fifth as much each, so that the load per
+replica is equal. The script writes results/attack-reserve.csv, and the table in the page.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attack-reserve.csv"
-FIRST_SEED = 115  # first seed; the reserve of half of the weight was chosen at seeds 110 to 112
+FIRST_SEED = 115  # first seed of the table; the size of the reserve was chosen at seeds 110 to 112
 DURATION_S = 120.0
 VICTIMS, TIMES_FEWER = 15, 5
 STAKES = Stakes(VICTIMS, multiple=4.0 * TIMES_FEWER)
@@ -80,7 +79,7 @@ def spec_of(reserve: int, seed: int) -> ExperimentSpec:
 
 
 def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:
-    """Return the experiment in which one client attacks fifteen victims."""
+    """Return the workload in which one client attacks fifteen victims."""
     usual = spec.workload.scenario("none")
     fewer = usual.model_copy(update={"rate": usual.rate / TIMES_FEWER, "rates": {}})
     return attack_workload(
@@ -89,14 +88,14 @@ def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:
 
 
 def seen(spec: ExperimentSpec) -> tuple[Seen, float]:
-    """Return the results of a run, and the total useful service of its clients."""
+    """Return the results of a run, and the service of all clients without padding."""
     plans, run = spec.client_plans(), simulate_tables(spec)
     everybody = group_service(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
     return seen_in(plans, *run), everybody.served
 
 
 def simulate() -> list[dict[str, str]]:
-    """Return rows by attack and reserve, relative to the honest run without a reserve."""
+    """Return a row per attack and reserve, relative to the honest run without a reserve."""
     rows: list[dict[str, str]] = []
     without: list[float] = []
     for reserve in RESERVES:
@@ -123,7 +122,7 @@ def _row(attack: str, reserve: int, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the table of the page, by the name of its block."""
+    """Return the documentation page's table, by the name of its block in the page."""
     heads = (f"P95, {f'a reserve of {n}' if n else 'no reserve'}" for n in RESERVES)
     body = []
     for name in SHOWN:
@@ -134,7 +133,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def main(*flags: str) -> None:
-    """Simulate, and write the data file and the page."""
+    """Run the simulations; write the data file and the table in the documentation."""
     if "--table" not in flags:
         write_rows(TABLE, simulate())
     write_tables(PAGE, tables(read_rows(TABLE)))

@@ -34,7 +34,7 @@ from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attacks.csv"
 FIGURE = ROOT / "plots/attacks.svg"
-FIRST_SEED = 100  # first seed; the defences were chosen at seed 0
+FIRST_SEED = 100  # first seed of the table; the defences were chosen at seed 0
 LIMITED = "limited"
 WIDTH_IN, HEIGHT_IN = 14.0, 7.2
 GATEWAY = ("--scheduler", "llm-d+fcfs", "--saturation", "concurrency", "--gateway")
@@ -89,7 +89,8 @@ ROWS: Mapping[str, Sequence[str]] = {
         )
     },
 }
-# A run lasts whole periods of the attack, so that the attack sends as much as the honest client.
+# A run lasts a whole number of the attack's periods, so that attacker and honest client send
+# equally much.
 ATTACKS: Mapping[float, Sequence[str]] = {
     100.0: (
         *("sybil", "fresh-names", "padding-3k", "padding-20k", "victims-prefix", "small-requests"),
@@ -99,14 +100,14 @@ ATTACKS: Mapping[float, Sequence[str]] = {
 }
 MEASURES = ("finished", "kept", "p95", "gain")
 HARMLESS = ("leave-and-rejoin", "large-reservations", "one-at-a-time", "bursts")
-COLUMNS = (  # measures in the page's table; results/attacks.csv has all measures
+COLUMNS = (  # The page's table has these measures; results/attacks.csv has all measures.
     *("fcfs", "lpm", "vtc", "fair-finish, defended"),
     "fair-finish, defended, limited with a reserve",
 )
 
 
 def simulate(folder: Path) -> list[dict[str, str]]:
-    """Return a row per attack and scheduler; runs that ``folder`` lacks are made now."""
+    """Return a row per attack and scheduler; simulate runs that are missing in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, how in ROWS.items():
@@ -134,7 +135,7 @@ def _row(name: str, one: Mapping[str, Any]) -> dict[str, str]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the page's table, by block name, with a row per harmful attack."""
+    """Return the documentation page's table, which has a row per harmful attack."""
     found: dict[str, dict[str, str]] = {}
     for row in (row for row in rows if row["attack"] not in HARMLESS):
         found.setdefault(row["attack"], {})[row["scheduler"]] = cell(row, "kept")
@@ -143,8 +144,8 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def draw(rows: Sequence[Row]) -> None:
-    """Draw the victims' finished programs and the attacker's gain, a column per attack."""
-    # imported here, because the tables need no matplotlib
+    """Draw the victims' finished programs and the attacker's gain, with a column per attack."""
+    # The import is in this function because the tables need no matplotlib.
     from fairbench.figures.style import panels, paper_style, save
 
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
@@ -177,7 +178,7 @@ def draw(rows: Sequence[Row]) -> None:
 
 
 def main(*folders: str) -> None:
-    """Write the table from the folder, if given, then the picture and the page."""
+    """Update the table from the folder of runs, if given; then write the picture and the page."""
     if folders:
         write_rows(TABLE, simulate(Path(folders[0])))
     rows = read_rows(TABLE)

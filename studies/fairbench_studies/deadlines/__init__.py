@@ -1,1 +1,1 @@
-"""The cost of meeting deadlines in fair shares, and the cost of fair shares in deadlines."""
+"""The trade-off between deadlines and fair shares: what each costs in terms of the other."""

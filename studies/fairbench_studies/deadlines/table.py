@@ -1,11 +1,12 @@
-"""The cost of meeting deadlines in fair shares, and the reverse: table and figure.
+"""The trade-off between met deadlines and fair shares, as a table and a figure.
 
     fairbench sweep results/tables/deadlines.toml
     python studies deadlines results/runs/deadlines [SWEEP.toml]
 
-The table has the schedulers of the sweep; a sweep of the same load with other schedulers works,
-too. The script writes results/tables/deadlines.csv (means over seeds) and plots/deadlines.svg. The
-picture shows the requests in time of the worst well-behaved client and of the heavy client by load.
+The table has a row for each scheduler of the sweep. A sweep of the same load with other schedulers
+works, too. The script writes results/tables/deadlines.csv (means over seeds) and
+plots/deadlines.svg. The figure shows, by load, the fraction of requests that meet their deadlines,
+for the worst well-behaved client and for the heavy client.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from fairbench_studies.kit.rows import ROOT, write_rows
 SWEEP = ROOT / "results/tables/deadlines.toml"
 TABLE = ROOT / "results/tables/deadlines.csv"
 FIGURE = ROOT / "plots/deadlines.svg"
-CAPACITY = 0.37  # capacity of a replica under lpm, conversations/s of each interactive client
-KEPT = 0.9  # a client with a smaller fraction of requests in time counts as collapsed
-ORDER = (  # these schedulers come first; the others follow by name
+CAPACITY = 0.37  # the conversations/s of each interactive client that saturate a replica under lpm
+KEPT = 0.9  # A client collapses if a smaller fraction of its requests meets the deadlines.
+ORDER = (  # These schedulers come first in tables; the others follow by name.
     *("fcfs", "priority", "vtc", "dlpm", "dlpm-edf", "dlpm-edf within=credit"),
     *("edf-textbook", "edf", "edf-dlpm", "niyama"),
 )
-SHOWN = {  # key -> name and format of a metric
+SHOWN = {  # maps the key of a metric to its name and number format in the table
     "kept_worst": ("in time, worst well-behaved", ".0%"),
     "kept_flood": ("in time, the flood", ".0%"),
     "worst_share": ("min. fair share of goodput", ".2f"),
@@ -47,7 +48,7 @@ CLIENTS = {
 def name_of(spec: ExperimentSpec) -> str:
     """Return the local scheduler with its settings that differ from the defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
-    # 0 means that a rule chooses the quantum
+    # A setting of 0 means that a rule chooses the quantum.
     quantum = spec.settings.get("dlpm-hold.quantum") or None
     told = {"within": within if within != "client" else None, "quantum": quantum}
     set_ = [f"{name}={value}" for name, value in told.items() if value is not None]
@@ -59,7 +60,7 @@ def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
     clients = summary["clients"]
     kept = [one["goodput_ratio"] for one in clients if not one["misbehaving"]]
     return {
-        # None for a client without requests
+        # The metric is None for a client without requests.
         "kept_worst": min(one for one in kept if one is not None),
         "kept_flood": next(one["goodput_ratio"] for one in clients if one["misbehaving"]),
         "worst_share": summary["goodput_worst_share"],
@@ -69,11 +70,11 @@ def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 Curves = Mapping[str, Mapping[float, Mapping[str, float]]]
-"""Means by scheduler and load, over the seeds that all schedulers have at the load."""
+"""The means by scheduler and load, over the seeds with runs of all schedulers at this load."""
 
 
 def ordered(names: set[str]) -> list[str]:
-    """Return the schedulers in order of display."""
+    """Return the schedulers in the order in which tables and figures show them."""
     return [*(name for name in ORDER if name in names), *sorted(names - set(ORDER))]
 
 
@@ -85,7 +86,7 @@ def curves(store: Path, sweep: Path) -> Curves:
     for run in runs_in(store / "runs"):
         spec = specs.get(run.manifest["spec_identity"])
         if spec is None:
-            continue  # the run is not a point of the sweep
+            continue  # The run does not belong to the sweep.
         load = round((spec.request_rate or 0.0) / CAPACITY, 2)
         found[name_of(spec)].setdefault(load, {})[spec.seed] = numbers(run.summary)
     made = [of for of in found.values() if of]
@@ -114,7 +115,7 @@ def collapse(curve: Mapping[float, Mapping[str, float]]) -> str:
 
 
 def write(found: Curves) -> None:
-    """Write a row for each scheduler and number, a column for each load."""
+    """Write the table, which has a row per scheduler and metric and a column per load."""
     loads = next(iter(found.values()))
     rows = [
         {
@@ -130,7 +131,7 @@ def write(found: Curves) -> None:
 
 
 def draw(found: Curves) -> None:
-    """Draw a table of colours for each client: a row per scheduler, a column per load."""
+    """Draw a heat map for each client, with a row per scheduler and a column per load."""
     from seaborn import heatmap
 
     loads = list(next(iter(found.values())))
@@ -153,7 +154,7 @@ def draw(found: Curves) -> None:
 
 
 def main(folder: str, sweep: str = str(SWEEP)) -> None:
-    """Read the store, write the table, and draw the figure."""
+    """Read the folder of runs, write the table, and draw the figure."""
     found = curves(Path(folder), Path(sweep))
     write(found)
     draw(found)

@@ -1,4 +1,4 @@
-"""The order of prefill to decode ratios, simulated and measured on eight GPUs.
+"""The ranking of prefill to decode ratios, simulated and measured on eight GPUs.
 
     python studies disaggregation-order results.csv
 
@@ -23,11 +23,12 @@ from fairbench.sim.run import simulate
 from fairbench_studies.kit.rows import read_rows
 from fairbench_studies.kit.table_store import write
 
-# profile of TP 1, because no profile of TP 2 exists
+# This is a profile of tensor parallelism 1, because no profile of size 2 exists.
 GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"
 NVLINK_GB_S = 450.0
-RATIOS = ("1:3", "2:2", "3:1")  # the ratios with eight GPUs; the measured ratio 1:1 had four GPUs
-ALIKE = 0.05  # values that differ by a smaller fraction have no order
+# The compared ratios, with eight GPUs each; the ratio 1:1 was measured on four GPUs.
+RATIOS = ("1:3", "2:2", "3:1")
+ALIKE = 0.05  # Two values that differ by a smaller fraction count as equal.
 METRICS = {"output_throughput": "throughput", "median_ttft_ms": "TTFT", "median_tpot_ms": "TPOT"}
 
 
@@ -41,7 +42,7 @@ class Shape(NamedTuple):
 
 Values = Mapping[str, float]
 Points = Mapping[Shape, Mapping[str, Values]]
-"""The metrics and the mean output length for each shape and ratio."""
+"""The metrics and the mean output length of each load and ratio."""
 
 
 def measured(file: Path) -> Points:
@@ -93,7 +94,7 @@ def simulated(shape: Shape, ratio: str, answer: float) -> Values:
 
 
 class Agreement(NamedTuple):
-    """Counts of pairs of ratios: pairs that the measurement orders, and pairs that agree."""
+    """Counts of pairs of ratios: all pairs with different measured values, and agreeing pairs."""
 
     pairs: int
     alike: int
@@ -103,7 +104,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(key: str, measured: Mapping[str, Values], ours: Mapping[str, Values]) -> Agreement:
-    """Compare the measured and the simulated order of the ratios by one metric."""
+    """Compare the measured and the simulated ranking of the ratios by one metric."""
     pairs = [
         (one, other)
         for one, other in combinations(sorted(measured), 2)
@@ -117,7 +118,7 @@ def agreement(key: str, measured: Mapping[str, Values], ours: Mapping[str, Value
 
 
 def table(points: Points) -> list[dict[str, str]]:
-    """Return a row per pair of lengths, over all concurrencies, and a row for all pairs."""
+    """Return a row per pair of lengths over all concurrencies, and a row over all loads."""
     found: dict[tuple[str, str], list[Agreement]] = defaultdict(list)
     for shape, by_ratio in sorted(points.items()):
         answer = fmean(one["answer"] for one in by_ratio.values())
@@ -140,5 +141,5 @@ def _sum(parts: list[Agreement]) -> Agreement:
 
 
 def main(file: str) -> None:
-    """Read the measured points, simulate each point, and write the table."""
+    """Read the measurements, simulate each measured load, and write the table."""
     write("disaggregation-order", table(measured(Path(file))))

@@ -5,9 +5,9 @@
     python studies disaggregation results/runs/disaggregation results/runs/disaggregation-sessions
 
 The script writes results/tables/disaggregation.csv (latency and throughput, means over seeds),
-shares in disaggregation-shares.csv and plots/disaggregation.svg: the well-behaved clients' P50
-latency under each scheduler, with four colocated replicas and with two prefill and two decode
-workers.
+results/tables/disaggregation-shares.csv and plots/disaggregation.svg. The picture shows the
+well-behaved clients' P50 latency under each scheduler, with four colocated replicas and with two
+prefill and two decode workers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fairbench_studies.kit.table_store import write
 
 FIGURE = ROOT / "plots/disaggregation.svg"
 WORKLOADS = ("tot", "judge", "long-qa", "sessions")
-FORMS = {  # form of the cluster -> colour and marker
+FORMS = {  # maps the form of a cluster to its colour and marker
     "colocated": ("0.45", "o"),
     "SGLang": (VERMILION.colour, "s"),
     "at admission": (BLUE.colour, "D"),
@@ -35,13 +35,14 @@ FORMS = {  # form of the cluster -> colour and marker
 WIDTH_IN, HEIGHT_IN = 9.0, 3.4
 PROVENANCE = "Simulated on an A100; four replicas or two prefill and two decode workers"
 SHARES = ("colocated", "SGLang", "at admission")
-LOGARITHMIC = "long-qa"  # the latencies of long-qa span a factor of a hundred
-CONTENDED = ("tot", "long-qa")  # configurations in which some client is short of service
+# This workload has a logarithmic axis, because its latencies span a factor of a hundred.
+LOGARITHMIC = "long-qa"
+CONTENDED = ("tot", "long-qa")  # in these workloads, some client gets less service than it requests
 NUMBERS = ("victim_p50_s", "min_share_60s", "service_rate_tok_s")
 
 Means = Mapping[str, float]
 Found = Mapping[tuple[str, str, str], Means]
-"""Means over seeds by workload, scheduler and form."""
+"""The means over seeds by workload, scheduler and form of the cluster."""
 
 
 def form_of(run: StoredRun) -> str:
@@ -56,7 +57,7 @@ def form_of(run: StoredRun) -> str:
 
 
 def means(stores: list[Path]) -> Found:
-    """Return the means of the runs in these stores."""
+    """Return the means over the seeds of all runs in these folders."""
     found: dict[tuple[str, str, str], list[StoredRun]] = {}
     for store in stores:
         for run in runs_in(store / "runs"):
@@ -95,7 +96,8 @@ def table(found: Found) -> list[dict[str, str]]:
 def shares(found: Found) -> list[dict[str, str]]:
     """Return a row per workload and scheduler: the lowest fair share of any client in any minute.
 
-    Under vLLM a request counts as served from its prefill on, so its share has little meaning.
+    vLLM's simulated engine counts a request as served from its prefill on, so the share has little
+    meaning there.
     """
     return [
         {
@@ -113,7 +115,7 @@ def _seconds(value: float) -> str:
 
 
 def draw(found: Found) -> None:
-    """Draw a panel for each workload."""
+    """Draw the latencies, with a panel for each workload."""
     with paper_style():
         figure, (row,) = panels(1, len(WORKLOADS), WIDTH_IN, HEIGHT_IN, sharey=True)
         for axes, workload in zip(row, WORKLOADS, strict=True):
@@ -132,7 +134,7 @@ def draw(found: Found) -> None:
 
 
 def main(folder: str, sessions: str) -> None:
-    """Read the stores, write the table, draw the picture."""
+    """Read the folders of runs, write the tables, and draw the picture."""
     found = means([Path(folder), Path(sessions)])
     write("disaggregation", table(found))
     write("disaggregation-shares", shares(found))

@@ -1,6 +1,6 @@
-"""The figures of the DLPM paper by name, with the sources of their numbers.
+"""The reproduced figures of the DLPM paper by name, with the sources of their numbers.
 
-To add a figure, write a module and a sweep with the figure's name; no list needs an entry.
+A new figure needs a module and a sweep with the figure's name, and no entry in a list.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairbench_studies.kit.pictures import write_figure
 
 
 def read_cells(folder: Path) -> Any:
-    """Return the cells of a sweep's directory. Raises DataError if no run is finished."""
+    """Return the results in a sweep's directory. Raises DataError if no run is finished."""
     cells = compare_sweep(folder)
     if not cells:
         raise DataError(f"{folder}: holds no finished run")
@@ -30,9 +30,9 @@ def read_cells(folder: Path) -> Any:
 
 
 def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> None:
-    """Raise DataError for a run that does not belong to the sweep of the figure.
+    """Raise DataError if a run does not belong to the sweep of the figure.
 
-    Machine, length and settings of the runs may differ.
+    The hardware, the duration and the settings of a run may differ from the sweep's.
     """
     own = {
         (spec.scheduler, spec.workload.name, spec.scenario, spec.dp)
@@ -51,7 +51,7 @@ class PaperFigure:
     """A figure of the paper; the module with the figure's name has functions ``draw`` and ``rows``.
 
     The bundled sweep with the figure's name, or with the name NAME-PRESET for a ``preset``, makes
-    the runs. Only fig4 has no sweep.
+    the runs. Figure fig4 alone has no sweep.
     """
 
     name: str
@@ -60,14 +60,14 @@ class PaperFigure:
 
     @property
     def sweep(self) -> str:
-        """The name of the bundled sweep, of the directory of runs, and of the drawn files."""
+        """The common name of the bundled sweep, the directory of runs, and the drawn files."""
         return self.name if self.preset is None else f"{self.name}-{self.preset}"
 
     def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
-        """Draw the runs of ``folder`` into ``output``, with the numbers as CSV; return the files.
+        """Draw the runs in ``folder``; write pictures and numbers to ``output``.¶Returns the files.
 
-        Raises DataError if the store cannot be read or belongs to another figure, UsageError if a
-        file cannot be written.
+        Raises DataError if the folder cannot be read or belongs to another figure. Raises
+        UsageError if a file cannot be written.
         """
         check_drawable()
         module = import_module(f"fairbench_studies.dlpm.{self.name}")
@@ -92,7 +92,7 @@ FIGURES = _figures()
 def figure_named(name: str, preset: str | None = None) -> PaperFigure:
     """Return a figure by name, with the settings of a preset if given.
 
-    Raises UsageError for an unknown name, or a preset with which the figure was not run.
+    Raises UsageError for an unknown name, or for a preset that has no runs of the figure.
     """
     if name not in FIGURES:
         raise unknown_name("figure", name, FIGURES)

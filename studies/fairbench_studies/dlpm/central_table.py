@@ -1,8 +1,9 @@
-"""A queue for the whole cluster beside one queue per replica: central-dlpm and d2lpm.
+"""A comparison of one queue for the whole cluster (central-dlpm) with one per replica (d2lpm).
 
     python studies central
 
-The script runs what results/tables/central.toml lacks, and writes results/tables/central.csv.
+The script makes the missing runs of the sweep results/tables/central.toml, and writes
+results/tables/central.csv.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from fairbench_studies.kit.values import mean_of
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return a row of the table: means over the seeds.
+    """Return a row of the table, with means over the seeds.
 
-    Service and Jain index are those of the time in which all clients are active.
+    Service and Jain's index cover the time in which all clients are active.
     """
     one = cell.combined
 
@@ -36,7 +37,7 @@ def row(cell: SchedulerResults) -> dict[str, str]:
 
 
 def main() -> None:
-    """Complete the runs, and write the table."""
+    """Make the missing runs, and write the table."""
     _, cells = completed_cells(str(TABLES / "central.toml"))
     order = [row(cell) for cell in cells]
     write("central", sorted(order, key=lambda one: one["configuration"]))

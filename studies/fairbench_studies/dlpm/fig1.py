@@ -1,7 +1,7 @@
 """Figure 1: throughput against fairness on one A10G, over DLPM's quantum, with LPM and VTC.
 
-[DLPM] §1. Up and to the right is better; DLPM's points should lie beyond the line from VTC to LPM.
-A second curve of DLPM has newcomers that join with one quantum ([gaps] A13).
+[DLPM] §1. Points further up and to the right are better. DLPM's points should lie beyond the line
+from VTC to LPM. A second curve of DLPM has newcomers that join with one quantum ([gaps] A13).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def joins_with_quantum(cell: SchedulerResults) -> bool:
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """Return a row per cell, with ``quantum_tokens`` and what a newcomer ``join``s with."""
+    """Return a row per configuration, with ``quantum_tokens`` and a newcomer's credit ``join``."""
     metrics = (THROUGHPUT, *FAIRNESS)
     return [
         row_of(cell, metrics, quantum_tokens=quantum_of(cell), join=_join(cell)) for cell in cells
@@ -56,7 +56,7 @@ def _join(cell: SchedulerResults) -> str | None:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw two panels: the paper's fairness measure, and a measure for unequal demand."""
+    """Draw a panel with the paper's fairness measure, and one with a measure for unequal demand."""
     table = rows(cells)
     figure, axes = panels(1, len(FAIRNESS), 8.0, 3.6, sharey=True)
     for panel, (metric, label) in zip(axes[0], FAIRNESS.items(), strict=True):
@@ -110,7 +110,7 @@ def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
 
 
 def _name(axes: Axes, place: tuple[float, float], quantum: int, number: int) -> None:
-    """Write a quantum beside its point, in turn below to the left and above to the right."""
+    """Write a quantum beside its point, alternately below left and above right."""
     side = 1 if number % 2 else -1
     axes.annotate(
         f"{quantum / 1000:g}k", place, (6 * side, 5 * side), textcoords="offset points",
@@ -119,7 +119,7 @@ def _name(axes: Axes, place: tuple[float, float], quantum: int, number: int) -> 
 
 
 def _arms(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[list[float]]:
-    """Return the lengths of the intervals below and above the mean."""
+    """Return the lengths of the error bars below and above each mean."""
     return [
         [(row[metric] - row[f"{metric}_low"]) / unit for row in rows],
         [(row[f"{metric}_high"] - row[metric]) / unit for row in rows],

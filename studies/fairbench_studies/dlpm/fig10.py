@@ -28,12 +28,12 @@ def quantum_of(cell: SchedulerResults) -> int | None:
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """Return a row per cell, with its ``quantum_tokens``."""
+    """Return a row per configuration, with the column ``quantum_tokens``."""
     return [row_of(cell, (THROUGHPUT, JAIN), quantum_tokens=quantum_of(cell)) for cell in cells]
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw throughput above Jain's index: left with a heavy client, right without."""
+    """Draw throughput above Jain's index; the left column has a heavy client, the right none."""
     table = rows(cells)
     shown = [name for name in SCENARIOS if any(row["scenario"] == name for row in table)]
     figure, axes = panels(2, len(shown), 8.0, 4.8, sharex=True, sharey="row")

@@ -23,17 +23,17 @@ COLUMNS = {
 
 
 def clients_of(cell: SchedulerResults) -> int:
-    """Return the number of clients in a cell's runs."""
+    """Return the number of clients in the runs of a configuration."""
     return len(cell.combined["clients"])
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """Return a row per cell, with its number of ``clients``."""
+    """Return a row per configuration, with the number of clients in the column ``clients``."""
     return [row_of(cell, tuple(COLUMNS), clients=clients_of(cell)) for cell in cells]
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw the service rate, and beside the service rate the cache hit rate."""
+    """Draw the service rate on the left and the cache hit rate on the right."""
     table = rows(cells)
     figure, axes = panels(1, len(COLUMNS), 8.0, 3.3)
     for panel, (metric, (label, unit)) in zip(axes[0], COLUMNS.items(), strict=True):
@@ -41,7 +41,8 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
         for scheduler in dict.fromkeys(row["scheduler"] for row in table):
             plot_rows(panel, scaled, "clients", metric, scheduler)
         low, high = panel.get_ylim()
-        panel.set_ylim(0, high + 0.05 * (high - min(low, 0)))  # room for the top marks
+        # Leave space for the marks at the top.
+        panel.set_ylim(0, high + 0.05 * (high - min(low, 0)))
         panel.set(xlabel="clients", ylabel=label)
     caption(
         figure,

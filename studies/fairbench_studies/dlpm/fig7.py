@@ -26,7 +26,7 @@ COLUMNS = {
 }
 PREBLES = ("preble", "preble-code")
 REACHABLE = "jain_index_maxmin"
-POOL = "pool_tokens"  # column of runs in which the KV pool was set
+POOL = "pool_tokens"  # column of the KV pool's size, for runs in which the size was set
 X_AXES = {"dp": "replicas", POOL: "KV pool, 1000 tokens"}
 
 GREY = (
@@ -42,7 +42,7 @@ AT_PRESET = (
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """Return a row per cell: configuration, scheduler, and drawn metrics."""
+    """Return a row per configuration and scheduler, with the metrics that the figure shows."""
     metrics = list(columns(cells))
     if not _whole(cells):
         metrics.append(REACHABLE)
@@ -62,7 +62,7 @@ def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
 
 
 def _whole(cells: Sequence[SchedulerResults]) -> bool:
-    """Return whether the runs were measured to their ends."""
+    """Return whether the runs' metrics cover the whole runs instead of a window."""
     return all(run.experiment.get("window") == "whole" for cell in cells for run in cell.runs)
 
 
@@ -74,7 +74,7 @@ def _pool(cell: SchedulerResults) -> dict[str, int]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw the figure of all cells; latencies are on a logarithmic axis."""
+    """Draw the figure; latencies are on a logarithmic axis."""
     table, titles = rows(cells), columns(cells)
     places = list(dict.fromkeys((row["workload"], row["scenario"]) for row in table))
     figure, axes = panels(len(places), len(titles), 9.5, 0.8 + 1.55 * len(places))
@@ -107,7 +107,7 @@ def _x_axis(table: Sequence[dict[str, Any]]) -> str:
 
 
 def _lacks_preble(table: Sequence[dict[str, Any]]) -> bool:
-    """Return whether there are points at one replica, but none of Preble."""
+    """Return whether the table has points at one replica, but no such point of Preble."""
     alone = {row["scheduler"] for row in table if row["dp"] == 1}
     return bool(alone) and not alone & set(PREBLES)
 

@@ -2,8 +2,8 @@
 
     python studies newcomers
 
-The script runs what results/tables/newcomers.toml lacks, and writes results/seeds/newcomers.csv and
-results/tables/newcomers.csv.
+The script makes the missing runs of the sweep results/tables/newcomers.toml, and writes
+results/seeds/newcomers.csv and results/tables/newcomers.csv.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from fairbench_studies.kit.seeds import completed_cells, derived, value_at, writ
 from fairbench_studies.kit.table_store import write
 from fairbench_studies.kit.values import mean_of
 
-LATE = 12  # the clients that join last, of 30
+LATE = 12  # number of clients that join last, among 30 clients
 
 
 def first_waits(run: StoredRun) -> Floats:
     """Return the first arrival of each client, and the wait for the first answer's first token.
 
-    The shape is (clients, 2), in seconds. The wait of a client without an answer is NaN.
+    The result has the shape (clients, 2), in seconds. The wait of a client without an answer is
+    NaN.
     """
     found: Floats = derived(run, "first waits", lambda: _first_waits(run))
     return found
@@ -53,7 +54,7 @@ def late_waits(run: StoredRun) -> list[float]:
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return a row of the table: the scheduler, and means over the seeds."""
+    """Return a row of the table, with the scheduler and means over the seeds."""
     waits = [late_waits(one.run) for one in cell.runs]
     experiment = cell.runs[0].experiment
     quantum = value_at(experiment, "settings.dlpm.quantum")
@@ -70,12 +71,12 @@ def row(cell: SchedulerResults) -> dict[str, str]:
 
 
 def table(cells: Sequence[SchedulerResults]) -> list[dict[str, str]]:
-    """Return a row per scheduler and setting."""
+    """Return the table, which has a row per scheduler and setting."""
     return [row(cell) for cell in cells]
 
 
 def main() -> None:
-    """Complete the runs, and write their values and the table."""
+    """Make the missing runs, and write the per-seed values and the table."""
     _, cells = completed_cells(str(TABLES / "newcomers.toml"))
     rows = table(cells)
     write_seeds(SEEDS / "newcomers.csv", cells)

@@ -25,7 +25,7 @@ INTERVALS = 40
 
 
 class Measure(NamedTuple):
-    """A row of panels; ``of`` returns values of shape (clients, intervals) for a run."""
+    """A row of panels; ``of`` computes a run's values, of shape (clients, intervals)."""
 
     label: str
     of: Callable[[StoredRun, Floats], Floats]
@@ -48,7 +48,7 @@ MEASURES: Mapping[str, Measure] = {
 def rows_over_time(
     cells: Sequence[SchedulerResults], measures: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return a row per scheduler, client and interval, from the first run of each cell."""
+    """Return a row per scheduler, client and interval, from each scheduler's first run."""
     found = []
     for cell in cells:
         run = cell.runs[0].run
@@ -78,7 +78,7 @@ def draw_over_time(
     """Draw the rows.
 
     Args:
-        cells: The cells, which state the hardware.
+        cells: The results, which state the hardware.
         rows: The values of ``rows_over_time``.
         title: The title of the figure.
         names: The names of the measures.
@@ -110,7 +110,7 @@ def draw_over_time(
 
 
 def _end(cells: Sequence[SchedulerResults], scheduler: str) -> str:
-    """Return a text on when the run ended, and whether all work was done."""
+    """Return a text that says when the run ended, and whether all programs finished."""
     summary = _cell_of(cells, scheduler).runs[0].summary
     return (
         f"{'all done' if not summary['unfinished'] else 'cut off'} at {summary['duration']:,.0f} s"

@@ -2,8 +2,8 @@
 
     python studies seeds SWEEP
 
-The script runs what the sweep lacks in results/runs/NAME, and writes results/seeds/NAME.csv. SWEEP
-is a name such as fig8, or a file such as results/tables/readings.toml.
+The script makes the sweep's missing runs in results/runs/NAME, and writes results/seeds/NAME.csv.
+SWEEP is a name such as fig8, or a file such as results/tables/readings.toml.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SEEDS = ROOT / "results" / "seeds"
 
 
 def main(sweep: str) -> None:
-    """Complete the sweep, derive the values that its claims need, and write the file."""
+    """Make the missing runs, compute the values that the claims need, and write the file."""
     name, cells = completed_cells(sweep)
     for claim in CLAIMS:
         if claim.figure == name.removesuffix(f"-{AUTHORS}"):

@@ -1,4 +1,4 @@
-"""DLPM that prefers calls on which many other calls of their program wait ([DLPM] §9)."""
+"""A variant of DLPM that prefers calls whose output many later calls need ([DLPM] §9)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from fairbench.schedulers.local.dlpm_edf import ReorderedDLPM
 
 
 class UpstreamDLPM(ReorderedDLPM):
-    """DLPM that first serves the most upstream call of clients with credit.
+    """A DLPM scheduler that serves the most upstream call of the clients with credit first.
 
     [DLPM] §9 leaves as future work that a call whose output many other calls need should go first,
     even at the expense of prefix sharing or strict fairness. This scheduler gives up only prefix
-    sharing: credit and bound are the same as in DLPM. Ties go to the longest cached prefix.
+    sharing: credit and bound are the same as in DLPM. Among equal calls, the call with the longest
+    cached prefix goes first.
     """
 
     name = "dlpm-upstream"
@@ -27,8 +28,9 @@ class UpstreamDLPM(ReorderedDLPM):
         """The parameters of DLPM, and the rule by which a call is upstream.
 
         ``calls_left`` prefers the program with the most calls yet to make, and ``few_left`` the
-        program with the fewest. ``depth`` prefers the call with the shortest chain of calls before
-        it. If the number of calls left is unknown, as at a real server, only depth is available.
+        program with the fewest. ``depth`` prefers the call that follows the shortest chain of
+        calls. A real server does not know the number of remaining calls, so only ``depth`` works
+        there.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("charge", "tenants", *KEPT_AS_IN_DLPM)

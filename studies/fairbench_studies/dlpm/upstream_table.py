@@ -1,8 +1,9 @@
-"""The order of a client's own calls: DLPM, and three rules by a call's place in the program.
+"""The order of a client's own calls: DLPM, and three rules based on a call's place in the program.
 
     python studies upstream
 
-The script runs what results/tables/upstream.toml lacks, and writes results/tables/upstream.csv.
+The script makes the missing runs of the sweep results/tables/upstream.toml, and writes
+results/tables/upstream.csv.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FIRST = {
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return a row of the table: means over the seeds."""
+    """Return a row of the table, with means over the seeds."""
     rule = value_at(cell.runs[0].experiment, "settings.dlpm-upstream.upstream")
     if "upstream" in cell.combined["scheduler"]:
         rule = rule or "calls_left"
@@ -43,7 +44,7 @@ TIMES = {"P50 of a program, s": "victim_p50_s", "P95, s": "victim_p95_s"}
 
 
 def main() -> None:
-    """Complete the runs, and write the table."""
+    """Make the missing runs, and write the table."""
     _, cells = completed_cells(str(TABLES / "upstream.toml"))
     order = [row(cell) for cell in cells]
     write("upstream", sorted(order, key=lambda one: one["configuration"]))

@@ -22,7 +22,7 @@ FRONTIER = NAME
 
 
 class FrontierSize(NamedTuple):
-    """The size of the study: cells to run, number of seeds (None: as frozen), preset."""
+    """The size of the study: configurations, seeds (None means all planned seeds), and preset."""
 
     quick: bool
     seeds: int | None
@@ -39,7 +39,7 @@ def reproduce_frontier(
     *,
     show: bool,
 ) -> None:
-    """Run the missing simulations, then draw, tabulate and judge the complete seeds.
+    """Run the missing simulations; then draw the picture and write the tables and the verdict.
 
     Raises Interrupted after an interruption, and RunFailed if points failed, after the finished
     runs are drawn.
@@ -69,6 +69,6 @@ def reproduce_frontier(
             typer.echo(path)
         typer.echo("\n".join(summary_lines(found, settings)))
     if interrupted():
-        raise interrupted.ended(f"interrupted; what finished is in {folder}")
+        raise interrupted.ended(f"interrupted; finished runs are in {folder}")
     if failures or not runs:
         raise RunFailed(f"{len(failures)} points failed; see {folder / 'failed'}")

@@ -1,4 +1,4 @@
-"""Fair-finish against every other configuration: dominance by cell, and tests over cells."""
+"""Fair-finish against every other pair: dominance in each cell, and tests over all cells."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Outcomes = Mapping[Cell, Mapping[Configuration, Outcome]]
 LESS = ("to_90_s", "to_100_s", "p95_s")
 PRIMARY = (*LESS, "served")
 SECONDARY = ("share", "worst_minute", "service_tok_s", "output_tok_s")
-LEAST = 1e-9  # stands for 0, which has no logarithm
+LEAST = 1e-9  # This number replaces 0 in a logarithm.
 
 
 class Relation(StrEnum):
-    """The relation of fair-finish to a rival in a cell, by the primary measures."""
+    """Whether fair-finish dominates a rival in a cell or is dominated, by the primary measures."""
 
     DOMINATES = "dominates"
     EQUAL = "equal"
@@ -30,7 +30,7 @@ class Relation(StrEnum):
 
 
 class Mark(StrEnum):
-    """The result of the corrected tests for fair-finish."""
+    """The result of the tests for fair-finish, corrected for multiple comparisons."""
 
     BETTER = "+"
     NOT_WORSE = "="
@@ -40,7 +40,7 @@ class Mark(StrEnum):
 
 
 class Compared(NamedTuple):
-    """Fair-finish against one rival: mean gain and mark by measure, and wins by cell."""
+    """Fair-finish against one rival: mean gain and mark by measure, and relation by cell."""
 
     rival: Configuration
     estimates: Mapping[str, Estimate]
@@ -59,7 +59,7 @@ def gain(name: str, ours: float, rival: float) -> float:
 
 
 def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
-    """Return which scheduler dominates: nowhere worse by more than ``margin``, and once better.
+    """Return which scheduler dominates: never worse by more than ``margin``, and better once.
 
     A scheduler counts as better in a measure if it is ahead by more than the margin.
     """
@@ -100,7 +100,7 @@ def compare(
 
 
 def _bounds(outcomes: Outcomes, configuration: Configuration) -> frozenset[str]:
-    """Return the measures that are lower bounds in some cell."""
+    """Return the measures whose values are only lower bounds in some cell."""
     return frozenset().union(*(here[configuration].bounds for here in outcomes.values()))
 
 
@@ -116,13 +116,13 @@ def _estimate(outcomes: Outcomes, ours: Configuration, rival: Configuration, nam
 def seed_gains(
     name: str, ours: Mapping[int, Measured], rival: Mapping[int, Measured]
 ) -> Sequence[float]:
-    """Return the logarithmic gains in a measure, seed by seed."""
+    """Return fair-finish's logarithmic gain over a rival in a measure, for each seed."""
     return [gain(name, getattr(ours[seed], name), getattr(rival[seed], name)) for seed in ours]
 
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""The measures of fair-finish, and of the rival, that are lower bounds, by rival."""
+"""Measures that are only lower bounds, by rival: fair-finish's measures, and the rival's."""
 
 
 def _marks(

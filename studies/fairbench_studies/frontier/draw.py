@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 5
-MOST_CELLS = 6  # more cells would make panels of overlapping marks
+MOST_CELLS = 6  # More panels than this would have overlapping marks.
 PANEL_IN, HEIGHT_IN = 2.1, 1.9
 MARKERS = {PUBLISHED: "o", CAPPED: "s", TUNED: "^"}
-# Colours by Okabe and Ito, in the order of the pairs.
+# These are the colours by Okabe and Ito, in the order of the pairs.
 COLOURS = ("#999999", "#56b4e9", "#f0c000", "#009e73", "#cc79a7", "#0072b2", "#d55e00")
 LABELS = ("P95 of the\nwell-behaved, s", "min. fair share of best, %")
 OF_LIMIT = "service, % of the limit"
@@ -33,10 +33,10 @@ TITLES = {
 
 
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
-    """Draw a panel of latencies and a panel of shares per cell; dominated schedulers are hollow.
+    """Draw a panel of latencies and one of shares per cell; marks of dominated pairs are hollow.
 
-    Shares are left out if every client of every run received all its due service. Many cells are
-    drawn together instead, as ratios to the best in each cell.
+    Shares are left out if every client of every run received all its due service. If there are many
+    cells, they share panels that show ratios to the best value in each cell.
     """
     cells = list(found)
     if len(cells) > MOST_CELLS:
@@ -78,7 +78,8 @@ MEASURES = {
     "p95_s": "P95 of the well-behaved,\ntimes the least",
     "share": "min. fair share,\nparts of the largest",
 }
-OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}  # of the forms of a pair, in rows
+# Vertical offsets, in rows, of the forms of a pair.
+OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 
 
 def _together(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
@@ -107,7 +108,7 @@ def _together(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
 
 
 def _ratios(found: Outcomes, configuration: Configuration, measure: str) -> list[float]:
-    """Return a measure in each cell as a ratio to the best of all configurations there."""
+    """Return a measure in each cell, relative to the best configuration in this cell."""
     best = max if measure == "share" else min
     return [
         here[configuration].mean(measure) / best(one.mean(measure) for one in here.values())

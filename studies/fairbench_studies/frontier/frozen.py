@@ -1,4 +1,4 @@
-"""Configurations, cells and seeds of the frontier, which were fixed in advance in files.
+"""The frontier's scheduler pairs, cells and seeds, which files fixed before the runs.
 
 ``frozen.toml`` is for the defaults, ``frozen_dlpm_paper.toml`` for the preset ``dlpm-paper``.
 """
@@ -27,7 +27,7 @@ Settings = dict[str, Any]
 
 
 class Configuration(NamedTuple):
-    """A pair of schedulers in one of ``FORMS``."""
+    """A pair of a router and a local scheduler in one of ``FORMS`` (published, capped, tuned)."""
 
     pair: str
     form: str
@@ -37,7 +37,7 @@ class Configuration(NamedTuple):
 
 
 class Cell(BaseModel):
-    """A workload in a scenario, and the seeds of the load in the order of runs.
+    """A workload in a scenario, with the seeds of the load in the order of the runs.
 
     ``full`` is the default number of seeds, and ``quick`` the number for ``--quick``. Settings were
     tuned on development cells, and never on the seeds of test cells.
@@ -60,9 +60,11 @@ class Cell(BaseModel):
 class Frozen(BaseModel):
     """The content of a frozen file.
 
-    ``capped`` are the settings of all capped pairs, ``tuned`` those of each pair.
+    ``capped`` holds the settings of all capped pairs, and ``tuned`` the settings of each tuned
+    pair.
 
-    ``preset`` names the settings of a paper under which everything runs, None for the defaults.
+    ``preset`` names the settings of a paper under which everything runs, or is None for the
+    defaults.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -107,7 +109,7 @@ def frozen(preset: str | None = None) -> Frozen:
 
 
 def digest(preset: str | None = None) -> str:
-    """Return the hash of a frozen file, which a test pins."""
+    """Return the hash of a frozen file, which a test compares with a fixed value."""
     file = _file(preset)
     with opened(files(__package__) / file, file) as stream:
         return hashlib.sha256(stream.read(MIB)).hexdigest()

@@ -15,12 +15,12 @@ RIVALS = tuple(Configuration(pair, PUBLISHED) for pair in ("d2lpm", "preble"))
 
 
 class Claimed(NamedTuple):
-    """A row of the claim: throughput at most the margin below a rival's, and a lower P99.
+    """A row of the claim: throughput within the margin of a rival's, and a lower P99.
 
     ``service``, ``output`` and ``makespan`` are factors by which fair-finish is better.
     ``p_service`` is the p-value of the hypothesis that fair-finish is worse by the margin, after
-    Holm's correction over the claim's rows. P99s are in seconds, fair-finish first, and NaN with
-    too few latencies.
+    Holm's correction over the claim's rows. The P99s are in seconds, with fair-finish first; a P99
+    is NaN if there are too few latencies.
     """
 
     cell: Cell
@@ -46,7 +46,7 @@ class Claimed(NamedTuple):
 
 
 def headline(found: Outcomes, ours: Configuration, margin: float) -> list[Claimed]:
-    """Return the claim's rows for the cells that were run."""
+    """Return the claim's rows for the cells that have finished runs."""
     pairs = [
         (cell, here, rival)
         for cell, here in found.items()

@@ -28,12 +28,12 @@ from fairbench.results.comparison import compared_summary
 from fairbench.results.run_facts import engine_prices, read_tables, stored_facts
 from fairbench.results.store import EXPERIMENT, StoredRun
 
-ENOUGH_FOR_P99 = 300  # number of latencies that a P99 needs
+ENOUGH_FOR_P99 = 300  # A P99 needs at least this number of latencies.
 Samples = Mapping[str, Sample]
 
 
 class Measured(NamedTuple):
-    """The measures of one run that ends when all programs have finished.
+    """The measures of a run in which all programs were to finish.
 
     - ``to_90_s`` and ``to_100_s`` are the times by which 90% and 100% of the programs of
     warm-up and window had finished. If some of these programs
@@ -109,7 +109,7 @@ FAIRNESS = tuple(number / 10 for number in range(11))
 
 
 def limit_curve(run: StoredRun) -> tuple[float, ...]:
-    """Return the limit at each of ``FAIRNESS``, as fractions of the limit at no fairness.
+    """Return the limit at each share in ``FAIRNESS``, relative to the limit without fairness.
 
     The result is empty if the run's limit is unknown.
     """
@@ -132,8 +132,8 @@ def limit_curve(run: StoredRun) -> tuple[float, ...]:
 class Outcome:
     """A configuration in a cell: runs by seed, with the latencies of each run.
 
-    ``bounds`` are the fields that are lower bounds in some run. ``curve`` is the limit at each of
-    ``FAIRNESS``, or empty if the limit is unknown.
+    ``bounds`` names the fields of ``Measured`` that are only lower bounds in some run. ``curve``
+    holds the limit at each share in ``FAIRNESS``, or is empty if the limit is unknown.
     """
 
     runs: Mapping[int, Measured]
@@ -149,7 +149,7 @@ class Outcome:
 
     @cached_property
     def p95(self) -> Percentile:
-        """Return the mean over well-behaved clients of a client's P95 over all seeds."""
+        """Return the well-behaved clients' mean P95; each P95 is over all seeds."""
         clients = self.latencies[0]
         return mean_percentile(
             [percentile(pooled([by[name] for by in self.latencies]), 95) for name in clients]
@@ -162,5 +162,5 @@ class Outcome:
 
     @cached_property
     def p99(self) -> Percentile | None:
-        """Return the P99 over the latencies of all seeds; None with too few latencies."""
+        """Return the P99 over all seeds' latencies, or None if there are too few latencies."""
         return percentile(self.together, 99) if self.together.n >= ENOUGH_FOR_P99 else None

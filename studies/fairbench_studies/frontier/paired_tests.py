@@ -1,8 +1,9 @@
-"""Tests of fair-finish against a rival: paired by seed, stratified, and corrected.
+"""Tests of fair-finish against a rival, paired by seed and corrected for multiple comparisons.
 
 A gain is the logarithm of a ratio, positive where fair-finish is better. The seed determines the
-load, so both schedulers of a pair had the same load. Cells are fixed and may have different gains.
-The tests concern the mean over cells, whose variance comes from the seeds within the cells.
+load, so both schedulers of a pair had the same load. The cells were chosen in advance, and their
+gains may differ. The tests concern the mean over cells, whose variance comes from the seeds within
+the cells.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Estimate(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The factor by which fair-finish is better."""
+        """The factor by which fair-finish is better than the rival."""
         return exp(self.gain)
 
     def interval(self, level: float) -> tuple[float, float]:
@@ -53,7 +54,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(gains: Gains) -> Estimate:
-    """Return the mean over cells of the mean over their seeds.
+    """Return the mean over cells of each cell's mean over seeds.
 
     Cells with a single seed count in the mean and not in the standard error, which comes from the
     other cells. The degrees of freedom are Satterthwaite's, rounded down. The result is NaN,
@@ -84,5 +85,5 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def non_inferior_gain(margin: float) -> float:
-    """Return the gain above which fair-finish is at most ``margin`` worse."""
+    """Return the gain that corresponds to fair-finish being worse by exactly ``margin``."""
     return log(1 - margin)

@@ -4,10 +4,10 @@
     python studies frontier-robustness results/runs/frontier-robustness
 
 The script writes results/frontier-robustness.csv, with a row per configuration, and two tables of
-geometric means over the configurations. results/tables/frontier-robustness.csv holds the factor by
-which fair-finish is better than each rival at each value of an axis.
+geometric means over the configurations. The table results/tables/frontier-robustness.csv holds the
+factor by which fair-finish is better than each rival at each value of an axis. The table
 results/tables/frontier-levers.csv holds the factor by which fair-finish is better than fair-finish
-without one of its parts. Incomplete stores give incomplete rows.
+without one of its parts. If runs are missing, the rows of the tables are incomplete.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AXES = SWEEP.with_suffix(".csv")
 LEVERS = SWEEP.with_name("frontier-levers.csv")
 DEFAULT, CAPPED = "default", "capped as it is"
 RIVALS = ("d2lpm", "preble-dlpm", "preble")
-# configurations in which every part is left out once
+# In these configurations, each part of fair-finish is left out once.
 EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")
 SHOWN = {"to_90_s": "90%", "p95_s": "P95", "service_tok_s": "service"}
 KEPT = ("to_90_s", "to_100_s", "p95_s", "served", "service_tok_s", "output_tok_s")
@@ -44,12 +44,12 @@ Tagged = Mapping[str, Outcomes]
 
 
 def ours() -> Configuration:
-    """Return the configuration of fair-finish."""
+    """Return the configuration that stands for fair-finish with default settings."""
     return Configuration(frozen().ours, PUBLISHED)
 
 
 def found(folder: Path) -> Tagged:
-    """Return the outcomes by tag."""
+    """Return the outcomes in a folder of runs, by the tag of the run (axis and value)."""
     stored = SweepStore(Path(folder)).finished()
     by_tag: dict[str, dict[Point, StoredRun]] = {}
     for spec in points(read_sweep(str(SWEEP))):
@@ -64,13 +64,13 @@ def _point(spec: ExperimentSpec) -> Point:
 
 
 def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
-    """Return the geometric mean, by measure, of the first outcome over the second outcome."""
+    """Return, by measure, the geometric mean of the ratio of the first to the second outcome."""
     means = [exp(fmean(gain(m, one.mean(m), other.mean(m)) for one, other in pairs)) for m in SHOWN]
     return " / ".join(f"{mean:.2f}" for mean in means)
 
 
 def axis_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Return a row per tag with runs of a rival."""
+    """Return a row per tag that has runs of a rival."""
     for tag, cells in tagged.items():
         pairs = {rival: _pairs(cells, Configuration(rival, PUBLISHED)) for rival in RIVALS}
         if any(pairs.values()):
@@ -86,7 +86,7 @@ def _pairs(cells: Outcomes, rival: Configuration) -> list[tuple[Outcome, Outcome
 
 
 def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Return a row per part of fair-finish: published and capped forms against the default."""
+    """Return a row per part of fair-finish: the default against the form without the part."""
     for tag, cells in tagged.items():
         form, _, lever = tag.partition(" ")
         if form not in ("published", "capped") or tag == CAPPED:
@@ -95,7 +95,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
         pairs = [
             (whole[cell][ours()], without)
             for cell, here in cells.items()
-            for without in here.values()  # the names of fair-finish without the part
+            for without in here.values()  # these are the names of fair-finish without the part
             if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
         ]
         if not pairs:
@@ -120,7 +120,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(folder: str) -> None:
-    """Read the store, and write the tables."""
+    """Read the folder of runs, and write the tables."""
     tagged = found(Path(folder))
     _write(RUNS, list(run_rows(tagged)))
     _write(AXES, list(axis_rows(tagged)))

@@ -16,7 +16,7 @@ from fairbench_studies.kit.store import Filling, filling
 
 
 class Point(NamedTuple):
-    """A run of the frontier."""
+    """A run of the frontier study: cell, configuration and seed."""
 
     cell: Cell
     configuration: Configuration
@@ -55,7 +55,7 @@ class Plan:
 
     @cached_property
     def identities(self) -> Mapping[str, list[Point]]:
-        """The points by the identity of their specs; forms of a pair may have equal specs."""
+        """The runs by identity of the experiment, because forms of a pair may share experiments."""
         found: dict[str, list[Point]] = {}
         for point, spec in self._points:
             found.setdefault(identity(spec), []).append(point)
@@ -83,7 +83,7 @@ class Plan:
         }
 
     def left(self, folder: Path) -> Filling:
-        """Return the runs that the folder's store lacks; create a missing store.
+        """Return the runs that are missing in the folder; create the folder if needed.
 
         Test cells come first, and seeds are completed one by one, so that an interrupted study has
         usable results.
@@ -99,7 +99,7 @@ class Plan:
         return replace(lacking, jobs=jobs)
 
     def finished(self, stored: Mapping[str, StoredRun]) -> Mapping[Point, StoredRun]:
-        """Return the stored runs by point, for seeds that are finished in all configurations."""
+        """Return the stored runs of the seeds that are finished in all configurations."""
         runs = {
             point: stored[key]
             for key, sharing in self.identities.items()

@@ -1,4 +1,4 @@
-"""The frontier as tables: fair-finish against each configuration, and every cell."""
+"""The frontier as tables: fair-finish against each scheduler pair, and a table per cell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fairbench_studies.frontier.outcomes import of_part
 from fairbench_studies.kit.rows import write_rows
 
 WIDTH = 100
-COLUMNS = {  # field of Measured -> name in the table of ratios
+COLUMNS = {  # maps a field of Measured to the name of the column in the table of ratios
     "to_90_s": "90%",
     "to_100_s": "100%",
     "p95_s": "P95",
@@ -75,7 +75,7 @@ def explanation(frozen: Frozen, cells: int) -> list[str]:
 
 
 def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
-    """Return the claim as a table, row by row."""
+    """Return the lines of the table of the main claim."""
     head = [
         "configuration",
         "against",
@@ -110,7 +110,7 @@ def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
 
 
 def cell_rows(here: Mapping[Configuration, Outcome]) -> list[str]:
-    """Return a table of a cell's measures by configuration."""
+    """Return a table of the measures of each configuration in a cell."""
     head = ["", "90%, s", "100%, s", "P95, s", "P99, s", "served", "share", "minute", "service"]
     head += ["output", "of limit"]
     return _aligned([head, *(_cell_row(name, one) for name, one in here.items())])
@@ -153,7 +153,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
-    """Yield the printed lines: fair-finish against each rival by part, and the claim."""
+    """Yield the printed lines: fair-finish against each rival, and the main claim."""
     ours = Configuration(frozen.ours, PUBLISHED)
     for part, title in PARTS.items():
         here = of_part(found, part)
@@ -179,7 +179,7 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
 
 
 def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
-    """Return a sentence on how often fair-finish dominates each rival, both as published."""
+    """Return sentences on how often fair-finish dominates each rival, both as published."""
     here = of_part(found, "test")
     ours = Configuration(frozen.ours, PUBLISHED)
     compared = compare(here, ours, margin=frozen.margin, level=frozen.level)
@@ -193,7 +193,7 @@ def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
 
 
 def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
-    """Yield the comparisons of fair-finish in a form with rivals in the same form."""
+    """Yield comparisons of fair-finish in one form with rivals in the same form."""
     alike = {
         cell: {one: outcome for one, outcome in here.items() if one.form == form}
         for cell, here in found.items()
@@ -205,7 +205,7 @@ def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
 
 
 def _with_seeds(found: Outcomes) -> list[str]:
-    """Return cells with their numbers of seeds, such as ``tot s1 (3)``."""
+    """Return the cells with their numbers of seeds as text, such as ``tot s1 (3)``."""
     return [f"{cell} ({len(next(iter(h.values())).runs)})" for cell, h in found.items()]
 
 

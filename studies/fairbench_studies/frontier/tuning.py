@@ -5,9 +5,9 @@
 
 The script writes results/frontier-tuning.csv, with a row per trial: geometric means over the
 development configurations of the time to 90% completion and of the P95 of the well-behaved clients.
-Of a pair's trials whose time is within the margin of the pair's best time, the trial with the
-lowest P95 is chosen; frozen.toml contains the chosen trials. With a preset such as dlpm-paper, the
-files' names end in the preset's name.
+The rule considers a pair's trials whose time is within the margin of the pair's best time, and
+chooses the trial with the lowest P95. The file frozen.toml contains the chosen trials. With a
+preset such as dlpm-paper, the files' names end in the preset's name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME = "frontier-tuning"
 
 
 class Trial(NamedTuple):
-    """Settings of a pair for all cells; 0 keeps the value of the workload or of the rule."""
+    """Settings of a pair for all cells; 0 keeps the workload's or the default rule's value."""
 
     pair: str
     max_running_requests: int
@@ -42,7 +42,7 @@ class Means(NamedTuple):
 
 
 def trials(folder: Path, name: str) -> dict[Trial, Means]:
-    """Return the trials of a sweep's grids, one per value of the running limit."""
+    """Return the trials of a sweep, with a trial for each value of the running limit."""
     sweep = read_sweep(str(ROOT / f"results/tables/{name}.toml"))
     stored = SweepStore(Path(folder)).finished()
     found: dict[Trial, list[Any]] = defaultdict(list)
@@ -73,7 +73,7 @@ def chosen(found: dict[Trial, Means], margin: float) -> dict[str, Trial]:
 
 
 def main(folder: str, preset: str | None = None) -> None:
-    """Read the store, and write the table."""
+    """Read the folder of runs, and write the table."""
     name = f"{NAME}-{preset}" if preset else NAME
     found = trials(Path(folder), name)
     picked = chosen(found, frozen(preset).margin)

@@ -1,1 +1,1 @@
-"""The parts that all studies share: stores, tables and claims."""
+"""The parts that all studies share: folders of runs, tables and claims."""

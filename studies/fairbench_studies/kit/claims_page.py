@@ -13,7 +13,7 @@ from fairbench_studies.kit.parts import COUNTED, Claim, Part, score, total
 from fairbench_studies.kit.rows import write_rows
 
 NOT_RUN = "not run"
-HERE = "here"  # the title of a single setting
+HERE = "here"  # the title of the only setting, if claims are judged at a single setting
 UNDER = "holds under"
 RULE = (
     "A part is one statement of a claim. A direction *holds* or is *reversed* if the 95% interval "
@@ -30,7 +30,7 @@ RULE = (
 class Page(NamedTuple):
     """The texts of a page: title, rule for judging parts, and remarks.
 
-    The first remark stands behind the counts of parts.
+    The first remark follows the counts of parts.
     """
 
     title: str
@@ -55,7 +55,7 @@ class Judged(NamedTuple):
 def page_text(
     page: Page, judged: Sequence[Judged], titles: Sequence[str], runs: Sequence[str]
 ) -> str:
-    """Return the page: a summary in sentences, a row per claim, and a table of each claim's parts.
+    """Return the page: a summary, a row per claim, and a table of each claim's parts.
 
     Args:
         titles: The settings, in the order of their columns.
@@ -119,9 +119,9 @@ def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def steady(parts: Iterable[Part]) -> tuple[int, int]:
-    """Return how many parts hold under every reading, and how many of the parts that hold have one.
+    """Count the parts that hold under every reading, and all parts that hold and have readings.
 
-    Parts that no reading was tried for are left out.
+    A reading is an interpretation of the paper. Parts for which no reading was tried do not count.
     """
     tried = [part for part in parts if part.under and part.outcome is Outcome.HOLDS]
     every = [part for part in tried if set(part.under.values()) == {Outcome.HOLDS}]
@@ -144,7 +144,7 @@ def _steady(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _same(first: Sequence[Part], second: Sequence[Part]) -> list[tuple[Part, Part]]:
-    """Return the pairs of parts whose text is equal."""
+    """Return the pairs of parts of two settings whose text is equal."""
     others = {part.text: part for part in second}
     return [(part, others[part.text]) for part in first if part.text in others]
 
@@ -193,7 +193,7 @@ def _under(text: str, by_text: Mapping[str, Mapping[str, Part]]) -> str:
 
 
 def readings(under: Mapping[str, Outcome]) -> str:
-    """Return ``all (a, b)``, ``a; not b``, or ``none (a, b)`` for outcomes by reading."""
+    """Return a text such as ``all (a, b)``, ``a; not b``, or ``none (a, b)``."""
     holds = [name for name, made in under.items() if made is Outcome.HOLDS]
     fails = [name for name in under if name not in holds]
     if not under:

@@ -1,4 +1,4 @@
-"""Leads in service over a client that was backlogged, from a run's service log."""
+"""The largest lead in service over a backlogged client, computed from a run's service log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ServiceHistory(NamedTuple):
 
     @classmethod
     def of(cls, service: ServiceRows, clients: int) -> ServiceHistory:
-        """Return the history with prompts at admission, and outputs at the end of their stretch."""
+        """Return the history; prompts count at admission, outputs at the end of a log interval."""
         rows = service.between(0, len(service))
         times = np.unique(np.concatenate([[-np.inf], rows.start_s, rows.end_s]))
         served = np.zeros((len(times), clients))
@@ -32,8 +32,9 @@ class ServiceHistory(NamedTuple):
     def between(self, start_s: float, end_s: float) -> Floats:
         """Return the cumulative service from one instant to another.
 
-        The first row is the service before ``start_s``. A stretch that begins or ends outside the
-        interval counts as a whole, which overstates a lead by at most the outputs of that stretch.
+        The first row is the service before ``start_s``. A log interval that lies partly outside
+        counts as a whole. A lead is therefore too large by at most the outputs in this log
+        interval.
         """
         first, after = self.span(start_s, end_s)
         return self.served[first - 1 : after]
@@ -45,7 +46,7 @@ class ServiceHistory(NamedTuple):
 
 
 def largest_lead(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
-    """Return the largest lead of a client over a client that was backlogged all the time.
+    """Return the largest lead of any client over a client that stayed backlogged meanwhile.
 
     Args:
         requests: The requests that one worker served.

@@ -17,7 +17,7 @@ from fairbench.results.summary import Value
 
 
 class Outcome(StrEnum):
-    """The outcome of a claim in one or all configurations; only numbers can be ``OFF``."""
+    """The outcome of a claim in one or all configurations; ``OFF`` is only for numbers."""
 
     HOLDS = "holds"
     REVERSED = "reversed"
@@ -31,7 +31,7 @@ class Seen(NamedTuple):
     """The result of one measure in one configuration: its mean, confidence interval and outcome.
 
     ``low`` and ``high`` are None if unknown. ``bound`` is ``>`` or ``<`` if ``value`` is only a
-    bound of the mean; ``value`` is None if it is unknown, or for several pairs.
+    bound of the mean; ``value`` is None if the mean is unknown, and for several pairs.
     """
 
     outcome: Outcome
@@ -44,7 +44,7 @@ class Seen(NamedTuple):
 def compared(
     less: Sequence[Value], more: Sequence[Value], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Compare two sides, whose values are in the order of seeds, by ratio or by difference.
+    """Compare two lists of values in the order of seeds, by ratio or by difference.
 
     ``flip`` is the ratio or difference of ``more`` to ``less`` at which the sign of the claim
     changes. Ratios are averaged as logarithms.

@@ -32,8 +32,8 @@ class Experiment(Protocol):
 class Paper:
     """A paper, and the functions that turn its runs into figures and claims.
 
-    ``experiments`` returns the experiments for which all data files exist. ``read`` returns the
-    results of the first seeds in a folder. ``plot`` draws results and returns the files. ``basis``
+    ``experiments`` returns the experiments for which all data files exist. ``read`` returns a
+    folder's results of the first seeds. ``plot`` draws results and returns the files. ``basis``
     returns the hardware and seeds of results. The judges of ``claims`` take results, and raise
     KeyError if a run is missing. ``keep`` returns rows with the per-seed values that the judges
     have used, and ``recall`` returns the results of such rows.
@@ -51,7 +51,7 @@ class Paper:
     recall: Callable[[Sequence[Row]], Any]
 
     def judge(self, results: Any) -> list[Judged]:
-        """Judge the claims; a claim with a missing run has no parts."""
+        """Judge the claims. A claim whose runs are missing has no parts."""
         return [Judged(claim, _parts(claim, results)) for claim in self.claims]
 
     def page(self, judged: Sequence[Judged], results: Any) -> str:
@@ -86,7 +86,7 @@ def reproduce_paper(
     with run_context(shown_progress() if show else None, executor) as context:
         fill(paper.experiments(), folder, context, seeds=seeds)
         if context.interrupted():
-            raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
+            raise context.interrupted.ended(f"interrupted; finished runs are in {folder}")
     results = paper.read(folder, seeds)
     for path in paper.plot(results, output, formats):
         typer.echo(path)

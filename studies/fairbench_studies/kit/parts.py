@@ -19,18 +19,18 @@ from fairbench.results.summary import Value
 from fairbench_studies.kit.outcomes import Outcome, Seen, exceeds, joined
 
 COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
-"""The outcomes of tested parts, from best to worst."""
+"""The outcomes of parts that count as tested, from best to worst."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """A single statement of a claim, with its outcome.
 
-    ``ours`` describes fairbench's numbers. ``beside`` holds outcomes by measures that the paper
-    does not use, which are reported and not counted. ``elsewhere`` names the configurations in
-    which the statement does not hold. ``under`` holds the outcome under each reading of something
-    that the paper leaves open. ``interval`` is the 95% interval of the number that decides, if a
-    single number decides.
+    ``ours`` describes the numbers that fairbench found. ``beside`` holds outcomes by measures that
+    the paper does not use, which the page reports but does not count. ``elsewhere`` names the
+    configurations in which the statement does not hold. ``under`` holds the outcome under each
+    reading (interpretation) of an unclear point of the paper. ``interval`` is the 95% interval of
+    the number that decides, if a single number decides.
     """
 
     text: str
@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of the paper at ``source``; ``paper`` is its number or wording.
+    """A claim of the paper at ``source``; ``paper`` is the claimed number or the wording.
 
     ``judge`` takes the data of the figure ``figure`` and returns the claim's parts. ``cause``
     explains why some parts do not hold.
@@ -66,7 +66,7 @@ def number(text: str, value: float, low: float, high: float, shown: str) -> Part
 
 
 def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
-    """Return a part that holds if every seed shows the statement, and is reversed if none does."""
+    """Return a part that holds if every seed shows the statement; if none does, it is reversed."""
     there = sum(found)
     outcome = Outcome.INCONCLUSIVE
     if there in (0, len(found)):
@@ -78,7 +78,7 @@ def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
 def mean_within(text: str, found: Iterable[float], low: float, high: float, form: str) -> Part:
     """Return a part that holds if the mean over seeds is between ``low`` and ``high``.
 
-    ``form`` shows the mean, such as ``{:.1f} s``.
+    ``form`` formats the mean, such as ``{:.1f} s``.
     """
     values = list(found)
     mean = fmean(values)
@@ -105,8 +105,8 @@ def rising(
 ) -> Part:
     """Return a part that holds if each side exceeds the previous side (see ``exceeds``).
 
-    The part holds if every step holds, and is reversed if some step is reversed. ``form`` shows the
-    means over the seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
+    The part holds if every step holds, and is reversed if some step is reversed. ``form`` formats
+    the means over the seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
     """
     pairs = [([*less], [*more]) for less, more in pairwise([[*side] for side in sides])]
     steps = [exceeds(less, more, flip, is_ratio=is_ratio) for less, more in pairs]
@@ -116,7 +116,7 @@ def rising(
 
 
 def interval_of(seen: Seen, *, is_ratio: bool = True) -> str:
-    """Return the interval of a comparison, such as ``1.05x to 1.22x`` or ``+0.01 to +0.05``."""
+    """Return the interval of a comparison as text, such as ``1.05x to 1.22x``."""
     if seen.low is None or seen.high is None or seen.low == seen.high:
         return ""
     form = "{:.2f}x" if is_ratio else "{:+.3g}"
@@ -124,7 +124,7 @@ def interval_of(seen: Seen, *, is_ratio: bool = True) -> str:
 
 
 def score(parts: Sequence[Part]) -> str:
-    """Return ``3 of 4 parts hold, 1 inconclusive`` for the tested parts."""
+    """Return a text such as ``3 of 4 parts hold, 1 inconclusive`` for the tested parts."""
     counts = Counter(part.outcome for part in parts)
     tested = sum(counts[outcome] for outcome in COUNTED)
     if not tested:

@@ -21,7 +21,7 @@ def write_figure(
     formats: Sequence[str],
     rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[Path]:
-    """Write ``STEM.FORMAT`` for each format, and ``STEM.csv`` for rows; return the files.
+    """Write ``STEM.FORMAT`` for each format, and ``STEM.csv`` for the rows; return all paths.
 
     Raises UsageError for an unwritable file.
     """

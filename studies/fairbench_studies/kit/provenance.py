@@ -11,12 +11,12 @@ from fairbench.results.summary import basis
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
-    """Return ``simulated on PROFILE; seeds 0 to 2, mean and 95% interval (Student's t)``."""
+    """Return a line such as ``simulated on PROFILE; seeds 0 to 2, mean and 95% interval``."""
     return origin_of([run.summary for cell in cells for run in cell.runs])
 
 
 def of_first_runs(cells: Sequence[SchedulerResults]) -> str:
-    """Return the provenance line for content from the first run of each cell."""
+    """Return the provenance line for values from the first run of each configuration."""
     return origin_of([cell.runs[0].summary for cell in cells])
 
 

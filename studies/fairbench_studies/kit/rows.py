@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def stored_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file that a study extends; none before the first run."""
+    """Return the rows of a CSV file that a study extends, or no rows without the file."""
     return read_rows(path) if path.exists() else []
 
 
@@ -47,6 +47,22 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
         if is_new:
             writer.writerow(row)
         writer.writerow(_cell(value) for value in row.values())
+
+
+def extend_rows(
+    path: Path,
+    identity: Sequence[str],
+    points: Iterable[Sequence[Any]],
+    measured: Callable[..., Mapping[str, Any]],
+) -> None:
+    """Append the rows that a CSV file lacks, each as soon as it is measured.
+
+    A point has the values of the columns ``identity``, which are the arguments of ``measured``.
+    """
+    known = {tuple(row[name] for name in identity) for row in stored_rows(path)}
+    for point in points:
+        if tuple(str(_cell(value)) for value in point) not in known:
+            append_row(path, measured(*point))
 
 
 def _cell(value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Per-seed values of judged runs: ``results/seeds/NAME.csv``, from which claims are judged again.
+"""Per-seed values in ``results/seeds/NAME.csv``, from which claims can be judged again.
 
 A row has a run's settings, the metrics that judges read, and values that judges derived from the
-run's records, such as response times over time. A run of such a file has no records.
+run's records, such as response times over time. A run that is read from such a file has no records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from fairbench.config.sweep import read_sweep
 from fairbench.errors import DataError
-from fairbench.execute.places import LOCAL, executor_named
+from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.execute.tasks import run_context
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.results.comparison import ComparedRun, SchedulerResults, compare_sweep
@@ -42,7 +42,7 @@ VARIED = (
     "settings.dlpm.join", "settings.d2lpm.worker_quantum", "settings.engine.max_total_tokens",
     "settings.engine.batch_is_full",
 )  # fmt: skip
-"""The keys of an experiment in which judged runs may differ, beside those of ``PLACE``."""
+"""The keys, besides ``PLACE``, in which experiments of judged runs may differ."""
 DIGITS = 7  # significant digits of a derived value
 
 
@@ -71,7 +71,7 @@ def _rounded(value: Any) -> Any:
 
 
 def keeping(cells: Iterable[SchedulerResults]) -> list[SchedulerResults]:
-    """Return the cells with runs that keep derived values, so that ``write_seeds`` stores them."""
+    """Return the configurations with runs that keep derived values for ``write_seeds``."""
     return [replace(cell, runs=tuple(map(_keeping, cell.runs)), known=None) for cell in cells]
 
 
@@ -81,7 +81,7 @@ def _keeping(one: ComparedRun) -> ComparedRun:
 
 
 def write_seeds(path: Path, cells: Iterable[SchedulerResults]) -> None:
-    """Write a row per run of the cells."""
+    """Write a file of per-seed values with a row for each run."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_rows(path, [_row(run) for cell in cells for run in cell.runs])
 
@@ -115,7 +115,7 @@ def _text(value: Any) -> str:
 
 
 def read_seeds(path: Path) -> list[SchedulerResults]:
-    """Return the cells of a file, in the order of its rows. Raises DataError for a wrong file."""
+    """Read a file of per-seed values, in the order of rows. Raises DataError if it is invalid."""
     cells: dict[tuple[str, ...], list[ComparedRun]] = {}
     try:
         for row in read_rows(path):
@@ -154,7 +154,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def completed_cells(sweep: str) -> tuple[str, list[SchedulerResults]]:
-    """Run what a sweep lacks; return the sweep's name, and its cells with runs that keep values."""
+    """Make the missing runs of a sweep; return the sweep's name and all its results."""
     read = read_sweep(sweep)
     folder = RUNS / read.name
     with run_context(None, executor_named(LOCAL)) as context:

@@ -1,4 +1,4 @@
-"""The runs behind a figure of the paper, in a directory with the figure's name."""
+"""The runs that a figure of a paper shows, in a directory with the figure's name."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from fairbench.execute.simulations import FailedPoint, SimulationJob, jobs_left,
 from fairbench.execute.tasks import RunContext
 from fairbench.results.store import SweepStore
 
-# Approximate processor seconds per run and per request, in the bundled workloads.
+# These are approximate processor seconds per run and per request, measured with the bundled
+# workloads.
 SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 3e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A sweep's store, with the points whose runs are missing."""
+    """A sweep's directory of runs, with the points (experiments) whose runs are missing."""
 
     store: SweepStore
     points: int
@@ -32,14 +33,14 @@ class Filling:
         return (len(self.jobs) * SECONDS_PER_RUN + requests * SECONDS_PER_REQUEST) / 60
 
     def run(self, context: RunContext) -> list[FailedPoint]:
-        """Run the missing points, and return the failed points."""
+        """Make the missing runs, and return the points whose runs failed."""
         return run_jobs(self.store, self.jobs, context)
 
 
 def fill_store(
     name: str, folder: Path, context: RunContext, *, quick: bool = False
 ) -> list[FailedPoint]:
-    """Run the missing points of a bundled sweep, and return the failed points.
+    """Make the missing runs of a bundled sweep, and return the failed points.
 
     Raises UsageError if the folder holds another sweep.
     """
@@ -53,7 +54,7 @@ def fill_store(
 
 
 def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None = None) -> Filling:
-    """Return the runs of a sweep that the folder's store lacks; create a missing store.
+    """Return the runs of a sweep that are missing in the folder; create the folder if needed.
 
     Runs of an earlier form of the sweep are reused. ``specs`` are the sweep's points, if the caller
     has already computed the points.
@@ -63,7 +64,7 @@ def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None =
         store = SweepStore.create(folder.parent, sweep, specs)
     else:
         store = SweepStore(folder)
-        store.sweep()  # this call raises DataError for a path that is not a store
+        store.sweep()  # This call raises DataError if the path is not a directory of a sweep.
         store.extend(sweep, specs)
         store.discard_partial()
     return Filling(store, len(specs), jobs_left(store, specs, with_alone=False))

@@ -1,4 +1,4 @@
-"""The CSV files of tables (results/tables/*.csv), collected from runs and sweeps."""
+"""The CSV files behind the documentation's tables (results/tables/*.csv)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fairbench_studies.kit.rows import TABLES, Row, read_rows, write_rows
 
-# Orders of rows, and the columns of a run: first the run's identity, then its numbers.
+# These constants give the orders of rows and the columns of a run: first the identity of the run,
+# then the numbers.
 WORKLOADS = ("tot", "judge", "long-qa", "chat")
 SCHEDULERS = ("fcfs", "lpm", "vtc", "preble", "dlpm", "d2lpm", "preble-dlpm", "fair-finish")
 IDENTITY = ("workload", "scenario", "scheduler", "dp", "seed")
@@ -34,7 +35,7 @@ SWEEP_NUMBERS = ("sharing_incentive_p95", "service_rate_tok_s", "jain_index_actu
 
 
 def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
-    """Return a run's row of a table; ``of`` distinguishes several runs of one scheduler."""
+    """Return a run's row in a table; the label ``of`` distinguishes runs of one scheduler."""
     censored = summary["censored"]
     assert isinstance(censored, list)
     return {
@@ -47,7 +48,7 @@ def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
 
 
 def collect(runs: Iterable[str]) -> list[dict[str, str]]:
-    """Return rows of stored runs (``RUN_DIR`` or ``LABEL::RUN_DIR``), sorted."""
+    """Return sorted rows of stored runs, which are given as ``RUN_DIR`` or ``LABEL::RUN_DIR``."""
     rows = []
     for run in runs:
         label, _, folder = run.rpartition("::")
@@ -57,7 +58,7 @@ def collect(runs: Iterable[str]) -> list[dict[str, str]]:
 
 
 def collect_sweep(folder: Path) -> list[dict[str, str]]:
-    """Return the rows of a stored sweep: means over seeds of the columns of figure 7."""
+    """Return the rows of a stored sweep, with means over seeds in the columns of figure 7."""
     cells = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["cells"]
     rows = []
     for cell in cells:

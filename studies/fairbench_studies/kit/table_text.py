@@ -40,13 +40,13 @@ def bounded(row: Row, name: str) -> str:
         return "-"
     value, at_least = float(row[name]), name in row["at_least"].split()
     digits = 0 if value >= 100 else 1
-    if at_least:  # rounded down, so that the lower bound stays true
+    if at_least:  # A lower bound is rounded down, so that the statement stays true.
         value = floor(value * 10**digits) / 10**digits
     return f"{'> ' if at_least else ''}{value:,.{digits}f}"
 
 
 def tail_of(rows: Iterable[Row]) -> str:
-    """Return the percentile of a table: 99 if each row has enough latencies, else 95."""
+    """Return the percentile that a table shows: 99 if each row has enough latencies, or else 95."""
     known = ({"victim_n": int(n), "victim_p95_s": ""} if n else {} for n in map(_number_of, rows))
     tail = shown_tail(known)
     return f"victim_p{tail}_s"
@@ -87,7 +87,7 @@ def index(row: Row, name: str) -> str:
 def filled(page: str, render: Callable[[str], str | None]) -> str:
     """Return a page with the table of each marked block rendered again by its name.
 
-    Blocks for which ``render`` returns None are unchanged.
+    If ``render`` returns None for a block, the block stays unchanged.
     """
 
     def block(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Tallies: in how many contended configurations a claim holds, judged by one measure."""
+"""Tallies: in how many configurations with contention a claim holds, by one measure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.parts import Part
 
-MOST = 0.8  # a claim must hold in at least this fraction of decided configurations or measured runs
+# A claim must hold in at least this fraction of decided configurations or measured runs.
+MOST = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Tally:
         return [place for place, seen in self.seen.items() if seen.outcome is outcome]
 
     def within(self, keep: Callable[[Any], bool]) -> Tally:
-        """Return the tally of the configurations for which ``keep`` is true."""
+        """Return a tally with only the configurations for which ``keep`` is true."""
         return replace(self, seen={place: one for place, one in self.seen.items() if keep(place)})
 
     @property
@@ -44,7 +45,7 @@ class Tally:
 
     @property
     def values(self) -> Mapping[Any, Seen]:
-        """The known values of contended configurations, in ascending order."""
+        """The known values of configurations with contention, in ascending order."""
         known = {
             place: seen
             for place, seen in self.seen.items()
@@ -55,9 +56,10 @@ class Tally:
     def outcome(self) -> Outcome:
         """Return the joint outcome of the configurations.
 
-        The claim holds (is reversed) if it holds (is reversed) in at least four fifths of the
-        decided configurations, and at least half of the contended configurations are decided.
-        Inconclusive configurations are not decided.
+        The claim holds (or is reversed) overall on two conditions. At least half of the
+        configurations with contention must be decided, and the claim must hold (or be reversed) in
+        at least four fifths of the decided configurations. A configuration with an inconclusive
+        outcome is not decided.
         """
         if self.overall is not None:
             return self.overall
@@ -71,7 +73,7 @@ class Tally:
 
     @property
     def score(self) -> str:
-        """Return ``holds in 20 of 21 (reversed in 1)``."""
+        """Return a text such as ``holds in 20 of 21 (reversed in 1)``."""
         rest = [
             f"{outcome} in {len(places)}"
             for outcome in (Outcome.REVERSED, Outcome.INCONCLUSIVE)
@@ -84,7 +86,7 @@ class Tally:
 
     @property
     def extremes(self) -> str:
-        """Return ``from 0.96x (tot s2 at 2) to 4.06x (long-qa s1 at 4)`` for ratios."""
+        """Return a range such as ``from 0.96x (tot s2 at 2) to 4.06x (long-qa s1 at 4)``."""
         values = list(self.values.items())
         if not values:
             return "nothing known"
@@ -104,13 +106,13 @@ class Tally:
 
 def _ratio(seen: Seen) -> str:
     value = seen.value or 0.0
-    if seen.bound == ">":  # rounded down, so that the statement stays true
+    if seen.bound == ">":  # A lower bound is rounded down, so that the statement stays true.
         value = floor(value * 100) / 100
     return f"{seen.bound}{value:.2f}x"
 
 
 def decided(there: int, of: int) -> Outcome:
-    """Return the outcome of a statement that ``there`` of ``of`` configurations show."""
+    """Return the outcome of a statement that holds in ``there`` of ``of`` configurations."""
     if not of:
         return Outcome.UNCONTENDED
     if there >= MOST * of:
@@ -121,7 +123,7 @@ def decided(there: int, of: int) -> Outcome:
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
     """Return a claim's part from tallies of several measures; the paper's measure comes first."""
     first, *beside = tallies
-    # the part's outcome already says "holds"
+    # The outcome of the part already says "holds".
     counted = first.score.removeprefix(f"{Outcome.HOLDS} ")
     said = counted if not ours else f"{counted}, {ours}"
     others = {one.name: one.outcome() for one in beside}

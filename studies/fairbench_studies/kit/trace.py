@@ -1,4 +1,4 @@
-"""A run of which only the requests' latencies are known.
+"""Runs of which only the requests' latencies are known, such as published measurements.
 
 Runs that other projects measured have no service log and no admission times. Simulated replays are
 reduced to the same columns, so that both are evaluated by the same functions.
@@ -13,15 +13,15 @@ import numpy as np
 from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Flags, Floats, Ints
 
-_INSTANT_S = 1e-6  # the shortest time over which a request's service is spread
+_INSTANT_S = 1e-6  # A request's service is spread over at least this time.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """The requests of one run, one entry each, in any order.
 
-    ``req_time_s`` is the arrival. Both latencies count from the arrival, and are NaN for refused
-    requests.
+    ``req_time_s`` holds the arrival times in seconds. Both latencies are measured from the arrival,
+    and are NaN for refused requests.
     """
 
     client: Ints
@@ -46,12 +46,15 @@ class Trace:
 
     @property
     def clients(self) -> list[int]:
-        """The clients in ascending order, including those without service."""
+        """All clients in ascending order, including clients without service."""
         return [int(client) for client in np.unique(self.client)]
 
     @property
     def duration_s(self) -> float:
-        """The time from the first arrival to the last completion; requires a served request."""
+        """The time in seconds from the first arrival to the last completion.
+
+        At least one request must have been served.
+        """
         return float(np.nanmax(self.req_time_s + self.request_latency_s) - self.req_time_s.min())
 
     def service_tokens(self, weights: ServiceWeights) -> Floats:
@@ -75,7 +78,7 @@ def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
 
 
 def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
-    """Return the largest difference between two clients' accumulated service by the last arrival.
+    """Return the largest difference of two clients' cumulative service up to the last arrival.
 
     A request's service is spread evenly from its first to its last token, as in VTC-artifact
     (192c2e2, plot_6.2_work_diff.py), because nothing else is known of a measured run. After the

@@ -1,4 +1,4 @@
-"""Metrics of the cells of a comparison, for figures and claims."""
+"""Metrics of compared configurations, for figures and claims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Estimate(NamedTuple):
-    """The mean of a metric over seeds with its interval; ``at_least`` marks a bound.
+    """A metric's mean over seeds with its interval; ``at_least`` marks a lower bound.
 
     For a single seed, both ends of the interval equal the value.
     """
@@ -25,7 +25,7 @@ class Estimate(NamedTuple):
 
 
 def value_of(cell: SchedulerResults, metric: str) -> Estimate | None:
-    """Return a metric of a cell, or None if no run defines it."""
+    """Return a metric's mean and interval over a configuration's seeds, or None if undefined."""
     found = cell.combined[metric]
     if found is None:
         return None
@@ -41,23 +41,23 @@ def mean_of(cell: SchedulerResults, metric: str) -> float | None:
 
 
 def setting_of(cell: SchedulerResults, name: str) -> Any:
-    """Return a setting of a cell's experiment, such as ``dlpm.quantum``."""
+    """Return a setting of a configuration's experiment, such as ``dlpm.quantum``."""
     part, _, parameter = name.partition(".")
     return cell.runs[0].experiment["settings"][part][parameter]
 
 
 def chosen(cells: Iterable[SchedulerResults], **wanted: Any) -> list[SchedulerResults]:
-    """Return the cells with the given scheduler, workload, scenario or dp."""
+    """Return the results with the given scheduler, workload, scenario or number of replicas."""
     return [c for c in cells if all(c.combined[key] == value for key, value in wanted.items())]
 
 
 def schedulers(cells: Iterable[SchedulerResults]) -> list[str]:
-    """Return the schedulers of some cells, in order of appearance."""
+    """Return the schedulers of some results, in order of appearance."""
     return list(dict.fromkeys(cell.combined["scheduler"] for cell in cells))
 
 
 def row_of(cell: SchedulerResults, metrics: Sequence[str], **more: Any) -> dict[str, Any]:
-    """Return a row with the experiment, ``more`` fields, and metrics with intervals."""
+    """Return a CSV row with the experiment, the fields ``more``, and metrics with intervals."""
     row = {key: cell.combined[key] for key in ("workload", "scenario", "dp", "scheduler")} | more
     for metric in metrics:
         found = value_of(cell, metric)
@@ -75,7 +75,7 @@ def in_units(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[d
 
 
 def label_on(scheduler: str, replicas: Iterable[int]) -> str:
-    """Return a scheduler's label; on a single replica nothing is routed, so no router is named."""
+    """Return a scheduler's label, without the router if there is a single replica."""
     label = scheduler_style(scheduler).label
     return label.removeprefix("RR + ") if set(replicas) == {1} else label
 

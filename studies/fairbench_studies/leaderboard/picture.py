@@ -1,4 +1,4 @@
-"""The picture of the leaderboard: a numbered mark per row, and a list of numbers and names."""
+"""The leaderboard's picture, with a numbered mark per row and a list of numbers and names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairbench.figures.style import paper_style, save
-from fairbench.report.pages.chart_ranks import LEADER_FROM, RADIUS, Box, free_box
+from fairbench.report.board import LEADER_FROM, RADIUS, Box, free_box
 from fairbench.report.palette import BLUE, GREEN, VERMILION
 from fairbench_studies.kit.rows import ROOT
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FIGURE = ROOT / "plots/leaderboard.svg"
 BASELINE = "fcfs"
-KINDS = {  # shapes distinguish the kinds without colour
+KINDS = {  # Different shapes distinguish the kinds of schedulers without colour.
     "queue before the cluster": (VERMILION.colour, "s"),
     "fair local scheduler": (BLUE.colour, "o"),
     "router that looks at prefixes": (GREEN.colour, "^"),
@@ -32,9 +32,10 @@ PLAIN = (
     *("round-robin+justitia", "round-robin+autellix"),
 )
 WIDTH_IN, HEIGHT_IN = 8.5, 8.4
-# list below the plot: columns, width of a column and height of a line in inches
+# The list below the plot has this number of columns, this column width and this line height
+# (inches).
 COLUMNS, LIST_IN, LINE_IN = 3, 2.75, 0.15
-POINTS = 72  # points in an inch
+POINTS = 72  # number of points in an inch
 DIGIT_POINTS = 5.6  # width of a digit at 8 points
 
 
@@ -54,11 +55,12 @@ class View(NamedTuple):
 
 
 WHOLE = View((0.7, 1.3), (0.4, 1.0), 0.7, 2.85, 7.6, 5.2)
-CLOSE = View((1.127, 1.148), (0.8, 0.856), 1.25, 6.05, 2.9, 1.95)  # a dense region, shown enlarged
+# A dense region of the plot, which an inset shows enlarged.
+CLOSE = View((1.127, 1.148), (0.8, 0.856), 1.25, 6.05, 2.9, 1.95)
 
 
 class Point(NamedTuple):
-    """A row: service relative to the baseline, and minimum fair share of best total."""
+    """A row of the leaderboard: service relative to the baseline, and minimum fair share."""
 
     row: str
     service: float
@@ -75,7 +77,7 @@ def kind(row: str) -> str:
 
 
 def draw(points: Sequence[Point]) -> None:
-    """Draw the minimum fair share of best total over service, a numbered mark per row.
+    """Draw the minimum fair share of best total over service, with a numbered mark per row.
 
     Args:
         points: Points in the order of their numbers, from 1.
@@ -101,7 +103,7 @@ def _size(view: View) -> tuple[float, float]:
 
 
 def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
-    """Draw the points of a view; a number is shown in only one view."""
+    """Draw the points of a view; each number appears in only one view."""
     across, up = WIDTH_IN, HEIGHT_IN
     axes = figure.add_axes(
         (view.left / across, view.bottom / up, view.wide / across, view.high / up)
@@ -122,7 +124,7 @@ def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
 
 
 def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, int, bool]]:
-    """Yield positions of numbers in a view, so that numbers overlap neither marks nor numbers.
+    """Yield the positions of numbers in a view; numbers cover neither marks nor each other.
 
     A position has x and y (in points, from the lower left corner), the number, and whether a line
     joins the number to its mark. Points of the enlarged view have no numbers in the other view.
@@ -131,7 +133,8 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
     spots = {
         number: (
             wide * (point.service - view.x[0]) / _size(view)[0],
-            high * (view.y[1] - point.share) / _size(view)[1],  # measured from the top, like boxes
+            # Y is measured from the top, as for boxes.
+            high * (view.y[1] - point.share) / _size(view)[1],
         )
         for number, point in enumerate(points, 1)
         if view.shows(point)
@@ -148,7 +151,7 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
 
 
 def named(point: Point) -> str:
-    """Return a row's name for the list; a row outside the axes also has its values."""
+    """Return a row's name for the list, with its values if the point is outside the axes."""
     name = re.sub(r"^llm-d\+fcfs behind (.*) by (\w+)$", r"\1 before llm-d (\2)", point.row)
     return name if WHOLE.shows(point) else f"{name} (at {point.service:.2f}, {point.share:.0%})"
 

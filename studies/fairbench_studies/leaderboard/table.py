@@ -26,7 +26,8 @@ SHOWN = (
     *("fair-finish", "preble-dlpm", "d2lpm", "llm-d+fcfs behind dlpm by concurrency", "preble"),
     *("llm-d+fcfs", "dlpm", "vtc", "lpm", "fcfs"),
 )
-Values = dict[str, dict[str, float]]  # mean over seeds, by row and configuration
+# The mean over seeds, by row of the leaderboard and configuration.
+Values = dict[str, dict[str, float]]
 
 
 def values(name: str) -> Values:
@@ -44,7 +45,7 @@ def values(name: str) -> Values:
 
 
 def points(shares: Values, services: Values) -> list[Point]:
-    """Return the points of the rows in the order of the tables: fairest first."""
+    """Return the points of the rows in the order of the tables, the fairest row first."""
     found = [
         Point(
             row,
@@ -57,7 +58,7 @@ def points(shares: Values, services: Values) -> list[Point]:
 
 
 def ranks() -> str:
-    """Return ten rows of the table that ``fairbench leaderboard`` prints for the file."""
+    """Return the first ten rows of the table that ``fairbench leaderboard`` prints."""
     command = [sys.executable, "-m", "fairbench", "leaderboard", str(TABLE), "--format", "md"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     table = [line for line in done.stdout.splitlines(keepends=True) if line.startswith("|")]
@@ -66,7 +67,7 @@ def ranks() -> str:
 
 
 def main(*stores: str) -> None:
-    """Write the file from the stores, if given, then the picture and the page."""
+    """Write the file from the folders of runs, if given; then write the picture and the page."""
     if stores:
         command = [sys.executable, "-m", "fairbench", "leaderboard", *stores, "--format", "csv"]
         TABLE.write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)

@@ -10,7 +10,8 @@ that an interrupted study continues where it stopped.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -19,7 +20,7 @@ from fairbench.metrics.call_limit import least_makespan_by_calls
 from fairbench.metrics.limit import WORK, least_work
 from fairbench.metrics.records import Programs, Requests
 from fairbench.sim.run import Simulation
-from fairbench_studies.kit.rows import ROOT, TABLES, Row, append_row, stored_rows
+from fairbench_studies.kit.rows import ROOT, TABLES, Row, extend_rows, stored_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = TABLES / "limit.csv"
@@ -49,9 +50,8 @@ NUMBERS = (
 )
 
 
-def measured(place: tuple[str, str], scheduler: str, seed: int) -> dict[str, Any]:
+def measured(workload: str, scenario: str, scheduler: str, seed: int) -> dict[str, Any]:
     """Return the row of one simulated run."""
-    workload, scenario = place
     flags = {"workload": workload, "scenario": scenario, "dp": DP, "seed": seed}
     spec = resolve({**flags, "scheduler": scheduler})
     simulation = Simulation(spec, spec.client_plans(), None)
@@ -71,18 +71,15 @@ def _without_names(columns: Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(column, "indices", column) for name, column in columns.items()}
 
 
+def points(seeds: Sequence[int]) -> Iterator[tuple[str, str, str, int]]:
+    """Yield workload, scenario, scheduler and seed of each run."""
+    for seed, place, scheduler in product(seeds, PLACES, SCHEDULERS):
+        yield *place, scheduler, seed
+
+
 def extend(seeds: Sequence[int]) -> None:
-    """Append the runs that the table lacks, each as soon as it is simulated."""
-    known = {_identity(row) for row in stored_rows(TABLE)}
-    for seed in seeds:
-        for place in PLACES:
-            for scheduler in SCHEDULERS:
-                if (*place, scheduler, str(seed)) not in known:
-                    append_row(TABLE, measured(place, scheduler, seed))
-
-
-def _identity(row: Row) -> tuple[str, ...]:
-    return tuple(row[name] for name in IDENTITY)
+    """Append the runs that the table lacks."""
+    extend_rows(TABLE, IDENTITY, points(seeds), measured)
 
 
 def tables() -> dict[str, str]:

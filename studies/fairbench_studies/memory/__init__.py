@@ -1,1 +1,1 @@
-"""The study of memory as a fair share."""
+"""The study of fair shares of KV memory."""

@@ -1,4 +1,4 @@
-"""Memory as a fair share, beside eviction policies alone: a table of docs/reference/memory.md.
+"""Fair shares of KV memory compared with eviction policies: a table of docs/reference/memory.md.
 
     python studies memory-share              # the table again, from results/memory-share.csv
     python studies memory-share SEED ...     # missing runs; needs FAIRBENCH_DATA
@@ -18,7 +18,7 @@ from typing import Any
 from fairbench.config.resolve import resolve
 from fairbench.results.intervals import t_interval
 from fairbench.sim.run import simulate
-from fairbench_studies.kit.rows import ROOT, Row, append_row, read_rows, stored_rows
+from fairbench_studies.kit.rows import ROOT, Row, extend_rows, read_rows
 from fairbench_studies.kit.table_store import write
 
 RUNS = ROOT / "results/memory-share.csv"
@@ -33,12 +33,14 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     SHARE: ("max-min", {"memory.share": True}),
 }
 """The eviction policy and the settings of each row of the table."""
-GOAL = 0.9  # part of the hit rate alone on 1/n of the pool that a well-behaved client should keep
+# A well-behaved client should keep this fraction of the hit rate that it has alone on 1/n of the
+# pool.
+GOAL = 0.9
 KEY = ("workload", "scenario", "policy", "seed")
 
 
 def run(workload: str, scenario: str, policy: str, seed: int) -> dict[str, Any]:
-    """Return the row of one simulation with two replicas under ``vtc``."""
+    """Simulate two replicas under ``vtc`` and return the row of the run."""
     eviction, settings = POLICIES[policy]
     flags = {
         **{"workload": workload, "scenario": scenario, "scheduler": "vtc", "dp": 2},
@@ -61,16 +63,13 @@ def run(workload: str, scenario: str, policy: str, seed: int) -> dict[str, Any]:
 
 
 def complete(seeds: Sequence[int]) -> None:
-    """Simulate what the file of runs lacks, and store each run at once."""
-    known = {tuple(row[name] for name in KEY) for row in stored_rows(RUNS)}
-    for seed, *cell in product(seeds, WORKLOADS, SCENARIOS, POLICIES):
-        workload, scenario, policy = map(str, cell)
-        if (workload, scenario, policy, str(seed)) not in known:
-            append_row(RUNS, run(workload, scenario, policy, int(seed)))
+    """Simulate the runs that are missing in the file, and store each run immediately."""
+    cells = product(seeds, WORKLOADS, SCENARIOS, POLICIES)
+    extend_rows(RUNS, KEY, ((*cell, seed) for seed, *cell in cells), run)
 
 
 def kept(rows: Sequence[Row]) -> list[float]:
-    """Return the parts of their hit rates alone that well-behaved clients keep, in all runs."""
+    """Return each well-behaved client's hit rate relative to its hit rate alone, in all runs."""
     return [float(one) for row in rows for one in row["kept"].split()]
 
 
@@ -83,7 +82,7 @@ def _interval(values: Sequence[float]) -> str:
 
 
 def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Yield a row per workload, scenario and policy, over the seeds with every policy.
+    """Yield a row per workload, scenario and policy, over the seeds that all policies have.
 
     Throughput is relative to LRU with the same seed.
     """
@@ -118,6 +117,6 @@ def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
 
 
 def main(*seeds: str) -> None:
-    """Complete the runs of the seeds, and write the table."""
+    """Make the missing runs of the seeds, and write the table."""
     complete([int(seed) for seed in seeds])
     write("memory-share", [*table(read_rows(RUNS))])

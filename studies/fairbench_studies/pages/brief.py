@@ -1,4 +1,4 @@
-"""Short tables for the pages of the studies; the appendices have all columns."""
+"""Short tables for the pages of the studies; the tables in the appendices have all columns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INPUTS = {
 
 
 def brief_runs(rows: Iterable[Row]) -> str:
-    """Return the main results of runs of a configuration, a row for each scheduler."""
+    """Return a table of a configuration's main results, with a row for each scheduler."""
     rows = list(rows)
     tail = tail_of(rows)
     header = (
@@ -58,12 +58,12 @@ def brief_runs(rows: Iterable[Row]) -> str:
 
 
 def real_latency() -> str:
-    """Return the tail latency of the well-behaved clients on each file of real text."""
+    """Return a table of the well-behaved clients' tail latency on each file of real text."""
     return _across(lambda row, tail: bounded(row, tail))
 
 
 def real_service() -> str:
-    """Return the service of each scheduler on each file of real text."""
+    """Return a table of each scheduler's service on each file of real text."""
     return _across(lambda row, _: whole(row, "service_rate_tok_s"))
 
 
@@ -80,7 +80,7 @@ def _across(shown: Callable[[Row, str], str]) -> str:
 
 
 def sharing_brief() -> str:
-    """Return the gains and losses of clients by sharing, with a row per scheduler and rule."""
+    """Return a table of what clients gain or lose by sharing prefixes, by scheduler and rule."""
     header, *body = read_cells(TABLES / "sharing.csv")
     kept = [at for at, name in enumerate(header) if name != "Jain"]
     titles = (

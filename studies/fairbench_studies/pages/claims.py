@@ -21,7 +21,7 @@ def claims() -> str:
 
 
 def pools() -> str:
-    """Return the service rate in long-qa by KV pool at the rerun's settings."""
+    """Return a table of the service rate in long-qa by size of the KV pool."""
     rows = {
         (row["scenario"], row["pool_tokens"], row["scheduler"]): row
         for row in read_rows(ROOT / "plots" / "fig7-dlpm-paper.csv")

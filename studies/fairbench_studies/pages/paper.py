@@ -1,4 +1,4 @@
-"""The README's table of the DLPM paper at the rerun's settings."""
+"""The README's table of the DLPM paper's experiments at the paper's settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RIVALS = {"vtc": "VTC", "lpm": "LPM", "preble-code": "Preble"}
 
 
 def paper() -> str:
-    """Return the table of D2LPM and its rivals: throughput, latency, Jain's index."""
+    """Return the table of throughput, latency and Jain's index under D2LPM and its rivals."""
     rows: dict[tuple[str, str, str], Row] = {
         (row["workload"], row["scenario"], row["scheduler"]): row
         for row in read_rows(ROOT / "plots" / "fig7-dlpm-paper.csv")

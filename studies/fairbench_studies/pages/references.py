@@ -1,4 +1,4 @@
-"""Simulation of references for `run`, under FCFS: ``python studies references``.
+"""Simulation of reference values under FCFS, for the command `run`: ``python studies references``.
 
 The script writes bench/fairbench/results/references.csv: the lowest shares of each bundled workload
 and scenario on 1, 2 and 4 replicas, with seed 0.
@@ -23,7 +23,7 @@ REPLICAS = (1, 2, 4)
 
 
 def points() -> Iterator[ExperimentSpec]:
-    """Yield the experiments, without workloads that need a data set."""
+    """Yield the experiments of all workloads that need no data set."""
     for name in workload_names():
         for scenario in load_workload(name).scenarios:
             for dp in REPLICAS:
@@ -46,7 +46,7 @@ def main() -> None:
         for spec in points():
             try:
                 shares = reference_of(simulate(spec).summary).shares
-            # the workload reads a file of FAIRBENCH_DATA, which is missing
+            # The workload reads a file in FAIRBENCH_DATA, and this file is missing.
             except DataError as error:
                 sys.stderr.write(f"{spec.workload.name} {spec.scenario}: {error}\n")
                 continue

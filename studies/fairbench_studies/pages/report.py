@@ -1,4 +1,4 @@
-"""Taking a picture of a stored run's report: ``report-picture RUN_DIR OUT.png``."""
+"""A script that takes a picture of a stored run's report: ``report-picture RUN_DIR OUT.png``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.report.pages.html import as_html
 from fairbench.report.pages.run_page import run_page
 from fairbench.results.store import read_run
 
-SIZE = "1100,1450"  # width and height in pixels; the height ends below the figures
+SIZE = "1100,1450"  # width and height in pixels; the picture ends below the report's figures
 
 
 def main(run: str, picture: str) -> None:
@@ -20,5 +20,6 @@ def main(run: str, picture: str) -> None:
         page.write_text(as_html(run_page(read_run(Path(run)))), encoding="utf-8")
         command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu"]
         looks = ["--hide-scrollbars", f"--window-size={SIZE}"]
-        looks += ["--blink-settings=preferredColorScheme=1"]  # the light colour scheme
+        # This flag selects the light colour scheme.
+        looks += ["--blink-settings=preferredColorScheme=1"]
         subprocess.run([*command, *looks, f"--screenshot={picture}", page.as_uri()], check=True)

@@ -1,4 +1,4 @@
-"""Tables of simulated runs: configurations, quanta, gaps, and figures 4 and 7."""
+"""Tables of simulated runs: configurations, quanta, service gaps, and figures 4 and 7."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def quantum() -> str:
 
 
 def gaps() -> str:
-    """Return the largest service gaps on a small pool, with the theorems' bounds."""
+    """Return the table of the largest service gaps on a small KV pool, with proven bounds."""
     return as_markdown(
         ("scheduler", "largest gap, tokens", "bound, tokens"),
         (
@@ -102,7 +102,7 @@ def gaps() -> str:
 
 
 def incentive(row: Row) -> str:
-    """Return the sharing incentive with three digits; a lower bound begins with ``> ``."""
+    """Return the sharing incentive with three digits, and ``> `` before a lower bound."""
     value, name = float(row["sharing_incentive_p95"]), "sharing_incentive_p95"
     at_least, digits = name in row["at_least"].split(), 2 if value < 10 else 1
     if at_least:
@@ -111,7 +111,7 @@ def incentive(row: Row) -> str:
 
 
 def fig7() -> str:
-    """Return sharing incentive, throughput and Jain's index of computed service in figure 7."""
+    """Return the table of sharing incentive, throughput and Jain's index in figure 7."""
     rows = read("fig7")
     sizes = sorted({row["dp"] for row in rows}, key=int)
     body = []
@@ -136,7 +136,7 @@ def fig7() -> str:
 
 
 def fig4() -> str:
-    """Return the cost of a centralised DLPM from the CSV of figure 4."""
+    """Return the table of a centralised DLPM's cost, from the CSV of figure 4."""
     rows = read_rows(ROOT / "plots" / "fig4.csv")
     parts = ("synchronisation_ms", "update_ms", "match_ms", "dispatch_ms")
     return as_markdown(

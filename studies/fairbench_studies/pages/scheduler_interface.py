@@ -13,7 +13,7 @@ from fairbench.report.pages.markdown import table
 from fairbench.schedulers.base import LocalScheduler, Parts, Router, RunningView, Scan, WaitingView
 from fairbench.schedulers.views import ClientLoad, FleetView, Running, WorkerLoad
 
-# classes whose fields are listed
+# The page lists the fields of these classes.
 VALUES: tuple[type, ...] = (Request, Segment, Running, ClientLoad, WorkerLoad)
 ALIASES = {"Prompt": "tuple[Segment, ...]"}
 FINAL = re.compile(r"Final\[(.*)\]")
@@ -71,7 +71,7 @@ def _rows(described: type) -> Iterator[tuple[str, str, str]]:
 
 
 def _type(function: Any) -> str:
-    """Return the type of a result, empty for None."""
+    """Return a function's return type as text, or an empty text for None."""
     kind = str(inspect.get_annotations(function)["return"])
     return "" if kind == "None" else f"`{kind}`".replace("|", "\\|")
 

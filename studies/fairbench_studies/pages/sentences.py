@@ -1,4 +1,4 @@
-"""Drawing sentences for a reading test: ``python studies sentences [SEED]``.
+"""A script that draws sentences for a reading test: ``python studies sentences [SEED]``.
 
 The script prints 15 sentences of the documents, 10 docstrings, 10 messages and 5 help texts. A
 reader who has not seen the rules judges whether each sentence is natural, and clear at first sight.
@@ -20,7 +20,7 @@ from fairbench_studies.kit.rows import ROOT
 CODE = ("bench", "studies")
 COUNTS = {"document": 15, "docstring": 10, "message": 10, "help": 5}
 ERRORS = re.compile(r"(Usage|Data|Value)Error|RunFailed")
-SHORTEST, LONGEST = 30, 400  # limits on the characters of a drawn sentence
+SHORTEST, LONGEST = 30, 400  # a drawn sentence has from 30 to 400 characters
 
 
 def main(seed: str = "0") -> None:
@@ -81,7 +81,7 @@ def help_text(node: ast.AST) -> Iterator[str]:
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:
-    """Return a module's named constants that are texts or numbers, by name."""
+    """Return a module's constants that are strings or numbers, by name."""
     return {
         str(node.targets[0].id): str(node.value.value)
         for node in tree.body
@@ -99,7 +99,7 @@ def _usable(texts: list[str]) -> Iterator[str]:
 
 
 def _text(node: ast.AST, known: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the text of a literal, with ``<name>`` in place of values; else ""."""
+    """Return the text of a string literal with ``<name>`` in place of values, or else ""."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
@@ -111,7 +111,7 @@ def _text(node: ast.AST, known: Mapping[str, str] = MappingProxyType({})) -> str
 
 
 def _name(node: ast.AST) -> str:
-    """Return the name of the value of an expression."""
+    """Return a name for the value that an expression inserts into a text."""
     skipped: set[ast.AST] = set()
     for one in ast.walk(node):
         if isinstance(one, ast.Call):

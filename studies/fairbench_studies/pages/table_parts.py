@@ -1,11 +1,12 @@
-"""The rows and columns of large tables that pages show; results/ has the whole tables."""
+"""The rows and columns of large tables that pages show; results/ holds the whole tables."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-# Name of a table, regular expression for the beginnings of shown rows, and shown columns.
+# Each entry has the name of a table, a regular expression for the beginnings of shown rows, and the
+# shown columns.
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "traces": (
         r"(mooncake|arena|reasoning-clients) \| (fcfs|vtc|d2lpm) \||agents \| (fcfs|preble) \|",
@@ -101,7 +102,7 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 def part(name: str, table: str) -> str:
-    """Return the part of a rendered table that pages show; without an entry, the whole table."""
+    """Return the part of a rendered table that pages show, or the whole table by default."""
     if name not in PARTS:
         return table
     rows, columns = PARTS[name]

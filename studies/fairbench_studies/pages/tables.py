@@ -57,7 +57,7 @@ MADE: dict[str, Callable[[], str]] = {
 
 
 def render(name: str) -> str:
-    """Return the table with a name: of a function above, of a CSV, or of a part (``cells/W-S``)."""
+    """Return the table with this name, from a function, a CSV file, or a part (``cells/W-S``)."""
     kind, _, which = name.partition("/")
     if kind == "cells":
         rows = [row for row in read("cells") if f"{row['workload']}-{row['scenario']}" == which]

@@ -11,7 +11,7 @@ from fairbench_studies.validation.report import LONG_TTFT_S, UNRESOLVED
 
 
 def measured() -> str:
-    """Return the validation's unfitted runs, a row per run, with errors in percent."""
+    """Return a table of the measured runs that were not fitted, with errors in percent."""
     runs: dict[str, dict[str, Row]] = {}
     for row in read_rows(ROOT / "results" / "validation" / "validation.csv"):
         if row["fitted"] == "no":
@@ -24,7 +24,7 @@ def measured() -> str:
 
 
 def _validated(run: str, numbers: Mapping[str, Row]) -> tuple[str, ...]:
-    """Return a run's row; an error is the largest error of any client or group of clients."""
+    """Return a run's row, with the largest error of any client or group of clients."""
 
     def worst(start: str) -> str:
         names = (name for name in numbers if name.startswith(start) and "slice" not in name)
@@ -42,7 +42,7 @@ def _validated(run: str, numbers: Mapping[str, Row]) -> tuple[str, ...]:
 
 
 def serving() -> str:
-    """Return the unfitted runs of real engines, with errors under the measured profile.
+    """Return a table of real engines' runs that were not fitted, with the profile's errors.
 
     Runs on an A100 also have the error under the operator profile.
     """
@@ -50,15 +50,15 @@ def serving() -> str:
 
 
 def serving_h100() -> str:
-    """Return the unfitted runs of SGLang on an H100, with the profile's errors."""
+    """Return a table of SGLang's runs on an H100 that were not fitted, with the errors."""
     return _engine_runs("gpu/validation").replace("sglang-h100-", "")
 
 
 def _engine_runs(file: str, other: str | None = None) -> str:
-    """Return the unfitted runs of ``results/FILE.csv``: measured values, errors in parentheses.
+    """Return the runs of ``results/FILE.csv`` that were not fitted: measured values and errors.
 
-    ``other``, if given, is a file with the second errors in parentheses. A time to first token that
-    is too short for a target has no error.
+    ``other``, if given, is a file with the second errors in parentheses. No error is shown for a
+    time to first token that is too short to have a target.
     """
     columns: dict[tuple[str | None, str, str], Row] = {}
     for name in filter(None, (file, other)):

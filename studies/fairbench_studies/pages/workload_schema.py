@@ -50,7 +50,7 @@ def _params(kind: str) -> Schema:
 
 
 def _some(kind: str) -> str:
-    """Return the name of the definition in which all parameters of a kind are optional."""
+    """Return the schema definition's name in which all parameters of a kind are optional."""
     return f"{kind}, changed"
 
 

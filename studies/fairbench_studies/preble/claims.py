@@ -29,7 +29,7 @@ from fairbench_studies.preble.experiments import (
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Results
 
-NEAR = 1.02  # latencies whose ratio is at most this count as equal
+NEAR = 1.02  # Latencies whose ratio is at most this number count as equal.
 METRICS = {"mean": "mean_s", "P99": "p99_s"}
 PAPER_GAINS = {"mean": (1.5, 14.5), "P99": (2, 10)}
 PROGRAMMING, PAPER_PROGRAMMING = "programming", {"mean": (1.56, 1.8), "P99": (3, 4)}
@@ -57,7 +57,7 @@ def gains(results: Results, metric: str) -> dict[str, Floats]:
 
 
 def judge_end_to_end(results: Results) -> list[Part]:
-    """Judge claim 30: Preble is faster than round robin, more so at higher rates."""
+    """Judge claim 30: Preble is faster than round robin, and the gain grows with the rate."""
     parts = []
     ratios = {name: gains(results, metric) for name, metric in METRICS.items()}
     for name, found in ratios.items():
@@ -91,7 +91,7 @@ def judge_end_to_end(results: Results) -> list[Part]:
 
 
 def _range(name: str, found: Floats, low: float, high: float) -> Part:
-    """Return the part that holds if the gains at all rates are in the paper's range."""
+    """Return the claim's part that the gains at all rates are in the paper's range."""
     gains = found.mean(axis=1)
     least, most = float(gains.min()), float(gains.max())
     worst = least if least < low else most
@@ -100,7 +100,7 @@ def _range(name: str, found: Floats, low: float, high: float) -> Part:
 
 
 def judge_ablation(results: Results) -> list[Part]:
-    """Judge claim 31: each mechanism helps; rebalancing mostly, and groups only, the P99."""
+    """Judge claim 31: each mechanism helps. Rebalancing mainly, and groups only, lower the P99."""
     rate = RATES["tool-use"][-1]
     steps = {step: Key("fig5", "tool-use", step, rate) for step in ABLATION}
     both = [results.each(steps.values(), metric) for metric in METRICS.values()]
@@ -153,7 +153,7 @@ def judge_baselines(results: Results) -> list[Part]:
 
 
 def judge_window(results: Results) -> list[Part]:
-    """Judge claim 33: a window H from one to six minutes changes the mean by 10% at most."""
+    """Judge claim 33: windows H of one to six minutes change the mean latency by at most 10%."""
     parts = []
     for workload in ("tool-use", "video-qa"):
         keys = [Key("window", workload, PREBLE, window_s) for window_s in WINDOWS_S]
@@ -193,11 +193,11 @@ def judge_mix(results: Results) -> list[Part]:
     return parts
 
 
-SUSTAINED_S = 20.0  # the paper's latency requirement
+SUSTAINED_S = 20.0  # the paper's requirement on the latency, in seconds
 
 
 def judge_scale(results: Results) -> list[Part]:
-    """Judge claim 58: with more GPUs and as many more documents, Preble's latency stays similar."""
+    """Judge claim 58: Preble's latency stays similar if GPUs and documents grow together."""
     keys = {
         (system, gpus): Key("scale", "loogle", system, gpus)
         for system in (ROUND_ROBIN, PREBLE)

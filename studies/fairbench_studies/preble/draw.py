@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 PANEL_IN, HEIGHT_IN = 2.6, 4.4
 Runs = Mapping[Key, Sequence[Latency]]
-FLAT = 12  # ratio of the largest to the smallest value above which an axis is logarithmic
+# An axis is logarithmic if the ratio of its largest to its smallest value exceeds this number.
+FLAT = 12
 METRICS = {"mean_s": "mean latency, s", "p99_s": "P99 latency, s"}
 
-# Title and axis label of each figure ("" for the steps of the ablation).
+# Each entry has a figure's title and axis label; the label is "" for the steps of the ablation.
 FIGURES = {
     "fig3": ("Preble Fig. 3: latency over the rate", "programs/s of a client and GPU"),
     "fig4": ("Preble Fig. 4: tool use and videos mixed, in bursts", "tool programs/s"),
@@ -49,7 +50,7 @@ def _plot_one(name: str, results: Results, output: Path, formats: Sequence[str])
 
 
 def rows(shown: Runs) -> list[dict[str, Any]]:
-    """Return a row per key: means over the seeds, and the 95% intervals of the latencies."""
+    """Return a row per run, with means over seeds and 95% intervals of the latencies."""
     return [
         key._asdict()
         | {
@@ -75,7 +76,7 @@ def interval(runs: Sequence[Latency], metric: str) -> MeanInterval:
 
 
 def _figure(name: str, shown: Runs, origin: str) -> Figure:
-    """Draw the mean above the P99 with a column per workload; bars stand side by side."""
+    """Draw the mean above the P99, with a column per workload and bars side by side."""
     if not FIGURES[name][1]:
         figure, grid = panels(1, 2, 2.6 * PANEL_IN, 2.4, sharey=True)
         for panel, (metric, label) in zip(grid[0], METRICS.items(), strict=True):
@@ -100,11 +101,12 @@ def _figure(name: str, shown: Runs, origin: str) -> Figure:
 
 
 def _scale(panel: Axes, values: Sequence[MeanInterval]) -> None:
-    """Make the y axis logarithmic if a line would be flat at zero, else let it begin at zero."""
+    """Make the y axis logarithmic if its values differ much; otherwise start the axis at zero."""
     means = [value.mean for value in values]
     if max(means) > FLAT * min(means):
         log_y(panel)
-        panel.set_ylim(bottom=min(means) / 2)  # an interval may reach down to zero
+        # An interval may reach down to zero, which a logarithmic axis cannot show.
+        panel.set_ylim(bottom=min(means) / 2)
     else:
         panel.set_ylim(0, 1.06 * max(value.high or value.mean for value in values))
 
@@ -136,6 +138,6 @@ def _bars(panel: Axes, shown: Runs, metric: str) -> None:
 
 
 def _ends(value: MeanInterval) -> tuple[float, float]:
-    """Return the ends of an interval; both are the mean if there is one seed."""
+    """Return the ends of an interval; with a single seed, both ends equal the mean."""
     mean, low, high = value
     return mean if low is None else low, mean if high is None else high

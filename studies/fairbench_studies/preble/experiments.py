@@ -14,7 +14,7 @@ CLIENTS = 4
 WARMUP_S, DURATION_S, DRAIN_S = 30.0, 300.0, 9000.0
 
 ROUND_ROBIN, PREBLE, ORACLE, MEMSERVE = "round-robin", "preble", "oracle", "memserve"
-# The values of --router, --local and --set, by system.
+# Each system has these values of --router, --local and --set.
 SYSTEMS: Mapping[str, tuple[str, str]] = {
     ROUND_ROBIN: ("round-robin", "lpm"),
     PREBLE: ("preble-e2", "preble-groups"),
@@ -22,9 +22,9 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
     MEMSERVE: ("memserve", "lpm"),
 }
 
-# Programs/s of each of the four clients per GPU: 0.4, 0.8 and 1.2 times the workload's rate. At the
-# workload's rate, one of four clients floods; here no client floods, so agents do not fill the GPUs
-# even at the highest rate.
+# Each of the four clients sends this many programs/s per GPU: 0.4, 0.8 and 1.2 times the workload's
+# rate. In the original workload, one of four clients sends too much. These runs have no such
+# client, so agents do not fill the GPUs even at the highest rate.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (1.8, 3.6, 5.4),
     "agent": (0.03, 0.06, 0.09),
@@ -38,7 +38,8 @@ OFF = {
     "preble-e2.autoscale_factor": inf,
     "preble-e2.imbalance_ratio": inf,
 }
-# The steps of [Preble] Fig. 5 in order. Each step adds the mechanism that is its name.
+# These are the steps of [Preble] Fig. 5 in order. Each step adds the mechanism after which the step
+# is named.
 ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ROUND_ROBIN: ("round-robin", "lpm", {}),
     "E2 alone": ("preble-e2", "lpm", OFF),
@@ -46,19 +47,19 @@ ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "prefill/decode balancing": ("preble-e2", "lpm", {}),
     "priority groups": ("preble-e2", "preble-groups", {}),
 }
-# Tokens with which every prompt begins ("system_tokens" or "instruction_tokens" of the workload).
-# For MemServe, a match of these tokens alone is no match, because every worker holds them: with
-# such a match, all requests would follow the first request to one worker.
+# Every prompt begins with this many tokens ("system_tokens" or "instruction_tokens" of the
+# workload). Every worker holds these tokens. If a match of these tokens alone counted, MemServe
+# would send all requests to the worker of the first request.
 SHARED_BY_ALL = {"tool-use": 190, "agent": 20, "programming": 2800, "video-qa": 15, "loogle": 13}
 WINDOWS_S = (60.0, 180.0, 360.0)
 SCALES = (2, 4, 8)
 GPUS = 4
-# gaps with a coefficient of variation of 2, like Azure's trace, which is not included
+# The gaps have a coefficient of variation of 2, like those in Azure's trace, which is not included.
 BURSTS = 0.25
 
 
 class Key(NamedTuple):
-    """The key of a run: figure, workload, system, and the value of the varied parameter."""
+    """The key of a run: figure, workload, system, and the varied parameter's value."""
 
     figure: str
     workload: str
@@ -79,7 +80,7 @@ class Experiment:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def spec(self, seed: int) -> ExperimentSpec:
-        """Return the experiment with all its settings and this seed; no client is heavy."""
+        """Return the experiment with all settings and this seed, without a heavy client."""
         flags = {
             "workload": self.workload,
             "scenario": "none",
@@ -98,7 +99,7 @@ class Experiment:
 
 
 def experiments() -> dict[Key, Experiment]:
-    """Return all experiments by key. Two keys may share a run."""
+    """Return all experiments by key. Two keys may refer to the same run."""
     return dict([*_fig3(), *_fig4(), *_fig5(), *_baselines(), *_windows(), *_scales()])
 
 

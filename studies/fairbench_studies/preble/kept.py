@@ -1,4 +1,4 @@
-"""Per-seed latencies of the Preble paper's runs as rows, from which claims are judged again."""
+"""Per-seed latencies of the Preble paper's runs as rows, from which claims can be judged again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from fairbench_studies.preble.experiments import PREBLE, Key
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Latency, Results
 
-SPEED = "speed"  # the figure of the measured decisions per second, whose seeds are repetitions
+# The figure of the measured decisions per second, in which a seed stands for a repetition.
+SPEED = "speed"
 
 
 def keep(results: Results) -> list[Row]:

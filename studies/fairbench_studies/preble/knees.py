@@ -2,7 +2,8 @@
 
     python studies knees
 
-The script runs what results/tables/knees.toml lacks, and writes results/tables/knees.csv.
+The script makes the missing runs of the sweep results/tables/knees.toml, and writes
+results/tables/knees.csv.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SYSTEMS = {"lpm": ROUND_ROBIN, PREBLE: PREBLE, "memserve+lpm": MEMSERVE}
 
 
 class Point(NamedTuple):
-    """A system's latencies (seconds, by seed) at a load, in programs/s of a client and GPU."""
+    """A system's latencies (seconds, by seed) at a load (programs/s per client and GPU)."""
 
     system: str
     load: float
@@ -41,9 +42,10 @@ class Point(NamedTuple):
 
 
 def knees(points: Sequence[Point]) -> dict[str, float]:
-    """Return the knee of each system: the load before the first at which a seed misses the target.
+    """Return the knee of each system: the largest load up to which all seeds meet the target.
 
-    Loads ascend within a system. A system that misses the target at its first load has no knee.
+    The points of a system must be in order of ascending load. A system that misses the target at
+    its first load has no knee.
     """
     found: dict[str, float] = {}
     missed: set[str] = set()
@@ -56,7 +58,7 @@ def knees(points: Sequence[Point]) -> dict[str, float]:
 
 
 def table(points: Sequence[Point]) -> list[dict[str, str]]:
-    """Return a row per system and load; the last columns compare with round-robin at the load."""
+    """Return a row per system and load; the last columns compare it with round-robin."""
     base = {point.load: point for point in points if point.system == ROUND_ROBIN}
     return [_row(point, base[point.load]) for point in points]
 
@@ -74,7 +76,7 @@ def _row(point: Point, base: Point) -> dict[str, str]:
 
 
 def _gain(base: Sequence[float], of: Sequence[float]) -> str:
-    """Return the mean over the seeds of the ratio within a seed."""
+    """Return the mean over seeds of the ratio of two systems' latencies, as text."""
     return f"{fmean(one / other for one, other in zip(base, of, strict=True)):.1f}x"
 
 
@@ -91,7 +93,7 @@ def _latencies(run: StoredRun, experiment: Mapping[str, float]) -> tuple[float, 
 
 
 def main() -> None:
-    """Complete the runs, and write the table."""
+    """Make the missing runs, and write the table."""
     _, cells = completed_cells(str(TABLES / "knees.toml"))
     order = [*SYSTEMS.values()]
     points = sorted(map(_point, cells), key=lambda one: (order.index(one.system), one.load))

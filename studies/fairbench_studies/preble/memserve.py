@@ -11,7 +11,7 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 
 
 class MemServe(PrefixRouter):
-    """The worker with the longest matched prefix; ties and no match go to the least loaded worker.
+    """A router that picks the longest matched prefix, and otherwise the least loaded worker.
 
     [Preble] says only "longest-prefix-match regardless of the existing load". Here, load is the
     number of requests in flight, and workers with equal load take turns.
@@ -21,10 +21,10 @@ class MemServe(PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """A shorter match than ``min_match_tokens`` is no match.
+        """Parameters: a match of fewer than ``min_match_tokens`` tokens does not count.
 
-        As printed, a single shared token of a system prompt decides, so all requests that share
-        the token go to one worker.
+        In the rule as printed, a single shared token of a system prompt decides. All requests that
+        share the token then go to one worker.
         """
 
         min_match_tokens: NotNegativeInt = 0

@@ -27,8 +27,8 @@ class Oracle(Router):
     class Params:
         """Parameters: ``by`` groups prompts by their first ``layer_tokens``, or by client.
 
-        With ``layer_tokens`` 0, groups differ at the first position where earlier prompts differ,
-        such as after a system prompt. The latest ``groups`` groups are remembered.
+        If ``layer_tokens`` is 0, the groups differ at the first position at which earlier prompts
+        differ, such as after a system prompt. The scheduler remembers the latest ``groups`` groups.
         """
 
         by: Literal["prefix", "client"] = "prefix"
@@ -38,9 +38,9 @@ class Oracle(Router):
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self._workers = list(range(workers))
-        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()  # worker by group
+        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()  # maps a group to its worker
         self._last = -1
-        # common prefix of all earlier prompts; None before the first prompt
+        # The common prefix of all earlier prompts is None before the first prompt.
         self._shared: Prompt | None = None
 
     def route(self, request: Request, now_s: float) -> int:
@@ -61,8 +61,8 @@ class Oracle(Router):
         layer = prompt_tokens(shared) + 1
         if shared != self._shared:
             self._shared = shared
-            # Groups that differ only behind the new common prefix are merged, and keep the
-            # position of the first group.
+            # Groups that differ only after the new common prefix are merged, and keep the position
+            # of the first group.
             groups, self._placed = self._placed, OrderedDict()
             for group, worker in groups.items():
                 assert not isinstance(group, str)

@@ -19,7 +19,7 @@ GPUS = 4
 
 
 def measure() -> dict[str, list[float]]:
-    """Return requests routed per second, for workloads sent at once, ``REPEATS`` times each.
+    """Route each workload ``REPEATS`` times as fast as possible; return requests per second.
 
     The workloads have the most complex and the simplest prefix tree.
     """
@@ -43,7 +43,7 @@ def _speed(prompts: list[Prompt]) -> float:
 
 
 def _prompts(workload: str) -> list[Prompt]:
-    """Return the prompts of a workload's programs, one program after the other."""
+    """Return the prompts of a workload's programs, program by program."""
     spec = load_workload(workload)
     params = make_params(spec.program, spec.params, workload)
     kind = program_class(spec.program)

@@ -35,14 +35,14 @@ class Latency(NamedTuple):
 
 
 class Results(NamedTuple):
-    """Results of the runs: latencies of each seed by key, decisions per second, and hardware."""
+    """The results of the runs: latencies by key and seed, decisions per second, and hardware."""
 
     runs: Mapping[Key, Sequence[Latency]]
     speeds: Mapping[str, Sequence[float]]
     basis: str
 
     def each(self, keys: Iterable[Key], metric: str) -> dict[Key, Floats]:
-        """Return a metric of each key, for the seeds that all keys have."""
+        """Return a metric of each run in ``keys``, for the seeds that all these runs have."""
         runs = {key: self.runs[key] for key in keys}
         seeds = min(map(len, runs.values()))
         return {
@@ -62,7 +62,7 @@ class Results(NamedTuple):
 
 
 def read(folder: Path, seeds: int) -> Results:
-    """Read the results of the first seeds; for a key, seeds end before the first missing run."""
+    """Read the results of the first seeds; a run's seeds end before the first missing seed."""
     there = stored(folder)
     found: dict[Key, list[Latency]] = {}
     seen: dict[str, Latency] = {}
@@ -95,7 +95,7 @@ def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float,
 
 
 def token_times_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
-    """Return the means of TTFT and TPOT in seconds; both are infinite if a request is unfinished.
+    """Return mean TTFT and TPOT in seconds; both are infinite if a request is unfinished.
 
     Requests that arrive before ``warmup_s`` do not count. A request with one output token has no
     TPOT.

@@ -1,4 +1,4 @@
-"""The cases of both studies of routers: forms of sharing, and their settings."""
+"""The cases of both studies of several routers: how routers share charges, with settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def exchange(skew: float, every_s: float, **settings: float) -> Case:
 
 
 def usual() -> Iterator[Case]:
-    """Yield one router, each form of sharing for all skews, and the exchange for all intervals."""
+    """Yield a single router, each form of sharing with all skews, and all exchange intervals."""
     yield case()
     for skew in SKEWS:
         yield case(form="independent", skew=skew)
@@ -34,12 +34,12 @@ def usual() -> Iterator[Case]:
 
 
 def name_of(case: Case) -> str:
-    """Return the name of a case: form of sharing, and settings other than the skew."""
+    """Return a case's name, which consists of the form of sharing and settings except the skew."""
     rest = {key: value for key, value in case if key not in ("form", "skew")}
     form = dict(case).get("form", "one router")
     return " ".join([form, *(f"{key}={value:g}" for key, value in rest.items())])
 
 
 def is_heard(case: Case) -> bool:
-    """Return whether every charge becomes known to every router."""
+    """Return whether each router learns of every charge."""
     return dict(case).get("form") in (None, "exchange", "ledger")

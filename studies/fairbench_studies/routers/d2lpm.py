@@ -26,14 +26,14 @@ from fairbench_studies.routers.runs import Panel, draw, results, simulated
 FIGURE = ROOT / "plots/routers-d2lpm.svg"
 QUANTUM = 40_000  # the default quantum of d2lpm
 
-# Numbers of routers and of workers, and the form of sharing.
+# These are the numbers of routers and of workers, and the form of sharing.
 SCALE = {"duration_s": 20.0, "scenario": "s1", "scheduler": "d2lpm"}
 FLEETS = (("tot", 16, (2, 4, 8)), ("chat", 16, (2, 4, 8)), ("tot", 64, (8,)))
 DIVIDED = "independent, 1/N quantum each"
 GATHERED = "exchange, each client at one"
 FORMS = ("independent", DIVIDED, "sticky", "exchange", GATHERED)
 
-# Drift: the difference between the charges of a client at two workers.
+# The drift is the difference between the charges of a client at two workers.
 REPLICAS = 4
 DRIFT: Mapping[str, Any] = {
     "workload": "tot", "scenario": "s1", "scheduler": "d2lpm", "dp": REPLICAS, "duration_s": 60.0,
@@ -42,10 +42,10 @@ SEEDS = range(5)
 
 
 class Drift(NamedTuple):
-    """The results of a case: shares of well-behaved clients, and charges at workers.
+    """The results of a case: the shares of well-behaved clients, and the charges at workers.
 
-    ``shares`` has a value per seed. The drift and unreceived charges are maxima over seeds, the
-    bound is the minimum, and all other values are means.
+    ``shares`` holds a value for each seed. The drift and unreceived charges are maxima over seeds,
+    the bound is the minimum, and all other values are means.
     """
 
     shares: tuple[float, ...]
@@ -56,7 +56,7 @@ class Drift(NamedTuple):
     unheard: float
 
     def changes(self, alone: Drift) -> NDArray[Any]:
-        """Return the change of the share against one router, in points by seed."""
+        """Return each seed's change of the share against a single router, in percentage points."""
         return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
 
 
@@ -80,7 +80,7 @@ def scaling() -> Iterator[list[str]]:
 
 
 def cases() -> Iterator[Case]:
-    """Yield the cases in order of the table."""
+    """Yield the cases in the order of the table."""
     yield from usual()
     for lost in (0.5, 0.9):
         yield exchange(10.0, 0.1, lost=lost)
@@ -150,7 +150,7 @@ def charges(result: RunResult) -> tuple[float, float]:
 
 
 def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> float:
-    """Return the largest sum by worker, or the largest difference between workers."""
+    """Return the largest sum of charges at a worker, or the largest difference of two workers."""
     sums, peak = dict.fromkeys(range(REPLICAS), 0.0), 0.0
     for _, worker, tokens in sorted(events):
         sums[worker] += tokens
@@ -178,7 +178,7 @@ def points(changes: NDArray[Any]) -> str:
 
 
 def picture(found: Mapping[Case, Drift]) -> None:
-    """Draw the change of the share, and the drift of charges, over the exchange interval."""
+    """Draw the change of the share and the drift of charges over the exchange interval."""
     alone = found[case()]
     shares = Panel(
         "change of the behaved clients' share, points",
@@ -201,7 +201,7 @@ def write(name: str, head: Sequence[str], rows: Iterator[list[str]]) -> None:
 
 
 def main() -> None:
-    """Run, write, draw."""
+    """Run the simulations, write the tables, and draw the picture."""
     found = results(cases(), drift)
     head = ["routers", "skew", "behaved share", "error, points", "service, tok/s", "hit rate"]
     write("routers-d2lpm", [*head, "apart, tokens", "bound", "unheard"], rows_of(found))

@@ -1,4 +1,4 @@
-"""Simulation of cases, and pictures of the results over the exchange interval."""
+"""Simulation of cases with several routers, and pictures of the results by exchange interval."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def results(cases: Iterable[Case], simulate: Callable[[Case], R]) -> dict[Case, 
 class Panel(NamedTuple):
     """A panel of a picture: a quantity of a case's results, and the quantity's ``spread``.
 
-    Dashed lines show ``bound``, or, without a bound, the quantity of independent routers.
+    Dashed lines show ``bound`` if given, or else the quantity for independent routers.
     """
 
     label: str
@@ -51,7 +51,7 @@ class Panel(NamedTuple):
 
 
 def draw(path: Path, about: tuple[str, str], found: Mapping[Case, Any], *shown: Panel) -> None:
-    """Draw quantities over the exchange interval; ``about`` has title and provenance."""
+    """Draw panels over the exchange interval; ``about`` has the title and the provenance."""
     with paper_style():
         figure, (row,) = panels(1, len(shown), WIDTH_IN, HEIGHT_IN)
         for axes, (label, value, spread, bound, log) in zip(row, shown, strict=True):

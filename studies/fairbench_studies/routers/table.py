@@ -2,9 +2,9 @@
 
     python studies routers
 
-The script runs examples/two-routers.toml over forms, skews and intervals: about two minutes of CPU.
-The script writes results/tables/routers.csv and plots/routers.svg, which docs/studies/routers.md
-shows.
+The script runs examples/two-routers.toml with all forms of sharing, skews and intervals, which
+takes about two minutes of CPU. The script writes results/tables/routers.csv and plots/routers.svg,
+which docs/studies/routers.md shows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fairbench_studies.routers.runs import Panel, draw, results, simulated
 CASE = ROOT / "examples/two-routers.toml"
 TABLE = ROOT / "results/tables/routers.csv"
 FIGURE = ROOT / "plots/routers.svg"
-# start and end (s) of the period in which both clients wait and all charges are known
+# In this period (start and end in seconds), both clients wait and all charges are known.
 SETTLED_S, END_S = 30.0, 120.0
 
 
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Yield the cases in order of the table."""
+    """Yield the cases in the order of the table."""
     yield from usual()
     for lost in (0.5, 0.9):
         yield exchange(10.0, 0.1, lost=lost, forget_s=60.0)
@@ -66,7 +66,7 @@ def spec_of(case: Case) -> ExperimentSpec:
 
 
 def outcome(case: Case) -> Outcome:
-    """Simulate a case."""
+    """Simulate a case and return the shares and charges."""
     spec = spec_of(case)
     simulation, unheard = simulated(spec)
     ingress, ahead = simulation.cluster.ingress, 0.0
@@ -77,7 +77,7 @@ def outcome(case: Case) -> Outcome:
     rates = [row["service_rate_tok_s"] for row in result.summary["clients"]]
     gap, most = gaps(spec, result)
     settings = dict(case)
-    # routers forget peers at times, and no bound is proved for this case
+    # In this case, routers forget peers at times, so no bound is proven.
     forgets = "lost" in settings and "forget_s" not in settings
     bound = 2 * (most + unheard + ahead) if is_heard(case) and not forgets else None
     return Outcome(rates[0] / sum(rates), sum(rates), gap, bound, unheard, ahead)
@@ -114,7 +114,7 @@ def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
 
 
 def write(found: Mapping[Case, Outcome]) -> None:
-    """Write a row for each case."""
+    """Write the table, which has a row for each case."""
     alone = next(iter(found.values())).share
     rows = [
         {
@@ -134,7 +134,7 @@ def write(found: Mapping[Case, Outcome]) -> None:
 
 
 def picture(found: Mapping[Case, Outcome]) -> None:
-    """Draw the error of the share and the gap with its bound, over the interval."""
+    """Draw the error of the share, and the gap with its bound, over the exchange interval."""
     alone = found[case()].share
     shares = Panel("error of premium's share, points", lambda one: 100 * abs(one.share - alone))
     drift = Panel(
@@ -148,7 +148,7 @@ def picture(found: Mapping[Case, Outcome]) -> None:
 
 
 def main() -> None:
-    """Run, write, draw."""
+    """Run the simulations, write the table, and draw the picture."""
     found = results(cases(), outcome)
     write(found)
     picture(found)

@@ -17,7 +17,7 @@ from typing import Any
 from fairbench.config.resolve import resolve
 from fairbench.figures.style import panels, paper_style, save
 from fairbench.sim.run import simulate
-from fairbench_studies.kit.rows import ROOT, TABLES, Row, append_row, stored_rows
+from fairbench_studies.kit.rows import ROOT, TABLES, Row, extend_rows, stored_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = TABLES / "session-gates.csv"
@@ -68,14 +68,6 @@ def points(seeds: tuple[int, ...]) -> Iterator[tuple[str, float, str, int]]:
             for scenario in RATES:
                 for gate in GATES:
                     yield scenario, load, gate, seed
-
-
-def extend(seeds: tuple[int, ...]) -> None:
-    """Append the runs that the table lacks, each as soon as it is simulated."""
-    known = {tuple(row[name] for name in IDENTITY) for row in stored_rows(TABLE)}
-    for scenario, load, gate, seed in points(seeds):
-        if (scenario, f"{load:g}", gate, str(seed)) not in known:
-            append_row(TABLE, measured(scenario, load, gate, seed))
 
 
 Means = Mapping[tuple[str, str, str], Mapping[str, float]]
@@ -139,7 +131,7 @@ def draw(found: Means) -> None:
 
 def main(*seeds: str) -> None:
     """Simulate what is missing, write the table and draw the picture."""
-    extend(tuple(map(int, seeds)) or SEEDS)
+    extend_rows(TABLE, IDENTITY, points(tuple(map(int, seeds)) or SEEDS), measured)
     found = means()
     write_tables(PAGE, {"session-gates/default": gate_table(found)})
     draw(found)

@@ -1,1 +1,1 @@
-"""Charging for prefixes that clients share."""
+"""The study of rules that charge clients for shared prefixes."""

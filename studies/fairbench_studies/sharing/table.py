@@ -1,4 +1,4 @@
-"""The effect of charging rules for a shared prefix on shares and incentives.
+"""The effect of rules that charge for a shared prefix on clients' shares and incentives.
 
     fairbench sweep results/tables/sharing.toml
     python studies sharing results/runs/sharing
@@ -47,7 +47,7 @@ def rates(summary: Summary) -> list[float]:
 
 
 def row(scheduler: str, rule: str, shared: Seeds, alone: Seeds) -> dict[str, str]:
-    """Return a row: rates if all clients share, if the last client does not, and the difference."""
+    """Return a row: rates if all clients share the prefix, if one does not, and the difference."""
     last = [rates(summary)[-1] for summary in shared]
     own = [rates(summary)[-1] for summary in alone]
     others = [mean(rates(a)[:-1]) / mean(rates(s)[:-1]) for s, a in zip(shared, alone, strict=True)]
@@ -88,5 +88,5 @@ def _by_seed(of: Mapping[int, Summary]) -> Seeds:
 
 
 def main(folder: str) -> None:
-    """Read the store, and write the table."""
+    """Read the folder of runs, and write the table."""
     write("sharing", table(runs_in(Path(folder) / "runs")))

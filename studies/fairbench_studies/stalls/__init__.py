@@ -1,1 +1,1 @@
-"""Remedies against stalls by long prompts."""
+"""The study of remedies against stalls that long prompts cause."""

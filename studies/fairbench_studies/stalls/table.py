@@ -1,9 +1,10 @@
-"""Remedies against stalls: one client with long prompts beside four that chat, on one replica.
+"""Remedies against stalls on a replica that serves a client with long prompts and four chats.
 
     python studies stalls
 
-Simulates every remedy with three seeds, below saturation and under overload; writes
-results/tables/stalls.csv with a row per run, and the table of means into docs/reference/metrics.md.
+The script simulates every remedy with three seeds, below saturation and under overload. The script
+writes results/tables/stalls.csv with a row per run, and the table of means in
+docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ TABLE = TABLES / "stalls.csv"
 PAGE = ROOT / "docs/reference/metrics.md"
 WORKLOAD = Path(__file__).with_name("workload.toml")
 SEEDS = (1, 2, 3)
-OVERLOAD_RATE = 4.5  # requests/s of each client that chats; about six times the default rate
-LONG = "client-4"  # the client with long prompts
-# engine -> remedy -> local scheduler and settings
+# Requests/s of each chatting client under overload, about six times the default rate.
+OVERLOAD_RATE = 4.5
+# The client with long prompts.
+LONG = "client-4"
+# maps an engine to its remedies, each with a local scheduler and settings
 REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "sglang": {
         "none: chunks of 8,192": ("fcfs", {}),
@@ -55,7 +58,7 @@ REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 
 
 def summary_of(engine: str, remedy: str, seed: int, rate: float | None) -> dict[str, Any]:
-    """Return the summary of a run, whose rate is the workload's if ``rate`` is None."""
+    """Simulate a remedy and return the summary; a ``rate`` of None means the workload's rate."""
     local, settings = REMEDIES[engine][remedy]
     flags: dict[str, Any] = {
         "workload": str(WORKLOAD), "scenario": "s1", "engine": engine, "seed": seed,
@@ -87,7 +90,7 @@ def row(engine: str, remedy: str, seed: int) -> dict[str, Any]:
 
 
 def remedy_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of means over seeds: a row per engine and remedy."""
+    """Return the table of means over seeds, which has a row per engine and remedy."""
     body = []
     for engine, remedies in REMEDIES.items():
         for remedy in remedies:

@@ -1,1 +1,1 @@
-"""A textbook's section on SLO-aware scheduling: the listing and the listing's output."""
+"""A reproduction of a textbook's listing on SLO-aware scheduling, and of the printed output."""

@@ -14,11 +14,11 @@ from fairbench.schedulers.base import LocalScheduler, Preempt, Running, Selectio
 from fairbench.schedulers.local.kept_order import least_first
 
 BLOCK_TOKENS = 16
-SPARED = 100  # requests with at most this many remaining tokens are not preempted
+SPARED = 100  # A running request with at most this many remaining tokens is not preempted.
 
 
 class TextbookEDF(LocalScheduler):
-    """A textbook's EDF: order by deadline, then by length; starving requests preempt long ones.
+    """A textbook's EDF: order by deadline, then length. Starving requests preempt long requests.
 
     The source is Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the listing are
     kept, because the listing's printed numbers show each flaw:
@@ -27,7 +27,8 @@ class TextbookEDF(LocalScheduler):
       *and* answer, as if a prompt token took a step. Requests that are already late count
       as starving, too.
     - Room is made for the first starving request in the queue, not for the most urgent.
-    - In the next pass the room goes to the first request by deadline, often the one just preempted.
+    - In the next pass the room goes to the request with the earliest deadline, which is often the
+      request that was just preempted.
     - The listing does not check whether running requests outgrow the memory. The printed loop
       exceeds its memory; fairbench's engines retract requests in this case.
 
@@ -38,7 +39,7 @@ class TextbookEDF(LocalScheduler):
 
     name = "edf-textbook"
     preempts = True
-    work_conserving = False  # freed blocks stay unused until the next pass
+    work_conserving = False  # The freed blocks stay unused until the next pass.
 
     @dataclass(frozen=True)
     class Params:
@@ -56,7 +57,7 @@ class TextbookEDF(LocalScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         for request in least_first(view, lambda one: (self._due_s(one), _tokens(one))):
             if not (yield request):
-                continue  # a request that does not fit is skipped
+                continue  # The scheduler skips a request that does not fit.
         starving = (one for one in view.queue_order() if self._starves(one, now_s))
         if (first := next(starving, None)) is not None:
             for victim in victims(first, view.running, view.running.free_tokens):

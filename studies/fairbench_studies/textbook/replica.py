@@ -36,7 +36,7 @@ def printed_load(seed: int = 7, count: int = 80, horizon: int = 200) -> list[Req
 
 
 class InOrder(LocalScheduler):
-    """The listing's FCFS: order of arrival, skipping requests that do not fit."""
+    """The listing's FCFS, which skips requests that do not fit."""
 
     name = "in-order"
 
@@ -48,7 +48,7 @@ class InOrder(LocalScheduler):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The numbers that the listing prints, and numbers that the listing does not print."""
+    """The results of a run: numbers that the listing prints, and further numbers."""
 
     finished: int
     on_time: int
@@ -82,7 +82,7 @@ class _Batch(NothingRunning):
 
 
 class Replica:
-    """The printed loop: admission by blocks of prompts, then one token for each request."""
+    """The printed loop, which admits prompts by blocks and then produces a token per request."""
 
     def __init__(self, scheduler: LocalScheduler, requests: list[Request]) -> None:
         self._scheduler = scheduler
@@ -93,7 +93,7 @@ class Replica:
         self.running = _Batch(self._produced)
 
     def queue_order(self) -> list[Request]:
-        """Return the requests that have arrived, the only part of WaitingView used here."""
+        """Return the requests that have arrived; schedulers call no other method of this view."""
         return [request for request in self._waiting if request.arrival_s <= self._step]
 
     def run(self) -> Outcome:

@@ -1,11 +1,12 @@
-"""A table of public traces under every scheduler, with a row per scheduler.
+"""A table of public traces under all schedulers, with a row per scheduler.
 
     fairbench sweep examples/traces/every-scheduler.toml
     python studies traces-every results/runs/every-scheduler
 
-The script writes results/tables/traces-every.csv: for each trace the service (k tok/s), the minimum
-fair share of own total, the P99 of the first token in seconds, the fraction on time if requests
-have deadlines, and the number of refused or unfinished requests.
+The script writes results/tables/traces-every.csv. For each trace, the table has the service (k
+tok/s), the minimum fair share of own total, and the P99 TTFT in seconds. The table also has the
+fraction of requests on time, if requests have deadlines, and the number of refused or unfinished
+requests.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fairbench_studies.traces.table import TRACES
 
 
 def cell(summary: Summary) -> str:
-    """Return the results of one trace."""
+    """Return the table cell with the results of one trace."""
     share, on_time = summary["min_entitlement_ratio"], summary.get("goodput_ratio")
     parts = [
         f"{summary['service_rate_tok_s'] / 1000:.1f}",
@@ -33,7 +34,7 @@ def cell(summary: Summary) -> str:
 
 
 def name(summary: Summary) -> str:
-    """Return the schedulers: router, local scheduler, and gateway if any."""
+    """Return the names of the router, the local scheduler, and the gateway if any."""
     gateway = summary.get("gateway")
     return f"gateway {gateway}" if gateway else str(summary["scheduler"])
 
@@ -50,7 +51,7 @@ def table(summaries: Iterable[Summary], order: Iterable[str]) -> list[dict[str, 
 
 
 def main(folder: str) -> None:
-    """Read the store, and write the table."""
+    """Read the folder of runs, and write the table."""
     summaries = [run.summary for run in runs_in(Path(folder) / "runs")]
     names = set(map(name, summaries))
     order = sorted(names, key=lambda one: (one.startswith("gateway"), "+" in one, one))

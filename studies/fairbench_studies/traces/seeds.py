@@ -4,7 +4,7 @@ r"""Traces with random requests under a few schedulers: mean and range over seed
         --workloads examples/traces/reasoning-clients.toml,examples/traces/small-model-clients.toml
     python studies traces-seeds results/runs/seeds
 
-Writes results/tables/traces-seeds.csv.
+The script writes results/tables/traces-seeds.csv.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def rows(summaries: Iterable[Summary]) -> list[dict[str, str]]:
 
 
 def _spread(summaries: list[Summary], key: str, factor: float, digits: int) -> str:
-    """Return the mean, and the lowest and highest value."""
+    """Return a metric's mean, lowest and highest value over the seeds, as columns of a row."""
     values = [summary[key] * factor for summary in summaries]
     mean, low, high = sum(values) / len(values), min(values), max(values)
     return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def main(folder: str) -> None:
-    """Write the table from a sweep's directory."""
+    """Write the table from the directory of the sweep's runs."""
     write("traces-seeds", rows(run.summary for run in runs_in(Path(folder) / "runs")))

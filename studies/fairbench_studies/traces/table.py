@@ -3,8 +3,8 @@
     fairbench sweep examples/traces/sweep.toml
     python studies traces results/runs/traces
 
-The script writes results/tables/traces.csv. The project does not contain the traces; the workload
-files name the traces.
+The script writes results/tables/traces.csv. The project does not contain the traces. The workload
+files say where the traces are published.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _percent(value: float | None) -> str:
 
 
 def table(runs: Iterable[StoredRun]) -> list[dict[str, str]]:
-    """Return a row for each trace and scheduler."""
+    """Return a table row for each trace and scheduler."""
     rows = [row(run.summary) for run in runs]
     return sorted(
         rows, key=lambda one: (TRACES.index(one["trace"]), SCHEDULERS.index(one["scheduler"]))
@@ -53,5 +53,5 @@ def table(runs: Iterable[StoredRun]) -> list[dict[str, str]]:
 
 
 def main(folder: str) -> None:
-    """Read the store, and write the table."""
+    """Read the folder of runs, and write the table."""
     write("traces", table(runs_in(Path(folder) / "runs")))

@@ -15,7 +15,8 @@ class Replayed(NamedTuple):
     quantum: str | None = None
 
 
-# Local scheduler by --schedule-policy of the server. With one replica, routers have no choice.
+# This maps --schedule-policy of the server to a local scheduler. With one replica, routers have no
+# choice.
 POLICIES = {
     "fcfs": Replayed("round-robin", "fcfs"),
     "lpm": Replayed("round-robin", "lpm"),
@@ -24,7 +25,7 @@ POLICIES = {
     "lpm_mdrr": Replayed("round-robin", "dlpm", "dlpm.quantum"),
     "preble": Replayed("preble-e2-code", "preble-groups-code"),
 }
-# The policy without --schedule-policy: the default of SGLang in 2024.
+# A server without --schedule-policy has this policy, which is the default of SGLang in 2024.
 POLICIES["default"] = POLICIES["lpm"]
 
 

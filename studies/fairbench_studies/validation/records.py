@@ -28,7 +28,8 @@ def kind_of(path: Path) -> Kind:
     records = [place.value for place in records_of(path)]
     if not records:
         raise DataError(f"{path}: holds no records")
-    for least in (None, 1):  # first all fields of a kind are required, then one field
+    # The first pass requires all fields of a kind, and the second pass only one field.
+    for least in (None, 1):
         for record in records:
             for kind in Kind:
                 if isinstance(record, dict) and all(key in record for key in kind.value[:least]):
@@ -60,6 +61,6 @@ def _listed(path: Path) -> list[FilePlace]:
 
 
 def name_of(record: Any) -> str:
-    """Return the name of a run that may be damaged."""
+    """Return the name in a record, which may be damaged."""
     name = record.get("run_id") if isinstance(record, dict) else None
     return printable(name) if isinstance(name, str) else "(no run_id)"

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from fairbench.errors import UsageError, printable
 from fairbench.report.numbers import UNDEFINED, number
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 
-# Times to first token up to LONG_TTFT_S have no target and no shown error, because the model does
-# not resolve such times.
+# Times to first token up to LONG_TTFT_S have no target, and their errors are not shown, because the
+# model is not exact enough for such short times.
 LONG_TTFT_S, UNRESOLVED = 0.1, "<"
 
 Given = TypeVar("Given")
@@ -30,7 +30,7 @@ class NotReplayed:
 class Report:
     """The comparison of one file's runs.
 
-    ``whole`` is the report as a JSON object, ``text`` as tables.
+    ``whole`` is the report as a JSON object, and ``text`` is the report as tables.
     """
 
     whole: dict[str, Any]
@@ -62,7 +62,7 @@ def defined(value: float) -> float | None:
 
 
 def both(pair: Pair, form: Callable[[float | None], str] = number) -> str:
-    """Return the simulated and the measured number as text."""
+    """Format the simulated and the measured number as text."""
     return f"{form(defined(pair.simulated))}/{form(defined(pair.measured))}"
 
 
@@ -74,7 +74,7 @@ def error(pair: Pair, least: float = 0.0) -> str:
 
 
 def unresolved_line() -> str:
-    """Return the legend for times to first token that the model does not resolve."""
+    """Return the legend for times to first token that are too short for the model."""
     return f"{UNRESOLVED} measured below {1000 * LONG_TTFT_S:g} ms, too short for a target"
 
 
@@ -85,7 +85,7 @@ def each(
     *,
     replayed: bool = False,
 ) -> tuple[list[Made], list[NotReplayed]]:
-    """Convert each item, and collect the items that cannot be converted.
+    """Convert each item; return the results, and the items that cannot be converted.
 
     Raises UsageError if every item failed, with the first item's message. If the items are
     ``replayed`` runs, the message begins with the run's name.

@@ -7,8 +7,8 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.metrics.records import Floats
 
-CLOCK_S = 1e-3  # tolerance (s) for contradictions between two times of a request
-MAX_SPAN_S = 1e7  # limit (s) on the time between the first and the last request: 116 days
+CLOCK_S = 1e-3  # Two times of a request may contradict each other by this many seconds.
+MAX_SPAN_S = 1e7  # A run may last at most this many seconds (116 days).
 
 
 def check_span(times_s: Floats, field: str, where: str) -> None:

@@ -1,8 +1,8 @@
 """Service in windows of a run, computed in the same way for simulation and measurement.
 
-Without refused requests, the trace determines the totals of a whole run, because late service
-counts, too. The scheduler's decisions are visible only while work arrives, so service is counted
-up to the last arrival, and in slices of this period.
+If no request is refused, the trace alone determines the totals of a whole run, because late service
+counts, too. The scheduler's decisions are visible only while work arrives, so service is counted up
+to the last arrival, and in slices of this period.
 
 Only arrival, first token and end of a request are known. The input and the first output token count
 at the first token, and the other output tokens are spread evenly from the first token to the end.
@@ -22,21 +22,20 @@ import numpy as np
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.fairness import jain
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 
-WEIGHTS = ServiceWeights()  # prices 1 and 2, as in VTC-artifact
+WEIGHTS = ServiceWeights()  # weights 1 and 2 of input and output tokens, as in VTC-artifact
 SLICE_S = 60.0  # approximate length (s) of a slice, as in VTC-artifact
 RATE_TARGET_PCT = 5.0
-# Smaller differences (% of the window's service) never count as a miss, however small the client.
+# A client's difference below this percentage of the window's service never counts as a miss.
 TINY_SHARE_PCT = 1.0
-# A full minibatch of the measured server (11 requests of 256 input and output tokens) is a sixth of
-# the server's work in a slice. The service in a slice may differ by a sixth of the client's
-# service,
-# or by a third of a sixth of all service.
+# The server's work in a slice is six full minibatches (a minibatch has 11 requests of 256 input and
+# output tokens). The service in a slice may differ by a sixth of the client's service, or by a
+# third of a sixth of all service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
-# Change in Jain's index if the rates of two clients at 1 : 2 miss their targets in opposite
-# directions.
+# This is the change in Jain's index if the rates of two clients at 1 : 2 miss their targets in
+# opposite directions.
 JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 
@@ -49,7 +48,7 @@ class Window:
     rates: dict[int, Pair]
     jain: Pair
     slice: bool = False
-    names: tuple[str, ...] = ()  # the clients' names in messages, by number, if any
+    names: tuple[str, ...] = ()  # the clients' names for messages, in the order of numbers
 
     @property
     def target_pct(self) -> float:
@@ -62,7 +61,7 @@ class Window:
         return SLICE_JAIN_TOLERANCE if self.slice else JAIN_TOLERANCE
 
     def rate_within(self, client: int) -> bool:
-        """Return whether a client's rate meets its target or differs negligibly."""
+        """Return whether a client's rate meets its target, or misses it by a negligible amount."""
         pair, total = self.rates[client], sum(pair.measured for pair in self.rates.values())
         share = SLICE_SHARE_PCT if self.slice else TINY_SHARE_PCT
         tiny = abs(pair.simulated - pair.measured) <= share / 100 * total
@@ -70,7 +69,7 @@ class Window:
 
     @property
     def jain_within(self) -> bool:
-        """Return whether Jain's index meets its target, or is undefined in both."""
+        """Return whether Jain's index meets its target, or is undefined in both runs."""
         undefined = isnan(self.jain.simulated), isnan(self.jain.measured)
         off = abs(self.jain.simulated - self.jain.measured)
         return all(undefined) or off <= self.jain_tolerance
@@ -106,7 +105,7 @@ class TTFT:
 
 
 def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
-    """Return the window from first to last arrival, followed by slices if there are several."""
+    """Return the window from the first to the last arrival, and then its slices if several."""
     spans = spans_of(measured)
     return tuple(
         _window(simulated, measured, weights, span, cut=number > 0)
@@ -115,7 +114,7 @@ def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple
 
 
 def spans_of(measured: Trace) -> list[tuple[float, float]]:
-    """Return the span (seconds) from the first to the last arrival, followed by slices."""
+    """Return the spans in seconds: first to last arrival, and then the slices of this span."""
     start_s, end_s = float(measured.req_time_s.min()), float(measured.req_time_s.max())
     return [(start_s, end_s), *_slices(start_s, end_s)]
 

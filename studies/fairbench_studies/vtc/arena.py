@@ -1,4 +1,4 @@
-"""Claims 25 and 26: rate limits, and service differences, on the Arena trace."""
+"""Claims 25 and 26 on the Arena trace: the cost of rate limits, and service differences."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Only arrival, first token and end of a request are known, so the request's service is spread evenly
 from the first to the last token (192c2e2, fair_bench/plot/visualize.py and plot_revision.py).
-Refused requests do not count. Service is input + 2 x output tokens, or follows ``weights``.
+Refused requests count as no service. Service is input + 2 x output tokens, or follows ``weights``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from fairbench.metrics.records import Floats
 from fairbench_studies.kit.trace import Trace, throughput_tok_s
 
 WINDOW_S = 60.0
-# From the revision's tables: windows around 19 points in the 570 s after a warm-up.
+# The revision's tables use windows around 19 points in the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
-# a request with fewer seconds between its first and its last token counts as no service
+# A request with fewer seconds between its first and its last token counts as no service.
 SHORTEST_S = 1e-5
 
 WEIGHTS = ServiceWeights()
 
 
 class Differences(NamedTuple):
-    """Largest, mean and variance of a difference over time, and throughput.
+    """The largest value, mean and variance of a service difference over time, and throughput.
 
     Differences are in service per second, throughput is in input and output tokens served per
     second.
@@ -65,7 +65,7 @@ def accumulated(
 def accumulated_difference(
     trace: Trace, times_s: Floats, start_s: float = 0.0, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return the difference between the most and least served clients until each time."""
+    """Return the difference in service between the most and least served clients at each time."""
     spread: Floats = np.ptp(accumulated(trace, times_s, start_s, weights), axis=0)
     return spread
 
@@ -98,7 +98,7 @@ def windowed_difference(
 
 
 def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
-    """Return a row of the tables of service differences."""
+    """Return a run's row in the tables of service differences."""
     values = windowed_difference(trace, table_points(), weights=weights)
     return Differences(
         float(values.max()), float(values.mean()), float(values.var()), throughput_tok_s(trace)

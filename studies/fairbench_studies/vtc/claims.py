@@ -1,4 +1,4 @@
-"""Claims 18 to 29 and 51 to 56 of the VTC paper: simulated, beside records of its code."""
+"""Claims 18 to 29 and 51 to 56 of the VTC paper, judged by simulations."""
 
 from __future__ import annotations
 

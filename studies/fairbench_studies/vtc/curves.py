@@ -17,12 +17,14 @@ from fairbench_studies.vtc.artifact import (
 )
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 
-POINTS = 60  # number of points of a curve
-ARENA_RANKS = (12, 13, 25, 26)  # ranks, by requests, of the clients in [VTC] §5.3
+# Number of points of a curve.
+POINTS = 60
+# The paper draws the clients with these ranks by number of requests ([VTC] §5.3).
+ARENA_RANKS = (12, 13, 25, 26)
 
 
 class Curve(NamedTuple):
-    """A line of a panel; ``value`` is NaN if undefined."""
+    """A line of a panel; undefined points have a ``value`` of NaN."""
 
     name: str
     at: Floats
@@ -66,7 +68,7 @@ def response_panel(trace: Trace, title: str, chosen: Sequence[int] | None = None
 
 
 def difference_panel(traces: Mapping[str, Trace], title: str) -> Panel:
-    """Return a panel with each run's accumulated service difference while requests arrive."""
+    """Return a panel with each run's cumulative service difference while requests arrive."""
     curves = []
     for name, trace in traces.items():
         at = even_points(_end_s(trace))
@@ -87,7 +89,7 @@ def busiest(trace: Trace) -> list[int]:
 
 
 def _overload(runs: Traces) -> list[Panel]:
-    """Return the panels of the overload, with deficit round robin added."""
+    """Return the panels of the overload experiment, with deficit round robin added."""
     named = {"VTC": "vtc", "FCFS": "fcfs", "MDRR": "mdrr"}
     traces = {shown: runs[f"vtc-overload {name}"] for shown, name in named.items()}
     return [difference_panel(traces, "VTC, FCFS and MDRR"), service_panel(traces["VTC"], "VTC")]

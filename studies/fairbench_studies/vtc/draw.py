@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_IN, HEIGHT_IN = 3.1, 2.9
-LETTERS = 90  # maximum number of characters of a line below the figure
-HEADROOM = 1.25  # factor on the axis range, which leaves space above curves for the legend
+# A line of text below the figure has at most this many characters.
+LETTERS = 90
+# The axis range is multiplied by this factor, to leave space for the legend above the curves.
+HEADROOM = 1.25
 MARKS = 12  # number of marks on a curve
 
 
 def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
-    """Draw each figure with complete runs; return the files. Raises UsageError."""
+    """Draw each figure whose runs are complete; return the files. Raises UsageError."""
     files: list[Path] = []
     for number in FIGURES:
         used = _Used(results.traces)
@@ -34,7 +36,7 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 
 
 class _Used(dict[str, Trace]):
-    """A mapping of traces that records which traces were read."""
+    """A mapping of traces by run name that records which traces were read."""
 
     def __init__(self, traces: Mapping[str, Trace]) -> None:
         super().__init__(traces)

@@ -40,7 +40,7 @@ class Experiment:
 
 
 def _predicted(workload: str, duration_s: float | None = None) -> dict[str, Experiment]:
-    """Return VTC with known lengths, with lengths off by up to half, and with averages."""
+    """Return experiments of VTC with known lengths, wrong lengths, and average lengths."""
     kinds: dict[str, dict[str, Any]] = {
         "oracle": {"vtc-predict.predictor": "oracle"},
         "off by 50%": {"vtc-predict.predictor": "oracle", "vtc-predict.error": 0.5},
@@ -88,7 +88,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def possible() -> dict[str, Experiment]:
-    """Return the experiments whose data exist; some experiments need the recorded trace."""
+    """Return the experiments whose data exist; some experiments need the Arena trace."""
     try:
         find_trace_file("vtc_arena_trace.jsonl.gz")
     except DataError:

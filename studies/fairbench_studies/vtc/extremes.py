@@ -1,4 +1,4 @@
-"""The largest values of what [VTC] Theorems 4.9, 4.11 and 4.13 bound, from a run's records."""
+"""The largest values that [VTC] Theorems 4.9, 4.11 and 4.13 bound, from a run's records."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from fairbench.results.run_facts import read_tables
 from fairbench.results.store import StoredRun
 from fairbench_studies.kit.leads import ServiceHistory, largest_lead
 
-THEOREM = "VTC Theorem 4.4"  # the bound of a run under VTC, 2U
+THEOREM = "VTC Theorem 4.4"  # the name of the bound 2U of a run under VTC
 
 
 class Extremes(NamedTuple):
     """The largest measures of a run that the theorems bound, in weighted tokens.
 
-    ``unit`` is U and ``clients`` is n. ``lead`` is the lead over a backlogged client, ``ahead`` the
-    service of others while the only request of a client waits, and ``unasked`` the excess of an
-    equal share over the request of a backlogged client.
+    ``unit`` is U of the theorems, and ``clients`` is the number n of clients. ``lead`` is the lead
+    over a backlogged client. ``ahead`` is the service of others while the only request of a client
+    waits. ``unasked`` is the amount by which an equal share exceeds the requested service of a
+    backlogged client.
     """
 
     unit: float
@@ -34,7 +35,7 @@ class Extremes(NamedTuple):
 
 
 def extremes_of(run: StoredRun) -> Extremes | None:
-    """Return the extremes of a run whose clients have the same weight; None without a bound."""
+    """Return the extremes of a run whose clients have equal weights, or None without a bound."""
     summary = run.summary
     bound, weights = summary["service_gap_bound"], {_weight(row) for row in summary["clients"]}
     if summary.get("bound_source") != THEOREM or len(weights) > 1:
@@ -57,7 +58,7 @@ def _weight(row: Mapping[str, Any]) -> float:
 def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> float:
     """Return the most service of the others while a client's only request waits (Theorem 4.11).
 
-    The client has no other request at the arrival: none waits, and none is in the running batch.
+    When the request arrives, the client has no other waiting or running request.
     """
     history = ServiceHistory.of(service, clients)
     largest = 0.0
@@ -69,7 +70,7 @@ def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> flo
 
 
 def _alone(requests: Requests, clients: int) -> Iterator[tuple[int, int]]:
-    """Yield client and row of each admitted request that arrived when its client had no other."""
+    """Yield the client and row of each admitted request that was its client's only request."""
     for client in range(clients):
         mine = np.flatnonzero(requests.client == client)
         mine = mine[np.argsort(requests.arrival_s[mine], kind="stable")]
@@ -83,9 +84,9 @@ def _alone(requests: Requests, clients: int) -> Iterator[tuple[int, int]]:
 def largest_unasked(
     requests: Requests, service: ServiceRows, clients: int, horizon_s: float
 ) -> float:
-    """Return the largest T / n minus the request of a backlogged client (Theorem 4.13).
+    """Return the largest T / n minus a backlogged client's requested service (Theorem 4.13).
 
-    T is the service of all clients since the beginning of the backlog, n the number of clients that
+    T is the service of all clients since the backlog began, and n is the number of clients that
     have requested service since then.
     """
     history, queued = ServiceHistory.of(service, clients), waits(requests, horizon_s)
@@ -117,7 +118,7 @@ class _Arrivals(NamedTuple):
     tokens: Floats
 
     def since(self, start_s: float, times_s: Floats, client: int) -> tuple[Floats, Ints]:
-        """Return a client's requested tokens, and the clients that requested, until each time."""
+        """Return, at each time, a client's requested tokens and the number of clients so far."""
         first = int(np.searchsorted(self.at_s, start_s))
         until = np.searchsorted(self.at_s, times_s, "right") - first
         owner, tokens = self.client[first:], self.tokens[first:]

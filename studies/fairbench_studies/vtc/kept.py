@@ -1,4 +1,4 @@
-"""Per-seed measures of the VTC paper's runs as rows, from which claims are judged again."""
+"""Per-seed measures of the VTC paper's runs as rows, from which claims can be judged again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def recall(rows: Sequence[Row]) -> list[Results]:
 
 
 def _sorted(one: Results) -> Results:
-    """Return results whose gaps, bases and extremes are no longer among the known measures."""
+    """Move gaps, bases and extremes from the known measures to their own fields."""
     gaps, bases, extremes = (
         {run: value for (run, name), value in one.known.items() if name == kind}
         for kind in (GAP, BASIS, EXTREMES)

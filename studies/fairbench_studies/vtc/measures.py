@@ -14,7 +14,7 @@ from fairbench_studies.vtc.store import Seeds
 
 
 def difference_of(trace: Trace, start_s: float = 0.0) -> float:
-    """Return the largest difference at the points of the paper's figures, counted from a time."""
+    """Return the largest service difference since ``start_s``, at the paper's points."""
     points = even_points(float(trace.req_time_s.max()))
     later = points[points > start_s]
     return float(accumulated_difference(trace, later, start_s).max())
@@ -33,7 +33,7 @@ def mean_ttft_s(trace: Trace, client: int) -> float:
 
 
 def by_seed(seeds: Seeds, run: str, name: str, measure: Callable[[Trace], Any]) -> list[Any]:
-    """Return a measure of a run for each seed; the measure is stored under its name."""
+    """Return a measure of a run for each seed; each value is stored under the measure's name."""
     return [one.measured(run, name, measure) for one in seeds]
 
 

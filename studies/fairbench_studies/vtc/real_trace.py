@@ -2,8 +2,9 @@
 
     python studies vtc-trace real_trace.pkl vtc_arena_trace.jsonl.gz
 
-A pickle can run code when it is read. This reader creates nothing but lists, texts, numbers and the
-trace's own requests, whose class it replaces, and refuses every other name in the file.
+A pickle can run code when it is read. This reader creates only lists, strings, numbers and the
+trace's own requests, whose class the reader replaces. The reader refuses every other class name in
+the file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FIELDS = ("adapter_dir", "req_time", "prompt_len", "output_len")
 
 
 class _Request:
-    """A request of the trace, with the attributes that the file gives it."""
+    """A request of the trace, with the attributes that the file contains."""
 
 
 class _OnlyRequests(pickle.Unpickler):
@@ -40,7 +41,7 @@ def trace_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield ``{t, client, prompt_len, output_len}`` of each request, in order of arrival.
 
     Clients are numbered by the list of adapters at the beginning of the file. Raises DataError if
-    the file holds anything else than a trace.
+    the file holds anything other than a trace.
     """
     try:
         with opened(path, f"trace {path}") as file:
@@ -51,7 +52,7 @@ def trace_rows(path: Path) -> Iterator[dict[str, Any]]:
         rows = [(float(t), number[a], int(prompt), int(output)) for a, t, prompt, output in found]
     except DataError:
         raise
-    except Exception as error:  # a damaged pickle can raise any error
+    except Exception as error:  # A damaged pickle can raise any kind of error.
         reason = str(error) or type(error).__name__
         raise DataError(f"trace {path}: is not the pickle of a VTC trace: {reason}") from None
     for t, client, prompt_len, output_len in sorted(rows, key=lambda row: row[0]):

@@ -15,15 +15,15 @@ from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 from fairbench_studies.vtc.measures import by_seed
 from fairbench_studies.vtc.store import Results, Seeds
 
-DRASTIC_S = 30.0  # the paper gives no number for a "drastic increase" of the time to first token
+DRASTIC_S = 30.0  # The paper gives no number for a "drastic increase" of the time to first token.
 MEDIUM = 2  # the first two of the four clients that figures 11 and 12 draw
 PAPER_OUTPUT = {"rpm 5": 224, "rpm 20": 450, "vtc": 500}
 
 
 def judge_response_times(seeds: Seeds) -> list[Part]:
-    """Judge whose time to first token increases drastically under FCFS, and under VTC.
+    """Judge which clients' time to first token increases drastically under FCFS and VTC.
 
-    A client is over its share if its requests ask for more than an equal share of all service.
+    A client exceeds its share if its requests ask for more than an equal share of all service.
     """
     fcfs, vtc = ([_peaks_s(one, run) for one in seeds] for run in ("fcfs", "vtc"))
     late = by_seed(seeds, f"{ARENA} vtc", f"clients that reach {DRASTIC_S:g} s", _late)
@@ -54,7 +54,7 @@ def judge_response_times(seeds: Seeds) -> list[Part]:
 
 
 def _peaks_s(one: Results, run: str) -> list[float]:
-    """Return the longest time to first token, in any minute, of the four clients drawn."""
+    """Return the longest time to first token in any minute, for each of the four drawn clients."""
     name = "longest TTFT of the clients drawn"
     found: list[float] = one.measured(
         f"{ARENA} {run}", name, lambda trace: _drawn(one, peaks_s(trace)).tolist()
@@ -72,7 +72,7 @@ def _clients(trace: Trace) -> int:
 
 
 def _late(trace: Trace) -> list[tuple[int, float]]:
-    """Return the clients with a drastic increase, and their fraction of the requested service."""
+    """Return each client with a drastic increase, and its fraction of the requested service."""
     tokens = trace.service_tokens(WEIGHTS)
     return [
         (client, float(tokens[trace.client == client].sum() / tokens.sum()))
@@ -82,7 +82,7 @@ def _late(trace: Trace) -> list[tuple[int, float]]:
 
 
 def judge_limited_times(seeds: Seeds) -> list[Part]:
-    """Judge response times under rate limits, from evenly short to those of FCFS."""
+    """Judge that rising rate limits move response times from evenly short to those of FCFS."""
     lowest, *_ = names = [f"{ARENA} rpm {limit}" for limit in RPM_LIMITS]
     spread = [_spread(one, lowest) for one in seeds]
     every = [by_seed(seeds, name, "mean TTFT", _mean_s) for name in names]
@@ -118,7 +118,7 @@ def _mean_s(trace: Trace) -> float:
 
 
 def _spread(one: Results, run: str) -> float:
-    """Return the longest mean time to first token of the clients drawn, over the shortest."""
+    """Return the ratio of the longest to the shortest mean time to first token of drawn clients."""
 
     def spread(trace: Trace) -> float:
         means_s = _drawn(one, _means_s(trace))

@@ -27,10 +27,10 @@ VTC = "vtc"
 class Results:
     """The runs of a seed by name, as traces, with facts about the runs.
 
-    ``gaps`` are the largest differences in service of two clients that both wait; NaN if no two
-    clients wait at the same time. ``extremes`` are the measures that the theorems bound, of the
-    runs under VTC. ``known`` are the measures of the runs that judges have used, by run and name;
-    a measure that is known needs no trace.
+    ``gaps`` are the largest differences in service of two clients that both wait; a gap is NaN if
+    no two clients wait at the same time. ``extremes`` holds the measures that the theorems bound,
+    for the runs under VTC. ``known`` holds the measures that judges have used, by run and name. A
+    known measure needs no trace.
     """
 
     traces: Mapping[str, Trace]
@@ -55,7 +55,7 @@ Seeds = Sequence[Results]
 
 
 def read(folder: Path, seeds: int) -> list[Results]:
-    """Read a folder's runs of the first seeds."""
+    """Read the runs of the first seeds from a folder."""
     runs = stored(folder)
     return [_read(runs, seed) for seed in range(seeds)]
 

@@ -17,7 +17,7 @@ from fairbench_studies.vtc.experiments import SHORT
 from fairbench_studies.vtc.measures import by_seed, difference_of, listed, mean_ttft_s, rates
 from fairbench_studies.vtc.store import Seeds
 
-BOUND = 40_000  # the bound (weighted tokens) on the service gap with a pool of 10,000 tokens
+BOUND = 40_000  # bound in weighted tokens on the service gap with a KV pool of 10,000 tokens
 DIFFERENCE = "largest difference"
 VTC, FCFS = "VTC {:.1f} s", "FCFS {:.0f} s"
 
@@ -94,11 +94,12 @@ def judge_on_off(seeds: Seeds) -> list[Part]:
     ]
 
 
-PHASE_S = 60.0  # length of an ON phase and of a pause in figure 5, which begins with an ON phase
+# An ON phase and a pause in figure 5 have this length; figure 5 begins with an ON phase.
+PHASE_S = 60.0
 
 
 def judge_pauses(seeds: Seeds) -> list[Part]:
-    """Judge that a client below its share is served while it is on, and the other has the rest."""
+    """Judge that a client below its share is served in ON phases, and the other gets the rest."""
     done, late, totals = (
         by_seed(seeds, "vtc-on-off-less vtc", name, measure)
         for name, measure in (
@@ -124,7 +125,7 @@ def judge_pauses(seeds: Seeds) -> list[Part]:
 
 
 def _done_in_phase(trace: Trace) -> float:
-    """Return the fraction of the first client's requests that end in the ON phase they began in."""
+    """Return the fraction of the first client's requests that arrive and end in one ON phase."""
     mine = trace.client == trace.clients[0]
     at_s = trace.req_time_s[mine]
     off_s = at_s // (2 * PHASE_S) * 2 * PHASE_S + PHASE_S
@@ -138,13 +139,13 @@ def _share_of_second(trace: Trace) -> float:
 
 
 def _total_in_pauses(trace: Trace) -> float:
-    """Return the total service rate in the pauses over that in the ON phases."""
+    """Return the ratio of the total service rate in pauses to that in ON phases."""
     on, off = (service_rates(trace, _phases(trace, first_s * PHASE_S)) for first_s in (0.5, 1.5))
     return float(off.sum(axis=0).mean() / on.sum(axis=0).mean())
 
 
 def _phases(trace: Trace, first_s: float) -> Floats:
-    """Return the instants, two phases apart, from ``first_s`` until requests cease to arrive."""
+    """Return times at intervals of two phases, from ``first_s`` until the last arrival."""
     return np.arange(first_s, float(trace.req_time_s.max()), 2 * PHASE_S)
 
 
@@ -152,7 +153,7 @@ def judge_poisson(seeds: Seeds) -> list[Part]:
     """Judge the bound while both clients wait, and differences in service from 30 s on.
 
     The paper's differences leave out the first 30 s, in which one client has not yet queued enough
-    requests. The outcomes from the beginning of the run stand beside.
+    requests. The parts also report the outcomes from the beginning of the run.
     """
     parts = []
     for suffix, figure, measured in (("", "Fig. 7", 5_235), ("-2", "Fig. 8", 1_281)):
@@ -174,7 +175,7 @@ def judge_poisson(seeds: Seeds) -> list[Part]:
 def _differences(
     seeds: Seeds, name: str, figure: str, measured: int, start_s: float
 ) -> tuple[Part, Part]:
-    """Return parts on the differences since a time: FCFS's over VTC's, and the size of VTC's."""
+    """Return a part on the ratio of FCFS's to VTC's difference, and one on VTC's difference."""
 
     def difference(trace: Trace) -> float:
         return difference_of(trace, start_s)
@@ -189,7 +190,7 @@ def _differences(
 
 
 def judge_isolation(seeds: Seeds) -> list[Part]:
-    """Judge that a client below its share is unaffected when the other client's load rises."""
+    """Judge that a client below its share keeps its service when the other client's load rises."""
 
     def tail_s(trace: Trace) -> float:
         return ttft_s(trace, [trace.clients[0]], 99)
@@ -270,6 +271,6 @@ def _shown(found: Floats) -> str:
 
 
 def _near(text: str, found: Floats, due: Floats, most: float) -> Part:
-    """Return the part that holds if the worst client's rate of each seed is near its due rate."""
+    """Return a part that holds if, in each seed, every client's rate is near its due rate."""
     apart = np.abs(found / due - 1).max(axis=1)
     return mean_within(text, apart, 0, most, f"{_shown(found)}, at most {{:.2%}} off")

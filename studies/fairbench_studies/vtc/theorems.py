@@ -1,8 +1,8 @@
 """Claims 54 to 56: the bounds of [VTC] Theorems 4.9, 4.11 and 4.13 in the figures' runs under VTC.
 
-U is the bound of Lemma 4.3: the larger of w_p L_input and w_q M, or half of a run's bound on the
-service gap, which is larger if memory is over-committed (docs/appendix/theory.md). The measures are
-in weighted tokens. Two theorems are judged by their proofs:
+U is the bound of Lemma 4.3: the larger of w_p L_input and w_q M. If memory is over-committed, U is
+half of the run's larger bound on the service gap (docs/appendix/theory.md). The measures are in
+weighted tokens. Two theorems are judged by their proofs:
 
 - Theorem 4.11 divides by a lower bound a of the server's capacity, which the paper does not give.
   During a wait, the others get at least a tokens a second. If they get at most 2 (n - 1) U tokens
@@ -28,7 +28,7 @@ from fairbench_studies.vtc.store import Seeds
 
 
 def judge_lead(seeds: Seeds) -> list[Part]:
-    """Judge Theorem 4.9: W_f >= W_g - 4U while client f is backlogged."""
+    """Judge Theorem 4.9: W_f >= W_g - 4U for services W while client f is backlogged."""
     text = "no client gets over 4U more than a client that waits meanwhile"
     return [_bounded(seeds, text, lambda one: one.lead, lambda one: 4 * one.unit)]
 
@@ -53,7 +53,7 @@ def judge_share(seeds: Seeds) -> list[Part]:
 
 
 def _rise_s(trace: Trace) -> float:
-    """Return by how much the first client's time to first token grew from first to last minute."""
+    """Return the growth of the first client's time to first token from first to last minute."""
     mine = trace.client == trace.clients[0]
     at_s, taken_s = trace.req_time_s[mine], trace.first_token_latency_s[mine]
     first, last = taken_s[at_s < WINDOW_S], taken_s[at_s >= trace.req_time_s.max() - WINDOW_S]
@@ -66,7 +66,7 @@ def _bounded(
     measured: Callable[[Extremes], float],
     bound: Callable[[Extremes], float],
 ) -> Part:
-    """Return the part that no run exceeds its bound, with the run nearest to its bound.
+    """Return the part that no run exceeds its bound; the part names the run nearest to it.
 
     Raises KeyError without a run.
     """

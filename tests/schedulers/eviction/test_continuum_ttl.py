@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from fairbench.config.resolve import resolve
 from fairbench.core import Request
 from fairbench.errors import UsageError
-from fairbench.schedulers.eviction.policy import Leaf
+from fairbench.schedulers.eviction.policies import Leaf
 from fairbench.schedulers.eviction.registry import build_eviction
-from fairbench.schedulers.local.programs import IDLE_PROGRAMS
+from fairbench.schedulers.program_states import IDLE_PROGRAMS
 from fairbench_rivals.eviction.continuum_ttl import TurnCorrelation, best_ttl_s
 
 

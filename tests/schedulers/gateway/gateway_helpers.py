@@ -3,10 +3,9 @@
 from itertools import count
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.base import Router
+from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.build import build_gateway
 from fairbench.schedulers.gateway.rerouting import is_overruled, rerouting
-from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import WorkerLoad
 
 

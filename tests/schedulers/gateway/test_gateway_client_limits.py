@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fairbench.config.cluster import served_gateway
 from fairbench.core import CostModel, Request, Segment
 from fairbench.errors import UsageError
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.registry import (
     GatewayParams,
@@ -20,7 +21,6 @@ from fairbench.schedulers.gateway.registry import (
     policy_names,
 )
 from fairbench.schedulers.load_cap import CAP_UNITS, step_units
-from fairbench.schedulers.setup import Setup
 from tests.schedulers.gateway.gateway_helpers import Desk
 from tests.schedulers.gateway.test_gateway_properties import CLIENTS, EVENTS, played
 from tests.strategies import examples

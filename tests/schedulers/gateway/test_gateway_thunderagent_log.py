@@ -11,11 +11,9 @@ from itertools import count
 import pytest
 
 from fairbench.core import Request
-from fairbench.schedulers.base import Read
-from fairbench.schedulers.list_view import QueueView
-from fairbench.schedulers.setup import Setup
-from fairbench.schedulers.views import WorkerLoad
-from fairbench_rivals.gateway.placement_gates import BUFFER
+from fairbench.schedulers.base import Read, Setup
+from fairbench.schedulers.views import QueueView, WorkerLoad
+from fairbench_rivals.gateway.session_pauses import BUFFER
 from fairbench_rivals.gateway.thunderagent import ThunderAgent
 from tests.shared_data import SHARED, needs
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Tried, drive
-from fairbench.schedulers.list_view import ListView
+from fairbench.schedulers.views import ListView
 
 PATIENCE = 10_000  # number of candidates in one pass, above which the pass counts as endless
 

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import LocalScheduler, Running
 from fairbench.schedulers.drive import Preempt, Tried, drive
-from fairbench.schedulers.list_view import ListView
-from fairbench.schedulers.views import ClientLoad, client_load
+from fairbench.schedulers.views import ClientLoad, ListView, client_load
 
 
 def call(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Tried, drive
-from fairbench.schedulers.list_view import ListScan
+from fairbench.schedulers.views import ListScan
 from tests.schedulers.local.local_trace import Trace
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from tests.schedulers.local.local_server import Server
 
 Job = tuple[int, int, int]  # arrival, number of tokens, deadline

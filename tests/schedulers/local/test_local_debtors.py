@@ -4,7 +4,7 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.engine.waiting_queue import MatchScan, QueueScan
-from fairbench.schedulers.list_view import ListScan
+from fairbench.schedulers.views import ListScan
 from fairbench.sim.run import simulate
 from tests.slow_params import slow
 

@@ -7,11 +7,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.lengths import MAX_CLIENTS, MeanAnswers
-from fairbench.schedulers.list_view import ListView
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.local.edf import EDF
-from fairbench.schedulers.setup import Setup
-from fairbench.schedulers.views import Running
+from fairbench.schedulers.output_lengths import MAX_CLIENTS, MeanAnswers
+from fairbench.schedulers.views import ListView, Running
 from tests.schedulers.local.local_server import Server
 from tests.strategies import examples
 

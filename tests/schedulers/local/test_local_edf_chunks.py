@@ -2,8 +2,8 @@
 
 import pytest
 
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.local.slack import LEAST_TOKENS, MOST_TOKENS
-from fairbench.schedulers.setup import Setup
 from fairbench_rivals.local.niyama import Niyama
 from tests.schedulers.local.test_local_edf_rescue import Costs, edf, home_with, request
 

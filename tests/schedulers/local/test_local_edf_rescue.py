@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.base import Preempt, Running
+from fairbench.schedulers.base import Preempt, Running, Setup
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.slack import Slack, Victims
-from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_server import Server
 from tests.strategies import examples
 

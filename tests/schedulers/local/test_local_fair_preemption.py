@@ -3,11 +3,10 @@
 import pytest
 
 from fairbench.core import Request
-from fairbench.schedulers.list_view import ListView
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.registry import build_local
-from fairbench.schedulers.setup import Setup
-from fairbench.schedulers.views import Running
+from fairbench.schedulers.views import ListView, Running
 from fairbench.tenants import ROOT
 from tests.preemption_invariants import watch_fairness
 from tests.sim import sglang_streams

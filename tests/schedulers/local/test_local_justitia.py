@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import NoBound
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from fairbench_rivals.local.justitia import FluidShares, Justitia
 from tests.schedulers.local.local_server import Server, call
 

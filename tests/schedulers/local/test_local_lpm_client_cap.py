@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.local.lpm import LPM, ClientCappedLPM
 from fairbench.schedulers.registry import build_local
-from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_server import Server, call
 from tests.strategies import examples

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.registry import build_local
-from fairbench.schedulers.setup import Setup
 from fairbench_rivals.local.mdrr import MDRR
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.drive import Preempt
-from fairbench.schedulers.setup import Setup
 from fairbench_rivals.local.mlfq import MLFQ
 from tests.schedulers.local.local_server import Server, call
 

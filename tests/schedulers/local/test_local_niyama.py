@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from fairbench_rivals.local.niyama import Niyama
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_server import Server

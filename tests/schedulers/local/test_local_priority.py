@@ -3,8 +3,8 @@
 import pytest
 
 from fairbench.errors import UsageError
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.local.priority import Priority, SGLangPriority
-from fairbench.schedulers.setup import Setup
 from fairbench_rivals.local.fairserve import FairServe
 from tests.schedulers.local.local_server import Server, call
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.registry import build_local, locals_by_name
-from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_server import Server, call
 from tests.strategies import examples
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.local.programs import IDLE_PROGRAMS, ProgramStates
 from fairbench.schedulers.prefix_tree import Node
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.program_states import IDLE_PROGRAMS, ProgramStates
 from fairbench.schedulers.views import Waiting
 from fairbench_rivals.local.autellix import Autellix
 from fairbench_rivals.local.equinox import Equinox

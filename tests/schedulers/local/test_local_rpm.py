@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.drive import Tried, drive
-from fairbench.schedulers.list_view import QueueView
 from fairbench.schedulers.local.rpm import RPM
 from fairbench.schedulers.registry import build_local
+from fairbench.schedulers.views import QueueView
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls
 

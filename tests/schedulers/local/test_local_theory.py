@@ -15,12 +15,12 @@ from fairbench.core import Segment, ServiceWeights
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.metrics.bounds import vtc_unit
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.routing.fleet import members
-from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_requests import Calls
 from tests.schedulers.local.local_simulated import LIMITS, PROFILE, Fleet
 from tests.schedulers.local.local_toy import ToyEngine

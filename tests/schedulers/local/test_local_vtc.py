@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fairbench.core import NoBound
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.local.vtc import VTC
-from fairbench.schedulers.setup import Setup
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls
 from tests.schedulers.local.local_toy import ToyEngine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from fairbench.core import Prompt, Request, Segment, prompt_tokens
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.views import WorkerLoad
 
 Token = tuple[str, int]

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.queue import arrival_queue
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import Room, WorkerLoad
 from fairbench.sim.run import Simulation, simulate
 from fairbench_rivals.local.central_worker import CentralWorker

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 import fairbench
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
 from fairbench.errors import UsageError
-from fairbench.schedulers.routing.d2lpm import D2LPM
+from fairbench.schedulers.base import Setup
+from fairbench.schedulers.routing.d2lpm import D2LPM, WorkerCredit
 from fairbench.schedulers.routing.fleet import as_bits
-from fairbench.schedulers.routing.worker_credits import WorkerCredit
-from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompt, prompts, request
 
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from fairbench.core import Request, prompt_tokens
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.schedulers.lengths import PRIOR_OUTPUT_TOKENS, OutputLengths
-from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench.schedulers.routing.finishes import RequestWork, WorkerBacklog
+from fairbench.schedulers.base import Setup
+from fairbench.schedulers.output_lengths import PRIOR_OUTPUT_TOKENS, OutputLengths
+from fairbench.schedulers.routing.fair_finish import FairFinish, RequestWork, WorkerBacklog
 from fairbench.schedulers.routing.fleet import members
-from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompt, prompts, request
 from tests.strategies import examples
 

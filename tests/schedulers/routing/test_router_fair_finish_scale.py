@@ -9,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, prompt_tokens
-from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench.schedulers.routing.finishes import FEW, LEVELS, FinishBounds, WorkerBacklog
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
+from fairbench.schedulers.routing.fair_finish import (
+    FEW,
+    LEVELS,
+    FairFinish,
+    FinishBounds,
+    WorkerBacklog,
+)
 from tests.schedulers.routing.router_helpers import answer, prompt
 from tests.strategies import examples
 

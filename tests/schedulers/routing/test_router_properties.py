@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, prompt_tokens
-from fairbench.schedulers.base import Router
+from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.registry import build_router, routers_by_name
-from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import Told, answer, prompt, prompts
 from tests.strategies import examples
 

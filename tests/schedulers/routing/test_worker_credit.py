@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.accounts.account import rounds_to_credit
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.routing import d2lpm
+from fairbench.schedulers.routing.d2lpm import WorkerCredit
 from fairbench.schedulers.routing.fleet import as_bits, members
-from fairbench.schedulers.routing.worker_credits import WorkerCredit
-from fairbench.schedulers.setup import Setup
 from tests.schedulers.routing.router_helpers import answer, request
 from tests.strategies import examples
 

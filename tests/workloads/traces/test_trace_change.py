@@ -23,9 +23,8 @@ from fairbench.workloads.traces.change import (
     trace_schema,
     write_trace,
 )
-from fairbench.workloads.traces.facts import shared_prefixes
 from fairbench.workloads.traces.read import TraceParams, read_trace
-from fairbench.workloads.traces.table import COUNTS, TableBuilder, TraceRow
+from fairbench.workloads.traces.table import COUNTS, TableBuilder, TraceRow, shared_prefixes
 
 ROWS = [
     TraceRow(10**9, "alice", 100, 10, max_tokens=50, blocks=(1, 2), block_size=16),

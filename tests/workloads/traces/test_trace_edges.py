@@ -17,8 +17,8 @@ from fairbench.files.times import nanoseconds
 from fairbench.records.requests import read_requests
 from fairbench.workloads.trace_workload import plain_names, trace_manifest, trace_workload
 from fairbench.workloads.traces import read as read_module
-from fairbench.workloads.traces.facts import facts_of_table, shared_prefixes
 from fairbench.workloads.traces.read import TraceParams, read_trace
+from fairbench.workloads.traces.table import facts_of_table, shared_prefixes
 
 DAYS = ("9999-12-31", "0001-01-01", "2250-01-01", "1700-01-01")
 

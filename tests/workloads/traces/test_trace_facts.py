@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.figures.trace import BINS, SHOWN, rates
-from fairbench.workloads.traces.facts import facts_of_table, shared_prefixes
-from fairbench.workloads.traces.table import TableBuilder, TraceRow
+from fairbench.figures.plan_and_trace import BINS, SHOWN, rates
+from fairbench.workloads.traces.table import TableBuilder, TraceRow, facts_of_table, shared_prefixes
 
 SIZE = 4
 

@@ -11,9 +11,9 @@ import pytest
 import fairbench
 from fairbench.config.resolve import experiment
 from fairbench.errors import DataError, UsageError
-from fairbench.workloads.traces.facts import burstiness
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench.workloads.traces.servegen import RenewalWindow, times_in, weibull_shape
+from fairbench.workloads.traces.table import burstiness
 
 LENS = {"input_tokens": [[100, 200], [0.25, 0.75]], "output_tokens": [[7], [1.0]]}
 LATER = {"input_tokens": [[50], [1]], "output_tokens": [[8], [1]]}

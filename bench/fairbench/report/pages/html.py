@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 
+from fairbench.errors import UsageError, writing
+from fairbench.report.pages.markdown import page_markdown
 from fairbench.report.pages.page import (
     Block,
     Bullets,
@@ -20,6 +23,7 @@ from fairbench.report.pages.page import (
     Section,
 )
 from fairbench.report.palette import style_sheet
+from fairbench.results.store import write_text
 
 # phones show a table of at most this many columns; rows of wider tables become lists
 MOST_COLUMNS = 4
@@ -128,3 +132,20 @@ def _html_cell(heading: str, cell: Cell) -> str:
 
 def _detail(cell: Cell) -> str:
     return f"<small>{escape(cell.detail)}</small>" if cell.detail else ""
+
+
+ENDINGS = (".html", ".md")
+
+
+def check_ending(path: Path, flag: str) -> None:
+    """Raise UsageError for a name that does not end in .html or .md."""
+    if path.suffix not in ENDINGS:
+        raise UsageError(f"{flag} {path}: must end in .html or .md")
+
+
+def write_page(page: Page, path: Path, flag: str) -> None:
+    """Write a page in the format of the file's suffix. Raises UsageError on failure."""
+    check_ending(path, flag)
+    text = page_markdown(page) if path.suffix == ".md" else as_html(page)
+    with writing(path, flag):
+        write_text(path, text)

@@ -14,12 +14,12 @@ from fairbench.metrics.shown_percentiles import chosen_percentiles, shown_client
 from fairbench.metrics.traffic import traffic_of
 from fairbench.report.client_table import described, shown_clients
 from fairbench.report.comparison_table import QUEUES_EMPTY, shown
-from fairbench.report.interval_lines import results_of
 from fairbench.report.numbers import number, whole_percent
 from fairbench.report.pages.page import Bullets, Definitions, Grid, Headline, Page, Section
 from fairbench.report.pages.run_page import judged_traffic, own_files, run_origin, title
 from fairbench.report.pages.sweep_page import plain_row
 from fairbench.report.pages.warnings import counted_warnings
+from fairbench.report.run_table import results_of_repeats
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic
 from fairbench.report.verdict import repeats_verdict
 from fairbench.results.intervals import METHOD, combine_summaries
@@ -60,7 +60,7 @@ def repeat_page(path: Path) -> Page:
                 f"Clients: {which}" if which else "Clients",
                 [_grid("client", of_each, of_clients, len(runs))],
             ),
-            Section("Results", [Definitions(list(results_of(combined, tail)))]),
+            Section("Results", [Definitions(list(results_of_repeats(combined, tail)))]),
             Section("Seed by seed", [_grid("", of_seeds, of_runs, 1)]),
             *run_origin(
                 *(runs[0], f" --num-runs {len(runs)}", ", of the first run", own_files(runs[0]))

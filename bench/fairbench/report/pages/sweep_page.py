@@ -13,9 +13,12 @@ from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.shown_percentiles import shown_client_tail
 from fairbench.report.client_table import described, shown_clients
 from fairbench.report.comparison_table import (
+    BEST,
     CERTAIN,
     DEMAND_LIMITED,
     RATE,
+    WORST,
+    Interval,
     ShownValue,
     compared,
     compared_rows,
@@ -30,7 +33,6 @@ from fairbench.report.comparison_table import (
     tail_of,
     written_of,
 )
-from fairbench.report.marks import BEST, WORST, Interval
 from fairbench.report.numbers import bound_of, number, percent, whole
 from fairbench.report.pages.chart import (
     ChartPoint,

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from fairbench.tenants import ROOT, Tenants, parent_of
 
 

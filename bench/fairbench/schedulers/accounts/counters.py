@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 
 from fairbench.schedulers.accounts.account import Account, UnbookedTokens
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.base import Setup
 from fairbench.tenants import ROOT, Tenants
 
 

@@ -7,10 +7,10 @@ from typing import Literal
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.errors import UsageError
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.charging.engine import GPU_TIME, GPUCharges, gpu_charges
-from fairbench.schedulers.lengths import MeanAnswers
-from fairbench.schedulers.setup import Setup
-from fairbench.schedulers.sharing import SharedCharges, Sharing
+from fairbench.schedulers.charging.shared_prefixes import SharedCharges, Sharing
+from fairbench.schedulers.output_lengths import MeanAnswers
 
 Charge = Literal["input", "uncached", "split", "owner", "gpu-time"]
 

@@ -9,8 +9,8 @@ from typing import ClassVar, Protocol
 from fairbench.core import OUTPUT_PRICE, PS_PER_S, CostModel, Request
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import Account
-from fairbench.schedulers.setup import Setup
-from fairbench.schedulers.sharing import SharedCharges, Sharing
+from fairbench.schedulers.base import Setup
+from fairbench.schedulers.charging.shared_prefixes import SharedCharges, Sharing
 from fairbench.schedulers.views import Read
 
 

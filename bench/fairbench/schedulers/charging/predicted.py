@@ -19,8 +19,8 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.files.reader import module_of
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.charging.engine import Prices, TokenCharging
+from fairbench.schedulers.charging.shared_prefixes import Sharing
 from fairbench.schedulers.params import COST_FILES
-from fairbench.schedulers.sharing import Sharing
 
 Cost: TypeAlias = Callable[[int, int], float]
 

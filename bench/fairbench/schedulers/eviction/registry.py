@@ -16,7 +16,7 @@ from fairbench.named import imported
 from fairbench.schedulers.params import make_params
 
 if TYPE_CHECKING:
-    from fairbench.schedulers.eviction.policy import EvictionPolicy
+    from fairbench.schedulers.eviction.policies import EvictionPolicy
 
 DEFAULT_EVICTION = "lru"
 EVICTION_GROUP = "fairbench.evictions"
@@ -24,7 +24,7 @@ MEMORY = "memory"  # name of the part with ``MemoryParams``
 
 _HERE = "fairbench.schedulers.eviction"
 EVICTIONS = {
-    "lru": f"{_HERE}.policy:LRU",
+    "lru": f"{_HERE}.policies:LRU",
     "lfu": f"{_HERE}.policies:LFU",
     "quota": f"{_HERE}.policies:QuotaEviction",
     "quota-lending": f"{_HERE}.policies:QuotaLending",

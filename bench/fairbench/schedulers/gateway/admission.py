@@ -14,7 +14,7 @@ from fairbench.schedulers.base import Read
 from fairbench.schedulers.gateway.orders import Matched
 from fairbench.schedulers.gateway.queue import HoldsRequests, Send
 from fairbench.schedulers.gateway.registry import REFUSE, AdmissionParams, Ahead
-from fairbench.schedulers.lengths import MeanAnswers
+from fairbench.schedulers.output_lengths import MeanAnswers
 from fairbench.schedulers.views import FleetView, WorkerLoad
 
 

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.schedulers.base import Router
+from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.admission import AdmissionControl, Estimator
 from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.orders import ORDERS, Matched
@@ -30,7 +30,6 @@ from fairbench.schedulers.gateway.registry import (
 from fairbench.schedulers.gateway.rerouting import Rerouting
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.peers import SharedCounters, Terms, shares_counters
-from fairbench.schedulers.setup import Setup
 
 
 def with_admission(

@@ -17,11 +17,11 @@ from typing import TypeAlias
 
 from fairbench.core import Request
 from fairbench.errors import UsageError
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.registry import UNKNOWN_COSTS, GatewayParams
-from fairbench.schedulers.lengths import OutputLengths
 from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, step_units
-from fairbench.schedulers.local.programs import ProgramStates
-from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.output_lengths import OutputLengths
+from fairbench.schedulers.program_states import ProgramStates
 
 # (priority, client): the key under which a client's requests of one priority are kept
 Own: TypeAlias = tuple[int, str]

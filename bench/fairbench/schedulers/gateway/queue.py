@@ -17,10 +17,10 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.registry import GatewayParams
 from fairbench.schedulers.gateway.rerouting import Rerouting
 from fairbench.schedulers.gateway.saturation import AlwaysRoom, Detector
-from fairbench.schedulers.lengths import BATCH, MAX_CLIENTS, MeanAnswers
-from fairbench.schedulers.list_view import ListScan, QueueView
 from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.output_lengths import BATCH, MAX_CLIENTS, MeanAnswers
 from fairbench.schedulers.peers import Changes, Heard, SharedCounters, Sums, Totals
+from fairbench.schedulers.views import ListScan, QueueView
 
 
 class OutputsAhead:

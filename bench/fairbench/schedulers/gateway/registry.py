@@ -1,6 +1,6 @@
 """Gateways: policies and detectors by name, and parameters of gateway and admission control.
 
-To add a policy, write the policy's file and add a line here; a detector is a class in
+To add a policy, write a class in ``policies`` and add a line here; a detector is a class in
 ``saturation``. Any local scheduler is also a policy under its own name, including users'
 schedulers.
 """
@@ -144,10 +144,10 @@ DEFAULT_DETECTOR = "utilization"  # the default of llm-d
 _POLICIES = "fairbench.schedulers.gateway.policies"
 POLICIES = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
-    "round-robin": f"{_POLICIES}.round_robin:RoundRobinFlows",
-    "drr": f"{_POLICIES}.drr:DRR",
-    "wfq": f"{_POLICIES}.wfq:WFQ",
-    "token-bucket": f"{_POLICIES}.token_bucket:TokenBucket",
+    "round-robin": f"{_POLICIES}:RoundRobinFlows",
+    "drr": f"{_POLICIES}:DRR",
+    "wfq": f"{_POLICIES}:WFQ",
+    "token-bucket": f"{_POLICIES}:TokenBucket",
 }
 
 _SATURATION = "fairbench.schedulers.gateway.saturation"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fairbench.core import Prompt, Request, Segment
-from fairbench.schedulers.base import Router
+from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.registry import AdmissionParams, policy_class
-from fairbench.schedulers.setup import Setup
 
 Choice = Callable[[Request, int, float], int]
 """A function of a request, its worker and the time in seconds, which returns the final worker."""

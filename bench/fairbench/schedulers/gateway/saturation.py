@@ -9,8 +9,8 @@ from math import floor
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from fairbench.core import Request
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.params import NoParams, NotNegativeInt, Positive, PositiveInt
-from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import FleetView, WorkerLoad
 
 

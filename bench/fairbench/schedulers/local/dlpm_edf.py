@@ -16,9 +16,9 @@ from annotated_types import Gt
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.schedulers.base import Scan, Selection, Setup, WaitingView
-from fairbench.schedulers.list_view import ListScan
 from fairbench.schedulers.local.dlpm import DLPM, KEPT_AS_IN_DLPM
 from fairbench.schedulers.local.edf import AGED, EDF, IN_TIME, LATE
+from fairbench.schedulers.views import ListScan
 
 
 class UrgentDLPM(DLPM):

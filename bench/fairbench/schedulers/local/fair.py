@@ -22,8 +22,8 @@ from fairbench.schedulers.charging.engine import (
     TokenCharging,
     engine_charging,
 )
+from fairbench.schedulers.charging.shared_prefixes import Sharing
 from fairbench.schedulers.params import Positive, PositiveInt
-from fairbench.schedulers.sharing import Sharing
 from fairbench.tenants import Tenants
 
 

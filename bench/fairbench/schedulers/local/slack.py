@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from fairbench.core import CostModel, Request
 from fairbench.schedulers.base import Preempt, Running, RunningView, Setup
-from fairbench.schedulers.lengths import MeanAnswers
+from fairbench.schedulers.output_lengths import MeanAnswers
 
 HELD_TOKENS = attrgetter("held_tokens")
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from fairbench.core import Request
-from fairbench.schedulers.lengths import MAX_CLIENTS
+from fairbench.schedulers.output_lengths import MAX_CLIENTS
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.routing.bases import CountingRouter, FleetRouter, draw
 

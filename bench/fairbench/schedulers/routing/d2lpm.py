@@ -2,22 +2,321 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Protocol
 
 from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import OUTPUT_PRICE, Request, Segment
+from fairbench.errors import UsageError
+from fairbench.schedulers.accounts.account import rounds_to_credit
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.charging.dispatch import Charge, dispatch_charging
 from fairbench.schedulers.charging.engine import GPU_TIME
 from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, RecentNode
+from fairbench.schedulers.output_lengths import BATCH, MAX_CLIENTS
+from fairbench.schedulers.peers import CreditChange, SharedCredit, Sums, Totals
 from fairbench.schedulers.routing.bases import PrefixRouter
-from fairbench.schedulers.routing.fleet import Filling
-from fairbench.schedulers.routing.worker_credits import CreditExchange, WorkerCredit, WorkerCredits
+from fairbench.schedulers.routing.fleet import Filling, as_bits, members
 from fairbench.tenants import Tenants
+
+
+class WorkerCredit(MutableMapping[int, float]):
+    """A client's credit at each worker, as a mapping.
+
+    ``positive`` holds the workers with credit above 0, as bits. A client's credits are equal at all
+    workers where the client has never been, so one number and a set of workers represent these
+    credits. A credit that was set for a single worker is stored for this worker.
+    """
+
+    __slots__ = ("_apart", "_level", "_untouched", "positive")
+
+    def __init__(self, workers: int) -> None:
+        self._level = 0.0  # the credit at each worker where the client has never been
+        self._untouched = workers
+        self._apart: dict[int, float] = {}
+        self.positive = 0
+
+    def __getitem__(self, worker: int) -> float:
+        if worker in self._apart:
+            return self._apart[worker]
+        if self._untouched >> worker & 1:
+            return self._level
+        raise KeyError(worker)
+
+    def __setitem__(self, worker: int, credit: float) -> None:
+        self._untouched &= ~(1 << worker)
+        self._apart[worker] = credit
+        if credit > 0:
+            self.positive |= 1 << worker
+        else:
+            self.positive &= ~(1 << worker)
+
+    def spend(self, worker: int, cost: float) -> None:
+        """Subtract ``cost`` from the credit at a worker.
+
+        The code is fast, because each request spends twice.
+        """
+        if worker not in self._apart:
+            self[worker] -= cost
+            return
+        self._apart[worker] = left = self._apart[worker] - cost
+        if left > 0:
+            self.positive |= 1 << worker
+        else:
+            self.positive &= ~(1 << worker)
+
+    def __delitem__(self, worker: int) -> None:
+        if self._apart.pop(worker, None) is None and not self._untouched >> worker & 1:
+            raise KeyError(worker)
+        self._untouched &= ~(1 << worker)
+        self.positive &= ~(1 << worker)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._apart
+        yield from members(self._untouched)
+
+    def __len__(self) -> int:
+        return len(self._apart) + self._untouched.bit_count()
+
+    def total(self) -> float:
+        return sum(self._apart.values()) + self._level * self._untouched.bit_count()
+
+    def refill(self, quantum: float, available: int) -> float:
+        """Grant quanta at all workers in debt until an available worker has credit.
+
+        The refill is [DLPM] Alg. 2 lines 5-6, with all rounds in a single step. Precondition: at
+        least one worker is ``available`` (bits), and the client has no credit at any available
+        worker. Returns the number of rounds.
+        """
+        tried = [left for worker, left in self._apart.items() if available >> worker & 1]
+        if available & self._untouched:
+            tried.append(self._level)
+        rounds = min(rounds_to_credit(left, quantum) for left in tried)
+
+        def granted(left: float) -> float:
+            return left + min(rounds, rounds_to_credit(left, quantum)) * quantum
+
+        lifted = {worker: granted(left) for worker, left in self._apart.items() if left <= 0}
+        # updated directly for speed, because a refill changes all workers
+        self._apart.update(lifted)
+        self.positive |= as_bits(worker for worker, left in lifted.items() if left > 0)
+        if self._level <= 0:
+            self._set_level(granted(self._level))
+        return rounds
+
+    def shift(self, more: float, less: Mapping[int, float]) -> None:
+        """Add ``more`` at every worker, and subtract ``less[w]`` at each worker w in ``less``."""
+        changed = {w: self[w] + (more - less[w]) for w in less if less[w] and w in self}
+        if more:
+            self._set_level(self._level + more)
+            changed = {w: left + more for w, left in self._apart.items()} | changed
+        self.update(changed)
+
+    def cap(self, most: float) -> None:
+        """Limit the credit at every worker to ``most``."""
+        self._set_level(min(self._level, most))
+        self.update({w: most for w, left in self._apart.items() if left > most})
+
+    def _set_level(self, level: float) -> None:
+        self._level = level
+        if level > 0:
+            self.positive |= self._untouched
+        else:
+            self.positive &= ~self._untouched
+
+
+def to_forget(
+    credit: Mapping[str, WorkerCredit], busy: Container[str], batch: int = BATCH
+) -> list[str]:
+    """Return up to ``batch`` clients to forget, from the least recently used half of idle clients.
+
+    Clients in ``busy`` are kept. ``credit`` holds each client's credit at each worker, least
+    recently used client first. A forgotten client returns without debt. Clients with the most
+    credit are therefore forgotten first, because they gain least, and clients with the largest debt
+    last.
+    """
+    idle = [client for client in credit if client not in busy]
+    unused = idle[: max(batch, len(idle) // 2)]
+    return sorted(unused, key=lambda client: -credit[client].total())[:batch]
+
+
+class LiveWorkers(Protocol):
+    """The live workers of a router, as bits."""
+
+    @property
+    def everyone(self) -> int: ...
+
+
+class WorkerCredits:
+    """The credits q_{i,w} of all clients at all workers.
+
+    A client may only use workers where the client has credit. A credit never exceeds the quantum,
+    and a debt never exceeds one prompt plus the outputs of the client's unfinished requests at the
+    worker.
+
+    Args:
+        quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
+        workers: The live workers.
+        tenants: Whether the account has credits at every level of a tree of tenants. A client may
+            only use workers where the client and all its tenants have credit.
+    """
+
+    setup = Setup()
+
+    def __init__(
+        self, quantum: float, workers: LiveWorkers, tenants: Tenants | None = None
+    ) -> None:
+        self.in_tree = tenants is not None
+        self.quantum = quantum
+        # client or tenant -> credit; least recently used first
+        self.of: dict[str, WorkerCredit] = {}
+        # Returns the GPU time of a token in picoseconds; None if tokens are charged.
+        self.unit_of_time: Callable[[], float] | None = None
+        # Returns the clients that have paid for unfinished requests.
+        self.payers: Callable[[], Iterable[str]] = tuple
+        self.on_forget: Callable[[str], None] = lambda client: None
+        # the charges of all routers, if several routers share credits
+        self.shared: SharedCredit | None = None
+        self._workers = workers
+
+    def nodes(self, client: str) -> tuple[str, ...]:
+        """Return the client's tenants and the client, whose credits a request needs and spends."""
+        return self.setup.lineage(client) if self.in_tree else (client,)
+
+    def quantum_of(self, node: str) -> float:
+        """Return the node's quantum (by its weight) in the unit of the charges."""
+        quantum = self.quantum * self.setup.weight(node)
+        return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
+
+    def available(self, client: str) -> int:
+        """Return the workers where the client is in credit, as bits (lines 3-6).
+
+        A client without credit at any worker first gets quanta until the client has credit at some
+        worker. The rounds are summed in closed form, and the set of workers is computed again after
+        the refill, because Algorithm 2 as printed would never end.
+        """
+        within = self._workers.everyone
+        for node in self.nodes(client):
+            credit = self.credit_of(node)
+            if not within & credit.positive:
+                rounds = credit.refill(self.quantum_of(node), within)
+                if self.shared is not None:
+                    self.shared.grant(node, rounds)
+            within &= credit.positive
+        return within
+
+    def credit_of(self, node: str) -> WorkerCredit:
+        """Return the credit of a node as the most recently used; other nodes may be forgotten."""
+        credit = self.of.pop(node, None)
+        if credit is None:
+            if len(self.of) >= MAX_CLIENTS:
+                busy = {node for payer in self.payers() for node in self.nodes(payer)}
+                for forgotten in to_forget(self.of, busy):
+                    del self.of[forgotten]
+                    if self.shared is not None:
+                        self.shared.forget(forgotten)
+                    self.on_forget(forgotten)
+            credit = WorkerCredit(self._workers.everyone)
+        self.of[node] = credit
+        return credit
+
+    def charge(self, client: str, worker: int, cost: float) -> None:
+        """Charge a client, perhaps a new client, for a dispatch to a worker (line 16)."""
+        for node in self.nodes(client):
+            self._spend(self.credit_of(node), node, worker, cost)
+
+    def charge_end(self, client: str, worker: int, cost: float) -> None:
+        """Charge a client for a request that has ended at a worker (line 22)."""
+        for node in self.nodes(client):
+            self._spend(self.of[node], node, worker, cost)
+
+    def charge_end_capped(self, client: str, worker: int, cost: float) -> None:
+        """Charge a client as ``charge_end`` does; a refund lifts credit to a quantum at most."""
+        for node in self.nodes(client):
+            if cost < 0:
+                self._refund(self.of[node], node, worker, -cost)
+            else:
+                self._spend(self.of[node], node, worker, cost)
+
+    def refund_dispatch(self, client: str, worker: int, amount: float) -> None:
+        """Refund the charge of a failed dispatch; the refund lifts credit to a quantum at most."""
+        for node in self.nodes(client):
+            self._refund(self.credit_of(node), node, worker, amount)
+
+    def _spend(self, credit: WorkerCredit, node: str, worker: int, cost: float) -> None:
+        credit.spend(worker, cost)
+        if self.shared is not None:
+            self.shared.spend(node, worker, cost)
+
+    def _refund(self, credit: WorkerCredit, node: str, worker: int, amount: float) -> None:
+        # The client may have got quanta since the charge, and a credit must not exceed a quantum.
+        most = min(credit[worker] + amount, self.quantum_of(node))
+        before, credit[worker] = credit[worker], max(credit[worker], most)
+        if self.shared is not None:
+            self.shared.spend(node, worker, before - credit[worker])
+
+    def add_worker(self, worker: int, *, with_quantum: bool = False) -> None:
+        """Add a worker with credit 0 for each client, or with a quantum if ``with_quantum``."""
+        for node, credit in self.of.items():
+            credit[worker] = self.quantum_of(node) if with_quantum else 0.0
+
+    def remove_worker(self, worker: int) -> None:
+        for credit in self.of.values():
+            del credit[worker]
+
+    def apply_remote(self, client: str, change: CreditChange) -> None:
+        """Apply quanta and charges of a client, as reported by other routers."""
+        assert self.shared is not None, "join_peers comes first"
+        forgotten = self.shared.has_forgotten and client not in self.of
+        credit, quantum = self.credit_of(client), self.quantum_of(client)
+        credit.shift(change.rounds * quantum, change.charged)
+        # A router has forgotten the client, so the reported credit may exceed a quantum,
+        # which no credit may.
+        if forgotten:
+            credit.cap(quantum)
+        for worker, charged in change.charged.items():
+            if charged < 0 and worker in credit:
+                credit[worker] = min(credit[worker], quantum)
+
+
+class CreditExchange:
+    """The methods of ``Exchanges`` for a router that shares credits with other routers."""
+
+    name: ClassVar[str]
+    credits: WorkerCredits
+
+    @property
+    def _shared(self) -> SharedCredit:
+        assert self.credits.shared is not None, "join_peers comes first"
+        return self.credits.shared
+
+    def join_peers(self) -> None:
+        """Share the credits from now on. Raises UsageError if there are tenants."""
+        if self.credits.in_tree:
+            raise UsageError(
+                f"{self.name}.tenants: cannot be combined with routers that share counters"
+            )
+        self.credits.shared = SharedCredit()
+
+    def export_totals(self, since: int = 0) -> Totals:
+        return self._shared.export_credit(since)
+
+    def charged_totals(self) -> Sums:
+        return self._shared.charged
+
+    def heard_totals(self) -> Mapping[str, Totals]:
+        return self._shared.others.latest
+
+    def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
+        for client, change in self._shared.new_changes(origin, totals).items():
+            self.credits.apply_remote(client, change)
+
+    def forget_origin(self, origin: str) -> None:
+        self._shared.others.forget_origin(origin)
 
 
 class D2LPM(CreditExchange, PrefixRouter):

@@ -47,9 +47,7 @@ class Agent(base.Program):
 
         def __post_init__(self) -> None:
             base.check_range(self, "steps")
-            base.check_mean(
-                "output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens
-            )
+            base.check_mean(self, "output")
 
     def __init__(
         self,

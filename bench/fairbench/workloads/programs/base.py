@@ -173,12 +173,15 @@ def sample_gap(rng: random.Random, mean_s: float) -> float:
     return rng.expovariate(1 / mean_s) if mean_s > 0 else 0.0
 
 
-def check_mean(field: str, mean_tokens: float, sigma: float, max_new_tokens: int) -> None:
-    """Raise ValueError unless lengths up to ``max_new_tokens`` can have this mean."""
-    if mean_tokens > max_new_tokens or (sigma and mean_tokens == max_new_tokens):
-        raise ValueError(
-            f"{field} = {mean_tokens}: must be below max_new_tokens = {max_new_tokens}"
-        )
+def check_mean(params: Any, name: str) -> None:
+    """Raise ValueError unless lengths up to ``max_new_tokens`` can have the mean of ``name``.
+
+    The parameters ``name``_tokens and ``name``_sigma are the mean and the spread.
+    """
+    mean_tokens, sigma = getattr(params, f"{name}_tokens"), getattr(params, f"{name}_sigma")
+    most = params.max_new_tokens
+    if mean_tokens > most or (sigma and mean_tokens == most):
+        raise ValueError(f"{name}_tokens = {mean_tokens}: must be below max_new_tokens = {most}")
 
 
 def check_allowed(max_new_tokens: int | None, **output_tokens: int) -> None:

@@ -44,9 +44,7 @@ class Chat(base.Program):
 
         def __post_init__(self) -> None:
             base.check_range(self, "turns")
-            base.check_mean(
-                "output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens
-            )
+            base.check_mean(self, "output")
 
     def __init__(
         self,

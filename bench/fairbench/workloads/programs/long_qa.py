@@ -47,9 +47,7 @@ class LongQA(base.Program):
         max_new_tokens: base.OutputTokens
 
         def __post_init__(self) -> None:
-            base.check_mean(
-                "answer_tokens", self.answer_tokens, self.answer_sigma, self.max_new_tokens
-            )
+            base.check_mean(self, "answer")
 
     def __init__(
         self,

@@ -34,9 +34,7 @@ class Samples(base.Program):
         max_new_tokens: base.OutputTokens
 
         def __post_init__(self) -> None:
-            base.check_mean(
-                "output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens
-            )
+            base.check_mean(self, "output")
 
     def __init__(
         self,

@@ -57,9 +57,7 @@ class ToolUse(base.Program):
         private: bool = False
 
         def __post_init__(self) -> None:
-            base.check_mean(
-                "output_tokens", self.output_tokens, self.output_sigma, self.max_new_tokens
-            )
+            base.check_mean(self, "output")
 
     def __init__(
         self, program_id: int, client: str, prompt: Prompt, output: int, max_new_tokens: int

@@ -10,17 +10,18 @@ from fairbench.core import Request
 from fairbench.schedulers.token_pages import segments_of
 
 CLIENTS = 4
-# Trees of thought on GSM8K ([DLPM] Table 2): a common instruction, a question, and on every level
-# a thought and a prompt for the next thought. Lengths in tokens.
+# These constants describe trees of thought on GSM8K ([DLPM] Table 2), in tokens. A prompt has a
+# common instruction and a question. Each level of the tree adds a thought and a prompt for the next
+# thought.
 INSTRUCTION_TOKENS = 66
 QUESTION_TOKENS = 480
 OUTPUT_TOKENS = 256
 TURN_TOKENS = 32
 LEVELS = 4
-# fraction of requests with new questions; other requests continue a finished request
+# This fraction of requests asks a new question. Each other request continues a finished request.
 NEW_QUESTIONS = 0.25
 LATELY = 200
-# The average sequence of a decode batch has half of the levels and half of an output.
+# An average sequence in a decode batch has half of the tree's levels and half of an output.
 CONTEXT_TOKENS = (
     INSTRUCTION_TOKENS
     + QUESTION_TOKENS
@@ -36,11 +37,12 @@ class TreeOfThoughtArrivals:
         self._rng = rng
         self._instruction = self._tokens(INSTRUCTION_TOKENS)
         self._created = 0
-        self._under_way: dict[int, tuple[array[int], int]] = {}  # request id -> prompt, depth
+        # Maps a request id to the request's prompt and depth in the tree.
+        self._under_way: dict[int, tuple[array[int], int]] = {}
         self._finished: deque[tuple[array[int], int]] = deque(maxlen=LATELY)
 
     def take(self) -> Request:
-        """Return the next request."""
+        """Return the next request of the endless stream."""
         if not self._finished or self._rng.random() < NEW_QUESTIONS:
             prompt, depth = self._instruction + self._tokens(QUESTION_TOKENS), 0
         else:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from fairbench.core import Prompt, Request
 from fairbench.schedulers.drive import Tried, drive
-from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.views import ListView
 
 
 class TreeDelta(NamedTuple):
@@ -25,7 +25,7 @@ class TreeDelta(NamedTuple):
 
 
 class CentralDLPM:
-    """A scheduler with one queue, credits, and a copy of every worker's tree.
+    """A scheduler with one queue, client credits, and a copy of every worker's prefix tree.
 
     A worker that is about to form a batch reports the changes of its cache, and waits while the
     scheduler calls ``update``, ``match`` and ``dispatch``. The class is not a ``Router``, because a
@@ -51,7 +51,7 @@ class CentralDLPM:
         self.scheduler.on_finish(request)
 
     def update(self, worker: int, delta: TreeDelta) -> None:
-        """Update the copy of the worker's tree."""
+        """Apply a worker's reported changes to the copy of the worker's prefix tree."""
         tree = self._trees[worker]
         for prefix, tokens in delta.evicted:
             tree.evict(prefix, tokens, 0)
@@ -59,15 +59,15 @@ class CentralDLPM:
             tree.insert(prompt, 0)
 
     def match(self, worker: int) -> dict[Request, int]:
-        """Return the cached tokens of every queued request at the worker."""
+        """Return each queued request's number of cached tokens at the worker."""
         tree = self._trees[worker]
         return {r: tree.holders(tree.find(r.prompt).node).tokens for r in self.queue}
 
     def dispatch(self, matched: dict[Request, int], free_tokens: int) -> list[Request]:
         """Return the requests for a worker, given its matches and free KV memory.
 
-        The requests leave the queue. A request reserves memory for its uncached prompt and for
-        ``max_new_tokens``.
+        The returned requests leave the global queue. A request reserves memory for its uncached
+        prompt and for ``max_new_tokens``.
         """
         turn = _Turn(self.queue, matched)
         dispatched: list[Request] = []
@@ -91,7 +91,7 @@ class CentralDLPM:
 
 
 class _Turn(ListView):
-    """The global queue with the matches of one worker."""
+    """The view of the global queue that DLPM reads, with the matches of one worker."""
 
     def __init__(self, queue: list[Request], matched: dict[Request, int]) -> None:
         super().__init__(list(queue), matched.__getitem__)

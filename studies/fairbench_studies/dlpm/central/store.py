@@ -25,7 +25,7 @@ ROUNDS, QUICK_ROUNDS = 50, 20
 def fill_timings(folder: Path, context: RunContext, *, quick: bool = False) -> None:
     """Measure the missing timings of the central scheduler, and store each timing immediately.
 
-    All timings of one store come from one machine: raises UsageError if the store has another
+    All timings in a folder come from one machine. Raises UsageError if the folder holds another
     machine's timings.
     """
     rounds = QUICK_ROUNDS if quick else ROUNDS

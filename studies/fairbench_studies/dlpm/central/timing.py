@@ -1,7 +1,8 @@
 """The cost of centralised DLPM, measured over real rounds ([DLPM] §5.1, Fig. 4).
 
-The scheduler, and messages between processes of this machine, are measured. The workers' caches and
-the decode step, with which times are compared, are simulated.
+The times of the scheduler and of messages between processes of this machine are measured. The
+workers' caches are simulated. The decode step, with which the times are compared, is simulated,
+too.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from fairbench_studies.dlpm.central.arrivals import (
 from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM
 from fairbench_studies.dlpm.central.workers import CentralWorkers
 
-BATCH_SIZE = 25  # requests in the decode step of Fig. 4
-POOL_TOKENS = 100_000  # tokens of a worker's cache
-# Tokens that a worker frees between two turns: SGLang forms a batch every 10 decode steps, during
-# which about one of 25 requests with 256 output tokens finishes.
+# Number of requests in the decode step of Fig. 4.
+BATCH_SIZE = 25
+# Size of a worker's cache in tokens.
+POOL_TOKENS = 100_000
+# A worker frees this many tokens between two turns. SGLang forms a batch every 10 decode steps,
+# during which about one of 25 requests with 256 output tokens finishes.
 FREED_TOKENS = 1_000
-# Rounds before the timing fill the caches, so that workers evict during the timing.
+# These rounds before the timing fill the caches, so that workers evict during the timing.
 WARMUP_ROUNDS = 50
 WARMUP_TOKENS = 10_000
 
@@ -105,7 +108,7 @@ class _Seconds(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """A round of the central scheduler, in which every worker has one turn."""
+    """A round of the central scheduler, which serves each worker once."""
 
     seconds: _Seconds
     dispatched: list[Request]

@@ -1,4 +1,4 @@
-"""Worker processes that block until a central scheduler serves them."""
+"""Worker processes that wait until a central scheduler sends prompts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CentralWorkers:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-            # an empty message, which the worker confirms when ready
+            # The empty message asks the worker to confirm that it is ready.
             self.send(len(self._pipes) - 1, ())
 
     def __enter__(self) -> Self:
@@ -58,11 +58,11 @@ class CentralWorkers:
             process.close()
 
     def send(self, worker: int, prompts: Iterable[Prompt]) -> None:
-        """Send a worker the next prompts to compute."""
+        """Send a worker the next prompts to process."""
         self._pipes[worker].send(tuple(prompts))
 
     def wait(self) -> None:
-        """Wait until every worker has computed its prompts."""
+        """Wait until every worker has cached its prompts."""
         for pipe in self._pipes:
             pipe.recv()
 
@@ -75,7 +75,8 @@ class CentralWorkers:
 
 def _serve(pipe: Connection, pool_tokens: int) -> None:
     """Run a worker process: cache prompts, confirm, and report changes when asked."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # workers end when the parent closes the pipe
+    # The workers end when the parent process closes the pipe, not at Ctrl-C.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     evicted: list[tuple[Prompt, int]] = []
     cache = KVCache(pool_tokens, lambda prefix, tokens: evicted.append((prefix, tokens)))
     try:
@@ -89,11 +90,11 @@ def _serve(pipe: Connection, pool_tokens: int) -> None:
             pipe.recv()
             pipe.send(delta)
     except (EOFError, OSError):
-        return  # the parent has closed the pipe
+        return  # The parent process has closed the pipe.
 
 
 def _compute(cache: KVCache, prompt: Prompt) -> None:
-    """Cache a prompt like a finished request."""
+    """Cache a prompt as if its request had finished."""
     tokens = prompt_tokens(prompt)
     node, place = cache.match(prompt, tokens)
     cache.lock(node)

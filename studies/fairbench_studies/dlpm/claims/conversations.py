@@ -14,7 +14,7 @@ from fairbench_studies.kit.parts import Claim, Part, in_every, number
 
 
 class Chat(NamedTuple):
-    """The longest responses of clients 0 and 1, and of 2 and 3, by scheduler; and D2LPM's last."""
+    """The longest response of clients 0 and 1, and of 2 and 3, by scheduler; D2LPM's latest."""
 
     good: Mapping[str, float]
     flooding: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""Claims 5 and 6: Jain's index and the well-behaved clients' latency of figure 7."""
+"""Claims 5 and 6 about figure 7: Jain's index, and the well-behaved clients' latency."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fairbench_studies.kit.parts import Claim, Part, number
 from fairbench_studies.kit.tally import Tally, decided
 
 FAIREST_FIRST = ("vtc", "d2lpm", "preble", "lpm")
-SAME = 0.005  # smaller differences of Jain's index count as equal
+SAME = 0.005  # Two indices that differ by less count as equal.
 
 
 def order(name: str, metric: str) -> All:
-    """Return the order VTC >= D2LPM > Preble > RR+LPM in Jain's index."""
+    """Return the claim that Jain's index is ordered VTC >= D2LPM > Preble > RR+LPM."""
     steps = [
         Pair(f"{CALLED[above]} over {CALLED[below]}", metric, above, below, 0.0, is_ratio=False)
         for above, below in pairwise(FAIREST_FIRST)
@@ -40,7 +40,7 @@ MEANS: Mapping[str, Callable[[Sequence[float]], float]] = {
     GEOMETRIC: geometric_mean,
     ARITHMETIC: fmean,
 }
-"""The paper does not say which mean its "on average" is."""
+"""The kinds of mean that the paper's "on average" may stand for."""
 BY_PLACE, BY_MEDIAN = "by configuration", "by medians"
 WAITS: Mapping[str, tuple[Pair, ...]] = {
     name: (
@@ -52,7 +52,7 @@ WAITS: Mapping[str, tuple[Pair, ...]] = {
 
 
 def judge_jain(cells: Source) -> list[Part]:
-    """Judge VTC >= D2LPM > Preble > RR+LPM step by step, while all clients are active.
+    """Judge each step of VTC >= D2LPM > Preble > RR+LPM, while all clients are active.
 
     Jain's index over the common window is reported, too. The index over a whole run of a fixed set
     of programs is equal under every scheduler.
@@ -80,7 +80,7 @@ def judge_jain(cells: Source) -> list[Part]:
 
 
 def _median_gap(tallies: Sequence[Tally]) -> str:
-    """Return the median gap by the first index of which values are known."""
+    """Return the median gap as text, by the first of the indices whose values are known."""
     for one in tallies:
         if gaps := _known(one):
             by = "" if one is tallies[0] else f" by {one.name}"
@@ -91,7 +91,7 @@ def _median_gap(tallies: Sequence[Tally]) -> str:
 def _nearer(preble: str, to_vtc: Sequence[Tally], to_preble: Sequence[Tally]) -> Part:
     """Judge that D2LPM is nearer to VTC than to Preble, in each configuration and by the medians.
 
-    The first index of which values are known decides.
+    The first of the indices whose values are known decides.
     """
     both = [(a, b) for a, b in zip(to_vtc, to_preble, strict=True) if a.values and b.values]
     text = f"D2LPM nearer to VTC than to {preble}, by configuration"
@@ -116,7 +116,7 @@ def _known(one: Tally) -> list[float]:
 
 
 def judge_latency(cells: Source) -> list[Part]:
-    """Judge well-behaved clients' latency relative to their latency under D2LPM."""
+    """Judge well-behaved clients' latency under each scheduler, relative to D2LPM."""
     at = by_place(cells)
     names = run_of(PAPER_MEANS, cells)
     found = {name: [tally(pair, at) for pair in WAITS[name]] for name in names}
@@ -143,7 +143,7 @@ def judge_latency(cells: Source) -> list[Part]:
 
 
 def _longest(factors: Mapping[str, Sequence[float]]) -> Part:
-    """Judge that the mean of the factors is largest under RR+LPM, by both kinds of mean."""
+    """Judge that the mean factor is largest under RR+LPM, by both kinds of mean."""
     under, shown = {}, []
     for kind, mean in MEANS.items():
         means = {name: mean(of) for name, of in factors.items()}
@@ -155,7 +155,7 @@ def _longest(factors: Mapping[str, Sequence[float]]) -> Part:
 
 
 def _mean_wait(name: str, factors: Sequence[float]) -> Part:
-    """Judge the mean factor against the paper's, by both kinds of mean; the geometric decides."""
+    """Compare both kinds of mean factor with the paper's number; the geometric mean decides."""
     paper = PAPER_MEANS[name]
     low, high = paper * (1 - MEAN_BAND), paper * (1 + MEAN_BAND)
     text = f"{CALLED[name]}: on average {paper:.2f}x (within 40%)"

@@ -1,8 +1,9 @@
 """Verdicts of earlier runs, for figures whose per-seed values are not stored.
 
-``claims.csv`` has the earlier parts of each claim. ``seeds/fig7-configurations.csv`` has the
-outcome and the value of each pair of schedulers in each configuration of figure 7, so that claims
-about pairs are judged again. A value there is the ratio or difference of two means over the seeds.
+``claims.csv`` has the earlier verdict of each part of a claim. ``seeds/fig7-configurations.csv``
+has the outcome and the value of each pair of schedulers in each configuration of figure 7, so that
+claims about pairs are judged again. Each value in this file is the ratio or difference of two means
+over the seeds.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ OVERALL = "all"  # the workload of a row with the joint outcome of all configura
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The earlier verdicts of a figure: parts by number of the claim, pairs by reading, runs."""
+    """The earlier verdicts of a figure: parts by claim number, and pairs by interpretation."""
 
     parts: Mapping[int, Sequence[Part]]
     pairs: Mapping[str, KnownPairs]
     basis: str
 
     def judge(self, claim: Claim) -> Sequence[Part]:
-        """Return the parts of a claim; pairs are judged again, other parts are the earlier ones.
+        """Return the parts of a claim. Pairs are judged again; other parts keep earlier verdicts.
 
         Numbers with a band and means keep their earlier outcome, because they were averaged seed by
         seed, and a ratio of two means differs a little.
@@ -77,13 +78,13 @@ def _part(row: Row) -> Part:
 
 
 def outcomes_in(text: str) -> dict[str, Outcome]:
-    """Return the outcomes of ``output tok/s: holds; makespan: reversed``, by name."""
+    """Parse a text such as ``output tok/s: holds; makespan: reversed`` into outcomes by name."""
     named = (one.rpartition(": ") for one in text.split("; ") if one)
     return {name: Outcome(made) for name, _, made in named}
 
 
 def _pairs(rows: Iterable[Row], setting: str) -> dict[str, KnownPairs]:
-    """Return the pairs of a setting, by reading; a reading replaces or adds configurations."""
+    """Return a setting's pairs by interpretation, which replaces or adds configurations."""
     seen: dict[str, dict[tuple[str, str, str, float], dict[Place, Seen]]] = {}
     overall: dict[tuple[str, str, str, float], Outcome] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Measures of the theorems on several workers and of waits, from a run's records."""
+"""Measures from a run's records: service deficits on several workers, waits, and idle workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _shortfall(run: StoredRun) -> float:
 
 
 def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
-    """Return the largest lead of a client over a client that was backlogged all the time.
+    """Return the largest lead of any client over a client that stayed backlogged meanwhile.
 
     Args:
         backlog: The intervals in which each client was backlogged at every worker.
@@ -53,10 +53,10 @@ def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
 
 
 def newcomer_wait(run: StoredRun) -> float:
-    """Return the most service of other clients while the first request of an idle client waited.
+    """Return the most service that others got while an idle client's first request waited.
 
-    The service includes all workers. The result is NaN without a client that began to send requests
-    (Theorems A.2 and A.4).
+    The service is summed over all workers. The result is NaN if no idle client began to send
+    requests (Theorems A.2 and A.4).
     """
     return float(derived(run, "newcomer wait", lambda: _newcomer_wait(run)))
 
@@ -69,7 +69,7 @@ def _newcomer_wait(run: StoredRun) -> float:
 
 
 def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
-    """Return the most service of others while the first request of an idle client waited.
+    """Return the most service that others got while an idle client's first request waited.
 
     A client is idle if none of its requests waits or runs. Of several requests that a client sends
     at the same instant, the request that is admitted first counts.
@@ -94,7 +94,7 @@ def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon
 
 
 class _Firsts(NamedTuple):
-    """The first request of each client after an idle time; arrays have the shape (n_firsts,)."""
+    """Clients' first requests after idle times; the arrays have the shape (n_firsts,)."""
 
     client: np.ndarray
     arrival_s: Floats
@@ -120,14 +120,14 @@ def _after_idle_times(requests: Requests, horizon_s: float) -> _Firsts:
 
 
 class IdleShares(NamedTuple):
-    """The shares of the worker seconds without computation while a request waits in some queue."""
+    """The fractions of the workers' time without computation while a request waits in a queue."""
 
     own: float
     another: float
 
 
 def idle_while_waiting(run: StoredRun) -> IdleShares:
-    """Return how long workers idle while a request waits in their own, or in another's, queue."""
+    """Return how long workers idle while a request waits in their own or another queue."""
     return IdleShares(*derived(run, "idle while waiting", lambda: _idle_while_waiting(run)))
 
 
@@ -137,7 +137,7 @@ def _idle_while_waiting(run: StoredRun) -> IdleShares:
 
 
 def idle_shares(requests: Requests, service: ServiceRows, workers: int, end_s: float) -> IdleShares:
-    """Return the shares of the worker seconds without computation while requests wait.
+    """Return the fractions of the workers' time without computation while requests wait.
 
     Args:
         requests: The requests of the run.
@@ -162,7 +162,7 @@ def _queued(queued: Waits, rows: Flags) -> Intervals:
 
 
 def _outside(waiting: Intervals, computing: Intervals) -> float:
-    """Return the seconds of disjoint intervals that lie outside of other disjoint intervals."""
+    """Return how many seconds of the intervals ``waiting`` lie outside of ``computing``."""
     inside_s = sum(
         float((np.minimum(waiting.end, end) - np.maximum(waiting.start, start)).clip(0).sum())
         for start, end in zip(*computing, strict=True)

@@ -1,4 +1,4 @@
-"""The axes of the map of claims: one setting at a time around the default."""
+"""The axes of the map of claims: each axis varies one setting around the default."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, engine_limits
 
 Draft = Mapping[str, Any]
-"""The keys of an experiment, before defaults; settings as ``NAME.PARAM``."""
+"""The keys of an experiment without defaults; settings have the form ``NAME.PARAM``."""
 
 POOL, RUNNING, LOAD = "KV pool", "running limit", "load"
 QUANTUM, WORKER_QUANTUM, PROFILE = "Q^u", "Q^w", "timing profile"
@@ -20,7 +20,7 @@ AXES = (POOL, RUNNING, LOAD, QUANTUM, WORKER_QUANTUM, PROFILE)
 POOL_PARTS = {"1/2": 0.5, "1/4": 0.25}
 RUNNING_LIMITS = (2048, 128, 32)
 LOADS = {"x2": 2.0}
-# multiples of the default quantum, which span three decades
+# The quantum is multiplied by these numbers, which span three decades.
 QUANTA = {"x0.1": 0.1, "x10": 10.0, "x100": 100.0}
 PROFILES = (
     "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
@@ -37,19 +37,19 @@ class Step(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Return whether the step is the default."""
+        """Return whether the step is the default value of its axis."""
         return not self.changes
 
 
 def spec_of(draft: Draft) -> ExperimentSpec:
-    """Return a draft's experiment with the first seed. Raises UsageError for a wrong draft."""
+    """Return a draft's experiment with the first seed. Raises UsageError for an invalid draft."""
     return points(make_sweep({"name": "cell", "grid": [dict(draft)]}))[0]
 
 
 def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
-    """Return every value of every axis of a cell, axis by axis, including the default.
+    """Return each value of each axis around a configuration, including the default.
 
-    The default is the value that the configuration has. A default that is not among the axis's
+    The default is the setting's value in the configuration. A default that is not among the axis's
     values is inserted by size. An axis is left out if no scheduler has the setting, or if the
     default is the only value.
     """

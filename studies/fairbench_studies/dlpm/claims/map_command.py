@@ -40,7 +40,7 @@ class MapFiles(NamedTuple):
 def draw_claims_map(
     folder: Path, files: MapFiles, executor: Executor, *, quick: bool, show: bool
 ) -> None:
-    """Run the missing simulations of the map, then draw and tabulate it.
+    """Run the missing simulations of the map, then draw the pictures and write the tables.
 
     Raises RunFailed if points failed, after the finished runs are drawn, and Interrupted after an
     interruption.
@@ -57,7 +57,7 @@ def draw_claims_map(
     with run_context(shown_progress() if show else None, executor) as context:
         failures = left.run(context)
         if context.interrupted():
-            raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
+            raise context.interrupted.ended(f"interrupted; finished runs are in {folder}")
     for failure in failures:
         typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
     finished = left.store.finished()

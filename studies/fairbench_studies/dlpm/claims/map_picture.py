@@ -1,4 +1,4 @@
-"""A picture of a claim on the map: rows are configurations, columns axes, lines measures."""
+"""A picture of a claim on the map, with a row per configuration and a column per axis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDER = 1.25  # factor by which an axis extends beyond the values, on both sides
+WIDER = 1.25  # An axis extends beyond its values by this factor on both sides.
 NAMES = {QUANTUM: "Q^u", WORKER_QUANTUM: "Q^w"}
 LEGEND = (
     "The dotted line is where the claim's sign flips: it holds above. Open marks are cells that "
@@ -51,7 +51,7 @@ def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str)
 
 
 def _scale(axes: Axes, pair: Pair, values: Sequence[float | None]) -> None:
-    """Scale an axis to show all values and the threshold; long intervals may be cut off."""
+    """Set an axis's limits to show all values and the threshold; long intervals may be cut."""
     known = [pair.flip, *(value for value in values if value is not None)]
     if not pair.is_ratio:
         margin = 0.15 * (max(known) - min(known)) or 0.1
@@ -150,8 +150,8 @@ def draw_maps(
 ) -> list[Path]:
     """Draw a picture ``claims-map-N`` per claim with readings, and return the files.
 
-    ``titles`` and ``bases`` (the hardware of the runs) are by claim number. Raises UsageError if a
-    file cannot be written.
+    ``titles`` and ``bases`` (the hardware of the runs) are keyed by the number of the claim. Raises
+    UsageError if a file cannot be written.
     """
     written = []
     with paper_style():

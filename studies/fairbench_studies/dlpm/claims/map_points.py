@@ -1,4 +1,4 @@
-"""The runs for the map of claims: configurations, axes and schedulers as one sweep."""
+"""The runs for the map of claims, which form one sweep of configurations, axes and schedulers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairbench_studies.kit.outcomes import Seen
 
 
 class Mapped(NamedTuple):
-    """A claim on the map: the measures of the claim's verdict, and the measures in its picture."""
+    """A claim on the map: the measures that decide the verdict, and the measures in its picture."""
 
     number: int
     measures: tuple[Measure, ...]
@@ -28,7 +28,7 @@ class Mapped(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Claims with the same configurations, and the schedulers that the claims compare."""
+    """A group of claims with the same configurations, and the schedulers that they compare."""
 
     claims: tuple[Mapped, ...]
     cells: tuple[Draft, ...]
@@ -42,7 +42,8 @@ def _cell(figure: str, **wanted: Any) -> Draft:
     return {**sweep.base, **{key: value for key, value in grid.items() if key != "scheduler"}}
 
 
-PREBLE = "preble"  # the paper's form of Preble; the form of its code is judged only in the table
+# The form of Preble in the paper; the form in Preble's code is judged only in the table.
+PREBLE = "preble"
 _WAITS = {name: pairs for name, pairs in WAITS.items() if name in ("lpm", "vtc", PREBLE)}
 IN_FIGURE_7 = (
     Mapped(1, OVER_VTC, OVER_VTC),
@@ -79,7 +80,7 @@ SEEDS, QUICK_SEEDS = 3, 1
 
 
 class Reading(NamedTuple):
-    """A measure's outcome for a claim at one value of an axis."""
+    """The outcome of a claim's measure at one value of an axis."""
 
     claim: int
     measure: Measure
@@ -91,7 +92,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The configurations of a group, with all steps and a number of seeds."""
+    """A group's configurations, with all steps on all axes and a number of seeds."""
 
     group: Group
     steps: Mapping[Place, Sequence[Step]]
@@ -109,7 +110,7 @@ class Chart:
         return [self._draft(place, step) for place, of in self.steps.items() for step in of]
 
     def readings(self, finished: Mapping[str, StoredRun]) -> list[Reading]:
-        """Return the readings of finished runs, without incomplete comparisons."""
+        """Return the outcomes of finished runs, without incomplete comparisons."""
         return [
             Reading(claim.number, measure, place, step, measure.seen(at), seeds)
             for place, steps in self.steps.items()

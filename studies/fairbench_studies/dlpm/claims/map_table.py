@@ -1,4 +1,4 @@
-"""The map of claims as tables: in how many configurations a claim holds, by axis and value."""
+"""Tables of the map of claims: in how many configurations each claim holds at each value."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
         f"|--:|---|---|{'---|' * len(axes)}",
     ]
     for claim, of_claim in _grouped(readings, lambda one: one.claim):
-        title = titles[claim]  # only the first row of a claim has the title
+        title = titles[claim]  # only the first row of a claim shows the claim's title
         for measure, mine in _grouped(of_claim, lambda one: one.measure.name):
             columns = [_axis([one for one in mine if one.step.axis == axis]) for axis in axes]
             lines.append(f"| {claim} | {title} | {measure} | {' | '.join(columns)} |")
@@ -47,11 +47,11 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
 
 
 def _axis(readings: Sequence[Reading]) -> str:
-    """Return ``**1**: 2/4, 1/2: 4/4``: the contended configurations in which the claim holds."""
+    """Return a text such as ``**1**: 2/4, 1/2: 4/4``: where the claim holds, of how many."""
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):
         tally = Tally(label, {one.place: one.seen for one in of})
-        # The default limit may differ between configurations.
+        # The default running limit may differ between configurations.
         name = f"**{label}**" if any(one.step.is_default for one in of) else label
         listed.append(f"{name}: {f'{tally.holds}/{tally.counted}' if tally.counted else '-'}")
     return ", ".join(listed)

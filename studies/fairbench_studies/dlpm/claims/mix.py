@@ -15,7 +15,7 @@ from fairbench_studies.kit.parts import Claim, Part, in_every
 
 
 class Mix(NamedTuple):
-    """Means by scheduler: response times, end of the run, Jain's index of computed service."""
+    """Means over seeds by scheduler: response times, end of the run, and Jain's index."""
 
     mean_s: Mapping[str, float]
     chat_s: Mapping[str, float]
@@ -34,7 +34,7 @@ def _mix(runs: Runs) -> Mix:
 
 
 def judge_mix(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge a mix: DLPM's response and end, VTC's even service, LPM's conversations."""
+    """Judge DLPM's response time and end of the run, VTC's equal service, LPM's conversations."""
     names = ("lpm", "vtc", "dlpm")
     found = over_seeds(cells, _mix, names)
 

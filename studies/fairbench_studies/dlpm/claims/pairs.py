@@ -18,7 +18,7 @@ LENGTH = "duration"  # time until all programs of the run had finished, unless i
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The claim that a metric is larger for ``above`` than for ``below``, by ratio or difference.
+    """The claim that a metric is larger under ``above`` than under ``below``.
 
     ``flip`` is the ratio or difference at which the sign of the claim changes.
     """
@@ -48,7 +48,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Several pairs together: the claim holds if all pairs hold, and is reversed if one pair is."""
+    """Several pairs together, which hold if all pairs hold and are reversed if one is."""
 
     name: str
     pairs: tuple[Pair, ...]
@@ -69,7 +69,7 @@ Measure = Pair | All
 
 
 def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
-    """Evaluate a measure in each configuration with runs of all schedulers that are compared."""
+    """Evaluate a measure in each configuration that has runs of all compared schedulers."""
     if isinstance(at, KnownPairs) and isinstance(measure, Pair):
         known = at.tallies[measure.metric, measure.above, measure.below, measure.flip]
         return replace(known, name=measure.name)
@@ -80,7 +80,7 @@ def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
 
 
 def _reading(summary: Summary, metric: str) -> Value:
-    """Return a metric of a run; for unfinished work, the run's length as a lower bound."""
+    """Return a metric of a run, or the run's length as a lower bound for unfinished work."""
     value = value_of(summary, metric)
     unfinished = metric == LENGTH and summary["unfinished"]
     if unfinished or (metric == MAKESPAN and value.raw is None):

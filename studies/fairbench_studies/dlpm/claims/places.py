@@ -1,4 +1,4 @@
-"""The configurations of a figure, with summaries by scheduler and seed."""
+"""The configurations of a figure, with run summaries by scheduler and seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench_studies.kit.tally import Tally
 BySeed = Mapping[int, Summary]
 """The runs of one experiment, by seed."""
 At = Mapping[str, BySeed]
-"""The runs of a configuration, by scheduler or by another compared setting."""
+"""The runs in one configuration, by scheduler or by another setting that is compared."""
 
 
 CALLED = {
@@ -29,8 +29,10 @@ CALLED = {
 AT_FOUR = "fig7-at-4"
 """The name of figure 7's configurations with four replicas, whose per-seed values are stored."""
 PREBLES = ("preble", "preble-code")
-"""Two forms of Preble: the paper's form, and the form of the published code, which the DLPM authors
-ran."""
+"""Two forms of Preble as schedulers: the form in Preble's paper, and the published code.
+
+The DLPM authors ran Preble's published code.
+"""
 
 
 class Place(NamedTuple):
@@ -45,7 +47,7 @@ class Place(NamedTuple):
 
 
 class KnownPairs(Mapping[Any, At]):
-    """The tallies of pairs whose runs are no longer stored; no configuration has runs.
+    """The stored outcomes of pairs whose runs are no longer stored.
 
     The keys of ``tallies`` are a metric, the two schedulers, and the value at which the sign of the
     claim changes.
@@ -70,7 +72,7 @@ class KnownPairs(Mapping[Any, At]):
 
 
 Source = Sequence[SchedulerResults] | KnownPairs
-"""The cells of figure 7, or the tallies of pairs whose runs are no longer stored."""
+"""The results of figure 7's runs, or the stored outcomes of pairs without runs."""
 
 
 def schedulers_of(source: Source) -> set[str]:
@@ -81,19 +83,19 @@ def schedulers_of(source: Source) -> set[str]:
 
 
 def is_alone(place: Place) -> bool:
-    """Return whether a configuration has a single replica, where no router chooses."""
+    """Return whether a configuration has one replica, so that no router can choose."""
     return place.dp == 1
 
 
 def by_seed(cell: SchedulerResults) -> BySeed:
-    """Return the summaries of a cell's runs, by seed."""
+    """Return the summaries of a configuration's runs, by seed."""
     return {one.summary["seed"]: one.summary for one in cell.runs}
 
 
 def by_place(cells: Source) -> Mapping[Place, At]:
-    """Return the runs in each configuration, by scheduler.
+    """Return the runs of each scheduler, by configuration.
 
-    A configuration with several KV pools is left out, because the paper does not judge it.
+    A configuration with several sizes of the KV pool is left out, because the paper has none.
     """
     if isinstance(cells, KnownPairs):
         return cells
@@ -110,7 +112,7 @@ def by_place(cells: Source) -> Mapping[Place, At]:
 
 
 def mean_over(runs: BySeed, metric: str) -> float:
-    """Return the mean of a metric over the seeds that define the metric; NaN without such seeds."""
+    """Return a metric's mean over the seeds in which it is defined; NaN if there are none."""
     known = [summary[metric] for summary in runs.values() if summary[metric] is not None]
     return fmean(known) if known else nan
 
@@ -118,8 +120,8 @@ def mean_over(runs: BySeed, metric: str) -> float:
 def contended(runs: Iterable[BySeed]) -> bool:
     """Return whether clients competed in all runs.
 
-    Below saturation, rates equal the demand, and schedulers have no effect. The time with empty
-    queues varies by chance, so the mean over the seeds decides.
+    Below saturation, throughput equals the demand, and schedulers have no effect. The time with
+    empty queues varies by chance, so the mean over the seeds decides.
     """
     return all(_competed(list(of.values())) for of in runs)
 

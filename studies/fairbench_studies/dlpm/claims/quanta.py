@@ -1,4 +1,4 @@
-"""Claims 12 to 14: figures 10 and 1 over the quanta."""
+"""Claims 12 to 14 on figures 10 and 1: throughput and fairness by quantum."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from fairbench_studies.kit.parts import Claim, Part, interval_of, number
 from fairbench_studies.kit.tally import MOST, decided
 from fairbench_studies.kit.values import chosen
 
-SAME_RATE = 0.02  # relative difference of throughputs that count as equal
+SAME_RATE = 0.02  # Throughputs that differ by at most this fraction count as equal.
 PAPER_QUANTA = (2000, 40000)
 INDICES = {"while all are active": "jain_index_paper_window", "over the window": "jain_index"}
 
 Swept = Mapping[int, BySeed]
-"""The runs of a swept quantum, ascending."""
+"""The runs of each value of a quantum, in ascending order."""
 
 
 def swept_over(
     cells: Sequence[SchedulerResults], quantum_of: Callable[[SchedulerResults], int | None]
 ) -> Swept:
-    """Return the swept cells in order of ascending quantum."""
+    """Return the runs of each value of the quantum, in ascending order."""
     found = {quantum_of(cell): by_seed(cell) for cell in cells}
     return {quantum: found[quantum] for quantum in sorted(q for q in found if q is not None)}
 
 
 def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge the course over Q^w: throughput rises above all others, and Jain's index falls."""
+    """Judge that with Q^w throughput rises above all other schedulers and Jain's index falls."""
     mine = chosen(cells, scenario="s2")
     least, most = PAPER_QUANTA
     swept = swept_over(mine, fig10.quantum_of)
@@ -51,8 +51,8 @@ def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
 def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
     """Judge that D2LPM's throughput rises with Q^w and finally exceeds all other schedulers.
 
-    The paper says "eventually", so the largest Q^w decides, and the outcome at each Q^w from the
-    paper's largest on stands beside.
+    The paper says "eventually", so the largest Q^w decides. The part also reports the outcome at
+    each Q^w from the paper's largest on.
     """
     least, most = PAPER_QUANTA
     swept = swept_over(mine, fig10.quantum_of)
@@ -77,7 +77,7 @@ def _stable(swept: Swept, where: str) -> Part:
 
 
 def _finally(late: Sequence[str], name: str, at: At, where: str) -> Part:
-    """Judge that D2LPM finally exceeds a scheduler's throughput."""
+    """Judge that D2LPM exceeds a scheduler's throughput at the largest quanta."""
     one = _part(f"finally above {CALLED[name]}, {where}", gains(late[-1], name), at)
     return replace(one, under={_called(q): gains(q, name)[0].seen(at).outcome for q in late})
 
@@ -128,7 +128,7 @@ def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that a larger Q^u gives more throughput and less fairness, and the Pareto frontier.
+    """Judge the Pareto frontier, and that a larger Q^u gives more throughput, less fairness.
 
     Only runs in which clients join without credit count, as in Algorithm 1.
     """
@@ -166,7 +166,7 @@ def _falls_in_steps(swept: Swept) -> Part:
 
 
 def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
-    """Judge that DLPM's points make a new Pareto frontier beside VTC and LPM.
+    """Judge that DLPM's points form a new Pareto frontier together with VTC and LPM.
 
     A point is dominated if VTC or LPM has as much throughput and as high an index.
     """
@@ -188,17 +188,18 @@ def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
 
 
 def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int]:
-    """Return how many points are beyond the line between two ends, and dominated by neither."""
+    """Count the points beyond the line between the ends, and those that no end dominates."""
     (x0, y0), (x1, y1) = ((mean_over(of, metric), mean_over(of, RATE)) for of in ends)
     points = [(mean_over(of, metric), mean_over(of, RATE)) for of in swept.values()]
-    # The line runs from VTC (fair, slow) to LPM (fast, less fair); beyond is to its right.
+    # The line connects VTC (fair, slow) and LPM (fast, less fair). Points to the right of this line
+    # are beyond the line.
     beyond = sum((x - x0) * (y1 - y0) - (y - y0) * (x1 - x0) > 0 for x, y in points)
     free = sum(not any(x <= ax and y <= ay for ax, ay in ((x0, y0), (x1, y1))) for x, y in points)
     return beyond, free
 
 
 def _part(text: str, pairs: Sequence[Pair], at: At, ours: str = "") -> Part:
-    """Return a part from several measures in one configuration; the paper's measure comes first."""
+    """Return a claim's part with several measures in one configuration, the paper's first."""
     first, *beside = (pair.seen(at) for pair in pairs)
     names = [pair.name for pair in pairs[1:]]
     others = {name: seen.outcome for name, seen in zip(names, beside, strict=True)}

@@ -1,9 +1,9 @@
-"""Outcomes under other readings of what the paper leaves open, for the column "holds under".
+"""Outcomes under other interpretations of the paper, for the column "holds under".
 
-``seeds/readings.csv`` has runs of figure 7 on four replicas with one thing changed at a time, and
-the runs that they are compared with: those of the same configurations without the change. A part
-has an outcome under a reading only if the part's outcome in the compared runs is the outcome over
-all configurations.
+``seeds/readings.csv`` has runs of figure 7 on four replicas with one change at a time, and the runs
+without the change in the same configurations for comparison. An interpretation is called a reading.
+A part has an outcome under a reading only if the runs without the change give the outcome of all
+configurations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairbench_studies.kit.seeds import read_seeds, value_at
 
 
 class Reading(NamedTuple):
-    """A reading: what it changes, and the value of an experiment's key that shows the change."""
+    """A reading: what changes, and the key and value of an experiment that show the change."""
 
     name: str
     key: str
@@ -39,17 +39,17 @@ AT_RERUN = (
 )
 """Readings of the rerun's settings: the mark of a full batch, arrivals, and ToT's prefix."""
 LONG_QA_QUANTUM = Reading("Q^w 400,000 in long-qa", "settings.d2lpm.worker_quantum", 400_000)
-"""The reading of long-qa's Q^w by the rule of gap B3: about twenty mean requests."""
+"""The reading in which Q^w of long-qa is about twenty mean requests (rule of gap B3)."""
 RERUN_FILE, LONG_QA_FILE = "readings.csv", "readings-long-qa.csv"
 
 Outcomes = Mapping[tuple[int, str], Outcome]
-"""Outcomes by claim and text of the part."""
+"""The outcomes by number of the claim and text of the part."""
 
 
 class Tried(NamedTuple):
-    """The outcomes under a reading, and those of the compared runs.
+    """The outcomes under a reading, and the outcomes of the runs without the change.
 
-    Without compared runs, each outcome counts.
+    If no runs without the change are given, each outcome counts.
     """
 
     outcomes: Outcomes
@@ -67,7 +67,7 @@ def outcomes_of(claims: Sequence[Claim], source: Any) -> Outcomes:
 
 
 def at_rerun(claims: Sequence[Claim], folder: Path) -> Mapping[str, Tried]:
-    """Return the outcomes on four replicas by reading."""
+    """Return, for each reading, the outcomes of the claims with four replicas."""
     path = folder / RERUN_FILE
     if not path.exists():
         return {}
@@ -110,7 +110,7 @@ def _place(cell: SchedulerResults) -> Place:
 
 
 def _replaced(known: KnownPairs, cells: Sequence[SchedulerResults]) -> KnownPairs:
-    """Return the pairs with the configurations of ``cells`` judged from their runs."""
+    """Return the pairs, with new outcomes for the configurations that have runs in ``cells``."""
     at = by_place(cells)
     tallies = {}
     for key, one in known.tallies.items():
@@ -125,7 +125,7 @@ def _replaced(known: KnownPairs, cells: Sequence[SchedulerResults]) -> KnownPair
 def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]) -> list[Part]:
     """Return the parts with their outcomes under each reading.
 
-    Runs on four replicas alone give an outcome of a part about several replicas.
+    For a part about several replicas, runs on four replicas suffice.
     """
     done = []
     for part in parts:
@@ -141,7 +141,7 @@ def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]
 
 
 def _outcome(outcomes: Outcomes, number: int, text: str) -> Outcome | None:
-    """Return the outcome of a part, also where runs of one replica are missing."""
+    """Return the outcome of a part, even if runs with one replica are missing."""
     return outcomes.get((number, text), outcomes.get((number, text.removesuffix(SEVERAL))))
 
 

@@ -17,11 +17,12 @@ from fairbench_studies.kit.tally import MOST, part_of
 from fairbench_studies.kit.values import chosen, mean_of
 
 RATE = "service_rate_tok_s"
-FAR = 0.10  # DLPM is near LPM if the service rates differ by at most this fraction
+FAR = 0.10  # DLPM counts as near LPM if the service rates differ by at most this fraction
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
-BAND_PCT = (25, 55)  # percent of a decode step: the paper's "about 40%"
-# Seven further runs of figure 4 on a shared machine: the lowest and highest overhead at the judged
-# point, in percent of a decode step. No overhead of these runs lies in the band.
+# The paper's "about 40%" of a decode step, as a range in percent.
+BAND_PCT = (25, 55)
+# Seven further runs of figure 4 on a shared machine had these lowest and highest overheads at the
+# judged point, in percent of a decode step. No overhead of these runs lies in the band.
 OTHER_RUNS = 7
 OTHER_PCT = (71, 135)
 LOWEST = All(
@@ -82,8 +83,8 @@ def judge_central(timings: Timings) -> list[Part]:
 def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
     """Return whether the value rises from start to end along every line of an axis.
 
-    The axes are (workers, waiting). Neighbouring points are not compared, because their difference
-    may be smaller than the noise of a measurement.
+    The axes of ``pct`` are the numbers of workers and of waiting requests. Neighbouring points are
+    not compared, because their difference may be smaller than the noise of a measurement.
     """
     lines: dict[int, list[tuple[int, Any]]] = {}
     for key, value in pct.items():

@@ -1,4 +1,4 @@
-"""Judgement over seeds: every seed must show a shape, and numbers are means over seeds."""
+"""Judgement over seeds: a shape must appear in every seed, and numbers are means over seeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Facts = TypeVar("Facts")
 def over_seeds(
     cells: Sequence[SchedulerResults], facts: Callable[[Runs], Facts], names: Sequence[str]
 ) -> list[Facts]:
-    """Return the facts of each seed with runs of all schedulers in ``names``."""
+    """Return the facts of each seed that has runs of all schedulers in ``names``."""
     runs: dict[int, dict[str, StoredRun]] = {}
     for cell in cells:
         for one in cell.runs:

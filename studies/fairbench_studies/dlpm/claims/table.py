@@ -1,4 +1,4 @@
-"""The page of the DLPM paper's claims at the rerun's settings and at fairbench's defaults."""
+"""The page of the DLPM paper's claims, judged at the paper's settings and at the defaults."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def claims_markdown(judged: Sequence[Judged], settings: Sequence[Setting]) -> st
 
 
 def _remarks(judged: Sequence[Judged]) -> list[str]:
-    """Return how the readings in the column "holds under" were tried, and which were not."""
+    """Return remarks on the readings in the column "holds under": how each was tested."""
     tried = {name for one in judged for of in one.parts.values() for p in of for name in p.under}
     names = [*sorted(RERUN_NAMES), LONG_QA_QUANTUM.name]
     missing = [name for name in names if name not in tried]
@@ -168,7 +168,7 @@ def _remarks(judged: Sequence[Judged]) -> list[str]:
 
 
 def _bases(settings: Sequence[Setting]) -> dict[tuple[str, str], str]:
-    """Return what the runs of each setting and figure ran on."""
+    """Return the hardware of the runs of each setting and figure."""
     return {
         (setting.title, name): _basis(source)
         for setting in settings
@@ -193,7 +193,7 @@ def write(judged: Sequence[Judged], settings: Sequence[Setting], folder: Path) -
 
 
 def stored_settings(folder: Path) -> list[Setting]:
-    """Return the settings with what is stored of each figure: per-seed values, or verdicts.
+    """Return the settings with each figure's stored per-seed values or verdicts.
 
     Raises DataError if the folder has no ``claims.csv``.
     """
@@ -214,7 +214,7 @@ def stored_settings(folder: Path) -> list[Setting]:
 
 
 def with_tests(settings: Sequence[Setting]) -> list[Setting]:
-    """Return the settings, the one of fairbench's defaults with the claims that tests decide."""
+    """Return the settings, and add the claims that tests decide to fairbench's defaults."""
     return [
         one._replace(sources={**one.sources, TESTS: ByTests()}) if one.title == AT_DEFAULTS else one
         for one in settings

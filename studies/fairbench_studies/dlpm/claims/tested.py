@@ -1,4 +1,4 @@
-"""Claims 44, 46 and 48, which tests of this project decide instead of runs of a figure."""
+"""Claims 44, 46 and 48, which are decided by tests of this project instead of simulations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ByTests(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A statement, its outcome, what a test shows, and the test as ``FILE::NAME`` in ``FOLDER``."""
+    """A statement, its outcome, a test's result, and the test as ``FILE::NAME`` in ``FOLDER``."""
 
     text: str
     outcome: Outcome
@@ -30,7 +30,7 @@ class Statement(NamedTuple):
 
     @property
     def part(self) -> Part:
-        """The statement as the part of a claim."""
+        """The statement in the form of a claim's part."""
         return Part(self.text, self.outcome, f"{self.shown} (`{self.test}`)", under=self.under)
 
 
@@ -59,7 +59,7 @@ STATEMENTS = (CREDIT, INFINITE, CONSERVING)
 
 
 def shown_by(statement: Statement) -> Callable[[Any], Sequence[Part]]:
-    """Return the judge of a claim with a single statement."""
+    """Return a function that judges a claim by a single statement."""
     return lambda _: [statement.part]
 
 

@@ -1,4 +1,4 @@
-"""Claims on the theorems of the DLPM paper: bounds in the runs of figures 1 and 7."""
+"""Claims on the theorems of the DLPM paper: whether the runs of figures 1 and 7 keep the bounds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def judge_bound(
     """Judge that no run exceeds a theorem's bound; the part names the run nearest to the bound.
 
     Args:
-        cells: The cells of a figure.
+        cells: The results of a figure, by configuration and scheduler.
         theorem: The source of the bound, in the words of a run's summary.
         measured: A function that returns a run's difference in service, which is bounded.
         scheduler: The scheduler whose runs are judged.
@@ -77,7 +77,7 @@ def others(run: StoredRun) -> float:
 
 
 def judge_as_printed(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge Theorem A.2 where clients join without credit, as in Algorithm 1."""
+    """Judge Theorem A.2 in runs whose clients join without credit, as in Algorithm 1."""
     return judge_bound(
         [cell for cell in cells if not joins_with_quantum(cell)],
         theorem="DLPM Theorem 4.1",
@@ -118,7 +118,8 @@ def service_gap(run: StoredRun) -> float:
 def shortfall(run: StoredRun) -> float:
     """Return the largest service deficit of a backlogged client relative to other clients.
 
-    The run has a single worker. Only the client with the deficit must be backlogged (Theorem 4.2).
+    The run must have a single worker. Only the client with the deficit must be backlogged (Theorem
+    4.2).
     """
     return float(derived(run, "shortfall", lambda: _shortfall(run)))
 

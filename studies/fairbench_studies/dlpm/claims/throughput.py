@@ -30,11 +30,13 @@ from fairbench_studies.kit.tally import Tally, part_of
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
 ACTIVE = "service_rate_paper_window_tok_s"
-# a scheduler reaches another if it has at least this fraction of the other's throughput
+# A scheduler counts as equal to another if it reaches at least this fraction of the other's
+# throughput.
 NEARLY = 0.95
 PREBLE_WINS = Place("long-qa", "s2", 8)
 HARD = ("tot", "s2")
-SEVERAL = ", on several replicas"  # the end of a part's text where one replica is judged apart
+# The end of the text of a part that excludes runs with one replica.
+SEVERAL = ", on several replicas"
 WORST = "long-qa"
 
 
@@ -57,7 +59,7 @@ OVER_PREBLE = gains("d2lpm", "preble", NEARLY)
 
 
 def judge_gain(cells: Source, *, below: str, paper: float, low: float, high: float) -> list[Part]:
-    """Judge D2LPM's throughput relative to scheduler ``below``: where it is higher, how much."""
+    """Judge where D2LPM's throughput exceeds that of scheduler ``below``, and by how much."""
     at = by_place(cells)
     tallies = [tally(pair, at) for pair in gains("d2lpm", below)]
     largest = _largest(tallies[0])
@@ -72,8 +74,8 @@ def parts_apart(
 ) -> list[Part]:
     """Return a part for several replicas and, where clients compete, a part for one replica.
 
-    On one replica no router chooses: RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes tallies,
-    of which the first is by the paper's measure.
+    On one replica no router chooses: RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes the
+    tallies; the first tally uses the paper's measure.
     """
     alone = [one.within(is_alone) for one in tallies]
     several = [one.within(lambda place: not is_alone(place)) for one in tallies]
@@ -87,7 +89,7 @@ def parts_apart(
 
 
 def extremes(tallies: Sequence[Tally]) -> str:
-    """Return the range of the first measure."""
+    """Return the range of the first measure over the configurations, as text."""
     return tallies[0].extremes
 
 
@@ -96,7 +98,7 @@ def _largest(one: Tally) -> float:
 
 
 def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge RR+LPM's hit rate and throughput in the hard trees from 4 to 8 replicas."""
+    """Judge RR+LPM's hit rate and throughput on the hard trees with 4 and 8 replicas."""
     at = by_place(cells)
     both = {str(dp): at[Place(*HARD, dp)]["lpm"] for dp in (4, 8)}
     hits, rates = ([mean_over(runs, metric) for runs in both.values()] for metric in (HIT, RATE))
@@ -154,7 +156,7 @@ def judge_worst_case(cells: Source) -> list[Part]:
 
 
 def judge_missing(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge Preble's missing points: no point at one replica; at 8 the paper does not say which."""
+    """Judge Preble's missing points; at 8 replicas the paper does not name the workload."""
     at = by_place(cells)
     alone = any("preble" in at[place] for place in at if place.dp == 1)
     ends = ", ".join(

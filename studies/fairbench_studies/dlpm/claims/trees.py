@@ -25,7 +25,8 @@ from fairbench_studies.dlpm.claims.throughput import run_of
 from fairbench_studies.kit.parts import Claim, Part, in_every, interval_of, number
 from fairbench_studies.kit.seeds import derived
 
-STALL_S = 300.0  # the paper's Preble leaves the cluster idle from 300 to 600 s
+# In the paper, Preble leaves the cluster mostly idle for this long (from 300 to 600 s).
+STALL_S = 300.0
 
 SOONER = {
     name: Pair(f"time of {CALLED[name]}", LENGTH, name, "d2lpm") for name in ("vtc", *PREBLES)
@@ -76,7 +77,7 @@ def judge_responses(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 class Responses(NamedTuple):
-    """The mean response time of all clients, and the longest of clients 1 and 2."""
+    """The mean response time of all clients, and the longest response of clients 1 and 2."""
 
     mean_s: float
     most_s: float
@@ -160,7 +161,7 @@ def _equal(runs: Runs, unfair: Sequence[str]) -> Equal:
 
 
 def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that computed service is equal under VTC and D2LPM, and client 0's service larger.
+    """Judge that VTC and D2LPM equalise computed service, and client 0 gets more service.
 
     RR+LPM and Preble, which are not fair, share computed service less equally.
     """
@@ -188,7 +189,7 @@ def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def while_all_active(run: StoredRun) -> Floats:
-    """Return the clients' service in the paper's window; the rows are computed and client view."""
+    """Return the clients' service in the paper's window: rows for computed service, client view."""
     found: Floats = derived(run, "service while all are active", lambda: _services(run))
     return found
 

@@ -26,7 +26,7 @@ class BalanceParams(Protocol):
 
 
 class CodeBalance:
-    """Balancing of load: cheap key nodes move from heavily loaded GPUs to the lightest GPU.
+    """Load balancing that moves cheap key nodes from heavily loaded GPUs to the lightest GPU.
 
     If a GPU has a single key node, the node is replicated on the lightest GPU as soon as the node's
     requests wait twice as long.
@@ -37,7 +37,7 @@ class CodeBalance:
         self._load = load
 
     def rebalance(self, end: PrebleNode, requests: int, now_s: float) -> None:
-        """Balance the heaviest and the lightest GPU, then the second heaviest and so on.
+        """Balance the heaviest GPU with the lightest, then the second heaviest, and so on.
 
         ``end`` is the last node of the request just dispatched, which is the last of ``requests``.
         """
@@ -55,7 +55,7 @@ class CodeBalance:
             self._even_out(heavy, lightest, loads, now_s)
 
     def _even_out(self, heavy: int, light: int, loads: dict[int, float], now_s: float) -> None:
-        """Move key nodes, or replicate the only key node; ``loads`` are updated."""
+        """Move key nodes to the lighter GPU, or replicate the only key node; update ``loads``."""
         costs = {
             key.node: self._load.key_s(key, heavy)
             for key in self._load.tree.keys.values()
@@ -87,7 +87,7 @@ class CodeBalance:
 
 
 def _levels(node: PrebleNode) -> int:
-    """Return the depth of a node: the number of nodes above."""
+    """Return the depth of a node in the tree, which is the number of its ancestors."""
     levels = 0
     while node.parent is not None:
         node, levels = node.parent, levels + 1

@@ -1,4 +1,4 @@
-"""Preble's priority groups in the form of its code ([Preble code]): one group per pass."""
+"""Preble's priority groups as in its published code ([Preble code]), with one group per pass."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class PrebleGroupsCode(PrebleGroups):
     """Priority groups that are tried one per pass, from the highest to the lowest group.
 
     For group g (from 0), at most (g + 1) x ``per_group`` requests are tried, in order of arrival; a
-    request without room is skipped. Where the paper rounds a hit fraction down to its group, the
-    code rounds up: with ten groups, a fraction of 0.70 is in group 6, not 7, and all fractions in
-    (0, 0.1] are in group 0.
+    request without room is skipped. The paper rounds a hit fraction down to a group, but the code
+    rounds up. With ten groups, a fraction of 0.70 is in group 6, not 7, and all fractions in (0,
+    0.1] are in group 0.
     """
 
     name = "preble-groups-code"
 
     @dataclass(frozen=True)
     class Params(PrebleGroups.Params):
-        """Parameters: ``groups`` is P."""
+        """Parameters: ``groups`` is the paper's number of groups P."""
 
         no_room: Literal["skip"] = "skip"
         per_group: Annotated[int, Gt(0)] = 10
@@ -47,8 +47,8 @@ class PrebleGroupsCode(PrebleGroups):
         self._next_group()
         tried = list(group)[: (number + 1) * self._per_group]
         try:
-            # `yield from` is impossible, because the engine sends answers, and a list has no
-            # send().
+            # `yield from` is impossible here, because the engine sends answers, and a list has no
+            # method send().
             for request in tried:
                 _ = yield request
         finally:

@@ -7,21 +7,20 @@ from collections.abc import Mapping
 from itertools import islice
 from statistics import median
 
-from fairbench.schedulers.routing.preble_costs import EVICTION_SCAN_NODES
-from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel
+from fairbench.schedulers.routing.preble_costs import EVICTION_SCAN_NODES, GpuWindow, TimeModel
 from fairbench_studies.preble.code.tree import CodeTree, KeyCount
 
-TPOTS = 200  # number of latest times per output token, of which the median is used
+TPOTS = 200  # The load uses the median of this many latest times per output token.
 
 
 class CodeGpu:
-    """The record of one GPU: requests in the window, times per output token, cache hits."""
+    """The record of a GPU: requests in the window, times per output token, and cache hits."""
 
     def __init__(
         self, window_s: float, hit_window_s: float, first_tpot_s: float, times: TimeModel
     ) -> None:
         self.window = GpuWindow(window_s, times, 0)
-        self.tpot_s = first_tpot_s  # the median of the latest times
+        self.tpot_s = first_tpot_s  # the median of the latest times per output token, in seconds
         self._tpots = deque([first_tpot_s], TPOTS)
         self._hit_window_s = hit_window_s
         self._hits: deque[tuple[float, int, int]] = deque()
@@ -29,7 +28,7 @@ class CodeGpu:
 
     @property
     def hit_ratio(self) -> float:
-        """Return cached tokens over prompt tokens in the last seconds, or 0 without prompts."""
+        """Return the recent fraction of prompt tokens that were cached; 0 without prompts."""
         return self._cached / self._tokens if self._tokens else 0.0
 
     def hit(self, now_s: float, cached: int, tokens: int) -> None:
@@ -44,7 +43,7 @@ class CodeGpu:
         self.tpot_s = median(self._tpots)
 
     def expire(self, now_s: float) -> None:
-        """Drop hits that are too old."""
+        """Drop prompts that are too old for the hit ratio."""
         while self._hits and self._hits[0][0] <= now_s - self._hit_window_s:
             _, cached, tokens = self._hits.popleft()
             self._cached -= cached
@@ -52,7 +51,7 @@ class CodeGpu:
 
 
 class CodeLoad:
-    """Estimates of load by key node: the prefill of missing tokens, and current decoding."""
+    """Load estimates by key node, from the prefill of missed tokens and current decoding."""
 
     def __init__(self, tree: CodeTree, times: TimeModel, gpus: Mapping[int, CodeGpu]) -> None:
         self.tree = tree
@@ -71,7 +70,7 @@ class CodeLoad:
         return loads
 
     def key_s(self, key: KeyCount, worker: int) -> float:
-        """Return the cost of a key node to one of its GPUs, in seconds."""
+        """Return the seconds of work that a key node causes at one of its GPUs."""
         gpus = self.tree.allocated.get(key.node, 0).bit_count() or 1
         prefill_s = self._times.prefill_us(key.node.length) / 10**6
         decode_s = 0.0
@@ -80,7 +79,7 @@ class CodeLoad:
         return key.miss_rate * key.requests * prefill_s / gpus + decode_s
 
     def eviction_s(self, worker: int, tokens: int) -> float:
-        """Return the seconds lost by evicting ``tokens``, counting only key nodes of a full GPU."""
+        """Return the seconds lost by evicting ``tokens`` tokens, if the GPU's cache is full."""
         cost_s = 0.0
         victims = self.tree.victims(worker, tokens, keep=self.tree.under_way[worker])
         for node, _ in islice(victims, EVICTION_SCAN_NODES):

@@ -1,4 +1,4 @@
-"""Preble's E2 in the form of the published code ([Preble code]), which differs from the paper."""
+"""Preble's router E2 as in the published code ([Preble code]), which differs from the paper."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.routing.bases import PrefixRouter
-from fairbench.schedulers.routing.preble_costs import key_portion
+from fairbench.schedulers.routing.preble_costs import TimeModel, key_portion
 from fairbench.schedulers.routing.preble_tree import PrebleNode, WaitWindow
-from fairbench.schedulers.routing.preble_windows import TimeModel
 from fairbench_studies.preble.code.balance import CodeBalance
 from fairbench_studies.preble.code.load import CodeGpu, CodeLoad
 from fairbench_studies.preble.code.tree import CodeTree
@@ -27,7 +26,7 @@ class _Sent(NamedTuple):
 
 
 class PrebleE2Code(PrefixRouter):
-    """E2 of the published code: GPUs are *allocated* to nodes, and load is counted at key nodes.
+    """The router E2 of the published code, which *allocates* GPUs to nodes of the prefix tree.
 
     A request whose own leaf is shorter than the path above goes to the GPUs allocated to the
     deepest node of this path. Any other request goes to the GPU with the highest hit ratio if this
@@ -37,9 +36,9 @@ class PrebleE2Code(PrefixRouter):
     GPU, cheapest first. A GPU's only key node is replicated on the lightest GPU as soon as the
     node's time to first token has doubled.
 
-    Three parts of the code are not copied: a list of candidates of which the code returns the
-    position instead of the GPU; prefill times of attention; and ties to the lowest index (ties
-    rotate here).
+    Three parts of the code are not copied. The code returns the position in a list of candidates
+    instead of the GPU. The code adds the time of attention to prefill times, and this class does
+    not. The code resolves ties by the lowest index, while equal GPUs take turns here.
     """
 
     name = "preble-e2-code"
@@ -47,14 +46,14 @@ class PrebleE2Code(PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """The parameters, with defaults of the authors' code; the value inf turns a mechanism off.
+        """Parameters with the defaults of the authors' code; inf turns a mechanism off.
 
-        A key node moves only after ``rebalance_after`` requests per GPU, only if it has
-        ``rebalance_min_hits`` requests in the window, and not for a request whose leaf is
-        ``rebalance_max_chain`` levels below the key node. ``hit_ratio`` is the required ratio over
-        the last ``hit_ratio_window_s``, as the router observes. ``first_tpot_s`` is the assumed
-        time per output token before the first observation. Prefill times are the same as in
-        ``preble-e2``.
+        A key node moves only after ``rebalance_after`` requests per GPU, and only if the key node
+        has ``rebalance_min_hits`` requests in the window. A request whose leaf is
+        ``rebalance_max_chain`` levels below the key node does not move the key node. ``hit_ratio``
+        is the required ratio over the last ``hit_ratio_window_s``, as the router observes.
+        ``first_tpot_s`` is the assumed time per output token before the first observation. Prefill
+        times are the same as in ``preble-e2``.
         """
 
         window_s: Annotated[FiniteFloat, Gt(0)] = 180.0

@@ -11,7 +11,7 @@ from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
 
 @dataclass(slots=True, eq=False)
 class KeyCount:
-    """Counts of the window's requests with key node ``node``, and of their prompt tokens.
+    """The numbers of requests and prompt tokens in the window whose key node is ``node``.
 
     ``context_tokens`` are the tokens above a request's own leaf; ``output_tokens`` is the output
     limit of the last request.
@@ -25,7 +25,7 @@ class KeyCount:
 
     @property
     def miss_rate(self) -> float:
-        """The fraction of the prompts' tokens in the requests' own leaves."""
+        """The fraction of prompt tokens that lie in the requests' own leaves."""
         return 1 - self.context_tokens / self.prompt_tokens
 
 
@@ -44,7 +44,7 @@ class CodeTree(PrebleTree):
         self._window: deque[tuple[float, KeyCount, int, int]] = deque()
 
     def allocation(self, node: PrebleNode) -> int:
-        """Return the GPUs (bits) of the deepest allocated node at or above ``node``."""
+        """Return the GPUs (as bits) of ``node`` or of its nearest ancestor that has GPUs."""
         return next((bits for n in self.upward(node) if (bits := self.allocated.get(n, 0))), 0)
 
     def allocate(self, node: PrebleNode, worker: int) -> None:
@@ -61,12 +61,12 @@ class CodeTree(PrebleTree):
             below.extend(at.children.values())
 
     def begin(self, end: PrebleNode, worker: int) -> None:
-        """Record that a request has started."""
+        """Record that a request, whose prompt ends at ``end``, has started at a worker."""
         for at in self.upward(end):
             self.under_way[worker][at] += 1
 
     def over(self, end: PrebleNode, worker: int) -> None:
-        """Record that a request has ended."""
+        """Record that a request, whose prompt ends at ``end``, has ended at a worker."""
         counts = self.under_way[worker]
         for at in self.upward(end):
             if counts[at] > 1:
@@ -75,7 +75,7 @@ class CodeTree(PrebleTree):
                 del counts[at]
 
     def count(self, now_s: float, end: PrebleNode, context: int, prompt: int, output: int) -> None:
-        """Start to count a request at its key node.
+        """Add a request to the counts of its key node.
 
         Args:
             now_s: Current time on the host's clock, in seconds.
@@ -112,7 +112,8 @@ class CodeTree(PrebleTree):
         for counts in self.under_way.values():
             if lower in counts:
                 counts[upper] = counts[lower]
-        # The key node is the node that is longer than the path above the node.
+        # A request's key node is the deepest node that is longer than the whole path above the
+        # node.
         if lower in self.keys and key_portion(lower) is not lower:
             key = self.keys.pop(lower)
             key.node = upper

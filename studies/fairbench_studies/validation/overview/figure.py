@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_IN, HEIGHT_IN, DPI = 11.0, 7.0, 110
-ERROR_LIMIT_PCT = 45.0  # larger errors are drawn at the edge, with a number
-NEAR = 0.4  # decades between two numbers
-MARKERS = "osD^vP*X"  # by engine
+ERROR_LIMIT_PCT = 45.0  # The figure draws a larger error at the edge, with its number.
+NEAR = 0.4  # Two numbers at the edge need this distance, in decades.
+MARKERS = "osD^vP*X"  # the marker of each engine
 
 
 def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
-    """Draw to each of ``paths``, in the format of the path's suffix. Needs matplotlib.
+    """Draw the picture to each path, in the format of the path's suffix.
 
-    The upper row shows the values, the lower row the errors. Equal points give equal SVGs.
+    The function needs matplotlib. The upper row of panels shows the values, and the lower row shows
+    the errors. Equal points give equal SVG files.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -79,7 +80,7 @@ def _style(point: Point, marks: dict[str, tuple[str, str]]) -> dict[str, Any]:
 
 
 def _values(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any]) -> None:
-    """Draw the values on logarithmic axes, with the limit around the diagonal."""
+    """Draw simulated over measured values on logarithmic axes, with the limit of the error."""
     axes.set_title(f"{metric} ({METRICS[metric]})")
     if not points:
         return
@@ -97,7 +98,7 @@ def _values(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any])
 
 
 def _errors(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any]) -> None:
-    """Draw the errors in percent; points beyond the limit sit on the edge with a number."""
+    """Draw the errors in percent; a point beyond the limit stands at the edge with a number."""
     within = WITHIN_PCT[metric]
     axes.axhspan(-within, within, color="0.85", linewidth=0)
     axes.axhline(0, color="0.4", linewidth=0.8)
@@ -107,7 +108,8 @@ def _errors(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any])
         shown = max(-ERROR_LIMIT_PCT, min(ERROR_LIMIT_PCT, error))
         measured = point.pairs[metric].measured
         axes.plot(measured, shown, **_style(point, marks))
-        # A number stands at the largest of neighbouring errors beyond the limit.
+        # The figure shows only the largest of several neighbouring errors beyond the limit as a
+        # number.
         side, place = float(np.sign(error)), float(np.log10(measured))
         near = any(side == where and abs(place - at) < NEAR for where, at in numbered)
         if shown != error and not near:

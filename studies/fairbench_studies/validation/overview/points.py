@@ -1,4 +1,4 @@
-"""The runs of files of any kind as points: a simulated and a measured value for each metric."""
+"""Measured runs as points, with a simulated and a measured value for each metric."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fairbench.errors import DataError, UsageError
 from fairbench.hardware.catalogue import canonical_model, model_names, named_profile
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.records import Ints
-from fairbench.profiling.derived_profile import derive
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.profiling.derived_profile import derive
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import throughput_tok_s, ttft_s
 from fairbench_studies.validation.programs.compare import compare_programs
 from fairbench_studies.validation.programs.measured import ProgramRun, read_programs
@@ -42,13 +42,15 @@ THROUGHPUT, TIME_PER_TOKEN, FIRST_TOKEN = "throughput", "time per token", "first
 METRICS = {THROUGHPUT: "tok/s", TIME_PER_TOKEN: "ms, P50", FIRST_TOKEN: "s, P50"}
 """The metrics of a point, and their units."""
 
-SHORT_TOKENS, LONG_TOKENS = 100, 2_000  # bounds on the median prompt
-MIXED = 4.0  # prompts are mixed if the 90th percentile is this many times the 10th
+# A prompt is short below, and long above, these median lengths.
+SHORT_TOKENS, LONG_TOKENS = 100, 2_000
+# Prompts are mixed if the 90th percentile of the lengths is this many times the 10th percentile.
+MIXED = 4.0
 _REPEAT = re.compile(r"[-_](?:rep|run)\d+$")
 
 
 class Point(NamedTuple):
-    """A run, simulated and measured.
+    """A run with its simulated and its measured values.
 
     Attributes:
         engine: The engine, such as ``vllm``.
@@ -83,8 +85,8 @@ def points_of(path: Path, profile: str | None) -> tuple[list[Point], list[NotRep
 
     Args:
         path: The file.
-        profile: The id or file of the timing profile for all runs, or None: the profile of each
-            run's GPU and model, which is derived from the data sheet if none is bundled.
+        profile: The id or file of the timing profile for all runs. None means the bundled profile
+            of each run's GPU and model, or else a profile from the data sheet.
 
     Raises:
         DataError: the file holds no runs, or no run can be replayed.
@@ -139,7 +141,7 @@ def serving_point(run: ServingRun, profile: TimingProfile | None = None) -> Poin
 
 
 def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
-    """Return the median TTFT (s) of the requests that simulation and real server both served."""
+    """Return the median TTFTs (s) of the requests that both simulation and real server served."""
     both = run.served & simulated.served & run.steady
     if not both.any():
         return Pair(np.nan, np.nan)
@@ -147,7 +149,7 @@ def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
 
 
 def _defined(throughput: Pair, time_per_token: Pair, first_token: Pair) -> dict[str, Pair]:
-    """Return the pairs with an error, and a time to first token only if the model resolves it."""
+    """Return the pairs that have an error; omit a time to first token too short for the model."""
     if not first_token.measured > LONG_TTFT_S:
         first_token = Pair(np.nan, np.nan)
     pairs = dict(zip(METRICS, (throughput, time_per_token, first_token), strict=True))

@@ -21,7 +21,7 @@ from fairbench_studies.validation.overview.points import (
 from fairbench_studies.validation.report import LONG_TTFT_S
 
 WITHIN_PCT = {THROUGHPUT: 5.0, TIME_PER_TOKEN: 5.0, FIRST_TOKEN: 10.0}
-"""The error in percent up to which a run counts as within, by metric."""
+"""The largest error in percent, by metric, with which a run counts as accurate."""
 
 
 class Row(NamedTuple):
@@ -30,7 +30,7 @@ class Row(NamedTuple):
     Attributes:
         server: Engine, GPU and model.
         prompts: The kind of prompts.
-        tested: The points to which nothing was fitted.
+        tested: The points of runs to which neither a profile nor a cost was fitted.
         fitted: The number of points to which something was fitted.
         repeats: The number of sets of repeated runs.
         spreads_pct: The largest spread of a metric in a set of repeats, which is the difference of
@@ -89,7 +89,7 @@ def _row(server: tuple[str, str, str], prompts: str, points: list[Point]) -> Row
 
 
 def _spread_pct(repeats: Sequence[Point], metric: str) -> Iterator[float]:
-    """Yield the spread of the measured values in percent of their mean, if two are known."""
+    """Yield each set's spread in percent of the mean, for sets with at least two known values."""
     values = [one.pairs[metric].measured for one in repeats if metric in one.pairs]
     if len(values) > 1:
         yield 100 * (max(values) - min(values)) * len(values) / sum(values)
@@ -109,7 +109,7 @@ def _within(errors: Sequence[float], metric: str) -> int:
 
 
 def overview_text(points: Sequence[Point]) -> str:
-    """Return the table of all points, with a line of totals."""
+    """Return the table of all points as text, with a line of totals."""
     rows = rows_of(points)
     tested = [point for row in rows for point in row.tested]
     limits = ", ".join(f"{name} {WITHIN_PCT[name]:g}%" for name in METRICS)

@@ -9,23 +9,24 @@ from typing import Any
 import numpy as np
 
 from fairbench.report.numbers import index
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.programs.measured import ProgramRun
 from fairbench_studies.validation.programs.replay import Replay
 from fairbench_studies.validation.report import both
 from fairbench_studies.validation.serving.profiles import host_cost_text
 
 SERVICE_TARGET_PCT, MAKESPAN_TARGET_PCT, JAIN_TARGET = 6.0, 12.0, 0.05
-# If Jain's index is this high although one user's median is twice another user's, the index covers
-# a single user: the authors' script leaves out users without service.
+# If Jain's index is at least this high although one user's median is twice another user's, the
+# index covers a single user. The authors' script leaves out users without service.
 ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramComparison:
-    """A run, simulated and measured. Service is in tokens/s (input + 2 x output).
+    """A measured run and its replay. Service is in tokens/s (input + 2 x output).
 
-    No value is fitted to the run. ``notes`` name a value that was fitted to other runs.
+    No value was fitted to this run. The property ``notes`` names a value that was fitted to other
+    runs.
     """
 
     name: str
@@ -76,7 +77,7 @@ class ProgramComparison:
 
 
 def compare_programs(run: ProgramRun, simulated: Replay, profile: str) -> ProgramComparison:
-    """Return a run and its replay side by side."""
+    """Return the comparison of a run with its replay."""
     active_s, makespan_s = simulated.all_active_s, simulated.makespan_s
     active = float(simulated.service_by(active_s).sum()) / active_s
     return ProgramComparison(
@@ -103,7 +104,7 @@ def jain_of_all(run: ProgramRun) -> float:
 
 
 def programs_text(runs: Sequence[ProgramComparison]) -> str:
-    """Return the comparison as a table in text, with the missed targets."""
+    """Return the comparisons as a text table, followed by the missed targets."""
     lines = ["runs of the DLPM authors' judge benchmark: simulated/measured, error"]
     lines += [f"timing profile {profile}" for profile in sorted({run.profile for run in runs})]
     lines += sorted({note for run in runs for note in run.notes})

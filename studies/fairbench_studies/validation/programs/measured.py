@@ -16,16 +16,18 @@ from fairbench_studies.validation.records import name_of, records_of
 from fairbench_studies.validation.report import NotReplayed, each, unique
 from fairbench_studies.validation.serving.profiles import gpu_name
 
-# Command-line options of server and client; argparse accepts any unique prefix of an option.
+# These are command-line options of server and client. Argparse accepts any unique prefix of an
+# option.
 _OPTIONS = (
     "schedule-policy", "load-balance-method", "Q", "max-total-tokens", "max-prefill-tokens",
     "mem-fraction-static", "intervals", "branches", "initial-delay", "dp",
 )  # fmt: skip
 _PROGRAMS = re.compile(r"(\d{1,9}) programs? a user")
 _TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
-# Tokens of the system text: the log has 13,222 characters per article, 13,386 with this text.
-# The system text differs by user: in the first LPM run, users 1 and 2 finish no request before user
-# 0 has finished. With a common text, the users' first requests would match equally long prefixes.
+# The system text has this number of tokens: the log has 13,222 characters per article, and 13,386
+# with the text. The system text differs by user, because in the first LPM run users 1 and 2 finish
+# no request before user 0 has finished. With a common text, the users' first requests would match
+# equally long prefixes.
 SYSTEM_TOKENS = 33
 LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has at least one token
 
@@ -37,7 +39,7 @@ class ProgramRun:
     ``policy`` is the name of the scheduler on the server's command line. User i sends ``programs``
     programs of ``branches[i]`` judgements, one every ``intervals_s[i]`` seconds; all users but the
     first begin ``initial_delay_s`` later. ``prompt_tokens`` is the mean length of system text and
-    article. ``latencies_s`` holds the latencies of each user's programs, in no order.
+    article. ``latencies_s`` holds the latencies of each user's programs, in arbitrary order.
     """
 
     name: str
@@ -61,10 +63,10 @@ class ProgramRun:
 
 
 def read_programs(path: Path) -> tuple[list[ProgramRun], list[NotReplayed]]:
-    """Read all readable runs of the file; also return why other runs are not readable.
+    """Read all valid runs of the file; also return why other runs are invalid.
 
     Raises:
-        DataError: the file is no JSON, or no run can be read.
+        DataError: the file is not JSON, or no run can be read.
     """
     read, failed = each(
         lambda place: program_run(place.value, place.where),
@@ -133,7 +135,7 @@ def _text(record: Mapping[str, Any], field: str, where: str) -> str:
 
 
 def _options(text: str, where: str) -> dict[str, list[str]]:
-    """Return the words after each known option; the last use of an option counts."""
+    """Return the values of each known option; if an option is repeated, the last use counts."""
     found: dict[str, list[str]] = {}
     values: list[str] = []
     try:
@@ -228,7 +230,7 @@ def _latencies(values: Any, where: str) -> dict[str, tuple[float, ...]]:
 
 
 def _by_number(user: str) -> tuple[int, str]:
-    """Return a sort key that puts user10 after user9; branches are in the order of users."""
+    """Return a sort key that puts user10 after user9, as in the order of ``branches``."""
     number = re.search(r"\d{1,9}$", user)
     return int(number[0]) if number else -1, user
 

@@ -20,28 +20,31 @@ from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Ints
 from fairbench.metrics.tables import RunResult
 from fairbench.sim.run import Simulation
-from fairbench.workloads.disguise import Disguise
+from fairbench.workloads.heavy_clients import Disguise
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.traffic.source import Arrival
 from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.programs.measured import SYSTEM_TOKENS, ProgramRun
 from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
-# Lengths in tokens of the benchmark's requests, from the logs of the given runs. The log lists the
-# instructions of the dimensions: 19 texts of 3,660 to 7,140 characters, 4,219 on average, at the
-# log's 5 characters per token. Answers end at the word END before their limit of 256. Output tokens
-# over requests, for users with 16 and with 2 judgements, give two equations for judgement and
-# merge. These are means of the three logs; no times or service rates were used.
+# These are lengths in tokens of the benchmark's requests, from the logs of the given runs. The log
+# lists the instructions of the dimensions: 19 texts of 3,660 to 7,140 characters, 4,219 on average,
+# at the log's 5 characters per token. Answers end at the word END before their limit of 256. The
+# ratios of output tokens to requests, for users with 16 and with 2 judgements, give two equations
+# for the lengths of a judgement and a merge. The lengths are means of the three logs; no times or
+# service rates were used.
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
-# Documented for SGLang of 2024, of which the server is a fork (docs/appendix/engine.md).
+# SGLang documented these defaults in 2024, and the server is a fork of that SGLang
+# (docs/appendix/engine.md).
 ENGINE_OF_2024 = {
     "engine.num_continuous_decode_steps": 10,
     "engine.in_batch_prefix_caching": False,
     "engine.batch_is_full": False,
 }
-MAX_RUNNING_REQUESTS = 2_048  # higher than memory allows, because the command lines set no limit
-SEED = 0  # seed of the articles' lengths; arrivals have equal gaps
+# The command lines set no limit, so this limit is higher than the memory allows.
+MAX_RUNNING_REQUESTS = 2_048
+SEED = 0  # seed of the articles' lengths; arrivals are evenly spaced and need no seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class EvenArrivals:
             yield Arrival(self.start_s + number * self.interval_s)
 
     def expected_programs(self, before_s: float = inf) -> float:
-        """Return how many programs arrive before a time, in seconds."""
+        """Return how many programs arrive before the time ``before_s``."""
         return float(sum(at_s < before_s for at_s, _ in self.arrivals(random.Random(0))))
 
     def last_arrival_s(self, rng: random.Random) -> float:
@@ -75,8 +78,8 @@ class EvenArrivals:
 class Replay:
     """A simulated run. Times are seconds from the first arrival; clients are numbers.
 
-    ``requests_*`` describe finished requests, ``service`` their input + 2 x output tokens;
-    ``programs_*`` describe finished programs.
+    The fields ``requests_*`` describe finished requests, and ``service`` holds their input + 2 x
+    output tokens. The fields ``programs_*`` describe finished programs.
     """
 
     requests_client: Ints
@@ -93,7 +96,7 @@ class Replay:
 
     @property
     def all_active_s(self) -> float:
-        """The time at which some user has finished all its programs."""
+        """The time at which the first user has finished all programs of this user."""
         ends_s = self.programs_finish_s
         users = np.unique(self.programs_client)
         return min(float(ends_s[self.programs_client == one].max()) for one in users)
@@ -107,7 +110,7 @@ class Replay:
 
     @property
     def jain(self) -> float:
-        """Return Jain's index of the service of all users while all of them are active."""
+        """Return Jain's index of all users' service up to ``all_active_s``."""
         return jain(self.service_by(self.all_active_s))
 
     def p50_s(self, user: int) -> float:

@@ -17,7 +17,7 @@ class AsyncVLLMReplica(VLLMReplica):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._late: list[Sequence] = []  # requests that arrived after the next step was scheduled
+        self._late: list[Sequence] = []  # these requests arrived after the next step was scheduled
 
     def _read_inbox(self) -> None:
         if self._idle:

@@ -1,4 +1,4 @@
-"""Closed-loop load generators: a number of concurrent requests and connections."""
+"""Closed-loop load generators, which keep a fixed number of requests in flight."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.metrics.records import Floats
 
-# Milliseconds from an answer to the client's next request: median gap of sglang-a100-fixed-c1-run1.
+# The client sends its next request this many milliseconds after an answer, which is the median gap
+# of sglang-a100-fixed-c1-run1.
 NEXT_REQUEST_MS = 1.1
 # The load generator of closed loops counts the tokens of each answered prompt with the model's
-# tokenizer, in its event loop. While counting, it reads no answers and sends no requests. The
-# numbers
-# are from the gaps of the two SGLang runs with one request at a time, with prompts of 401 tokens
-# and
-# of 785 to 12,305 tokens.
+# tokenizer, in its event loop. While the load generator counts, it reads no answers and sends no
+# requests. The numbers come from the gaps in the two SGLang runs with one request at a time, with
+# prompts of 401 tokens and of 785 to 12,305 tokens.
 COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
-# A limit counts if, after it is first reached, it is reached for this fraction of the time.
+# A limit counts if the client is at the limit for this fraction of the time after first reaching
+# the limit.
 HELD_SHARE, NEARLY = 0.9, 0.99
 
 
@@ -46,7 +46,8 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
     """
     served = np.flatnonzero(~np.isnan(latency_s))
     ends_s = submit_s[served] + latency_s[served]
-    times_s = np.concatenate([ends_s, submit_s[served]])  # at equal times, ends come before sends
+    # If times are equal, answers come before sent requests.
+    times_s = np.concatenate([ends_s, submit_s[served]])
     change = np.repeat([-1, 1], len(served))
     order = np.argsort(times_s, kind="stable")
     times_s, in_flight = times_s[order], np.cumsum(change[order])
@@ -66,9 +67,9 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
 class EventLoop:
     """The thread of a load generator that counts the tokens of each answered prompt.
 
-    Answers that arrive while the thread counts are read together afterwards, as a batch. ``go_on``
-    is called for each answer after all prompts of the batch have been counted. ``read_ps`` maps a
-    request's number to the time at which the answer was read.
+    Answers that arrive while the thread counts are read together afterwards, as a batch. The
+    function ``go_on`` is called for each answer after all prompts of the batch have been counted.
+    ``read_ps`` maps a request's number to the time at which the answer was read.
     """
 
     def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:
@@ -81,7 +82,7 @@ class EventLoop:
         self._ends_ps: list[int] = [0]
 
     def answer(self, number: int) -> None:
-        """Handle the answer to a request."""
+        """Handle the arrival of the answer to a request."""
         self._unread.append(number)
         if self._ends_ps[-1] <= self._clock.now_ps:
             self._count()
@@ -91,7 +92,7 @@ class EventLoop:
         return max(time_ps, self._ends_ps[bisect_right(self._starts_ps, time_ps)])
 
     def _count(self) -> None:
-        """Read the unread answers, and count their prompts."""
+        """Read the unread answers, and count the tokens of their prompts."""
         batch, self._unread = self._unread, []
         end_ps = self._clock.now_ps
         self._starts_ps.append(end_ps)
@@ -111,8 +112,8 @@ class EventLoop:
 class ClosedLoop:
     """A load generator that sends ``total`` requests, at most ``concurrency`` at a time.
 
-    A latency counts from the creation of the request. A request is sent when one of the
-    ``connections`` is free; requests get connections in the order of their creation. With
+    The latency of a request is measured from its creation. A request is sent when one of the
+    ``connections`` is free, and requests get connections in the order of their creation. With
     ``counted`` (tokens of each prompt), the client's ``thread`` counts the prompt of each answer
     before the client continues.
     """
@@ -145,7 +146,7 @@ class ClosedLoop:
             self.thread.answer(index)
 
     def _go_on(self, next_ms: float = 0.0) -> None:
-        """Use the connection of an answer for a waiting request, and make the next request."""
+        """Use the answer's connection for a waiting request, and create the next request."""
         self._open -= 1
         if self._waiting:
             self._connect(self._waiting.popleft())

@@ -1,4 +1,4 @@
-"""``fairbench validate`` of runs of real serving engines: SGLang and vLLM."""
+"""``fairbench validate`` for runs of real serving engines (SGLang and vLLM)."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -
 def predict_serving(file: Path, profile: str | None, out: Path) -> list[NotReplayed]:
     """Write predictions for the runs of a file, without reading measured results.
 
-    Returns the runs that have no prediction, with the reasons, which the written file also has.
-    Raises UsageError if ``out`` exists, and if no run can be predicted.
+    The result lists the runs that have no prediction, with reasons; the written file has the same
+    list. Raises UsageError if ``out`` exists, and if no run can be predicted.
     """
     from fairbench.results.store import write_json
     from fairbench_studies.validation.serving.files import read_serving
@@ -89,7 +89,7 @@ def print_serving_fit(file: Path, *, as_json: bool) -> None:
         )
     if len(gpus := sorted({run.gpu for run in runs})) > 1:
         raise DataError(
-            f"{file}: must hold runs of a single GPU, and it has runs of {', '.join(gpus)}"
+            f"{file}: must hold runs of a single GPU, but has runs of {', '.join(gpus)}"
         )
     for found in fit(runs):
         if not as_json:
@@ -103,7 +103,7 @@ def _numbers(values: dict[str, float]) -> str:
 
 
 def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
-    """Return the comparison of a run, by tenant for requests that went directly to the engine."""
+    """Return the comparison of a run; direct requests to the engine are compared by tenant."""
     from fairbench_studies.validation.serving.compare import check_steady, compare_serving
     from fairbench_studies.validation.serving.replay import replay
     from fairbench_studies.validation.serving.unanswered import with_unanswered

@@ -10,25 +10,25 @@ import numpy as np
 
 from fairbench.errors import DataError
 from fairbench.metrics.records import Flags
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.report import LONG_TTFT_S
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of
 from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
 
-# targets (%) for throughput, each client's service rate and time per output token
+# These are the targets (%) for throughput, each client's service rate and time per output token.
 RATE_TARGET_PCT = 5.0
 # target (%) for times to first token that exceed LONG_TTFT_S
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0
 JAIN_TARGET = 0.02
-# target for the difference of refused requests, as a fraction of all requests
+# This is the target for the difference of refused requests, as a fraction of all requests.
 REFUSED_TARGET = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class ServingComparison:
-    """A run, simulated with a timing ``profile`` and measured."""
+    """A measured run and its simulation with a timing ``profile``."""
 
     name: str
     engine: str
@@ -104,7 +104,7 @@ def too_long(run: ServingRun) -> Flags:
 def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
     """Return input and output tokens per second from first request to last answer.
 
-    ``until_tokens`` ends the period at the answer with which this number of tokens is reached.
+    With ``until_tokens``, the period ends at the answer that completes this number of tokens.
     """
     served = np.flatnonzero(run.served)
     ends_s = (run.submit_s + run.latency_s)[served]
@@ -124,7 +124,7 @@ def answered_tokens(run: ServingRun) -> int:
 
 
 def tpot_p50_ms(run: ServingRun) -> float:
-    """Return the median over steady requests of the mean time per output token, or NaN."""
+    """Return the median of the mean time per output token over steady requests, or NaN."""
     chosen = run.served & run.steady & (run.output_tokens > 1)
     if not chosen.any():
         return float("nan")
@@ -133,7 +133,7 @@ def tpot_p50_ms(run: ServingRun) -> float:
 
 
 def off_target(pair: Pair, percent: float) -> bool:
-    """Return whether a number misses its target; an undefined measurement has no target."""
+    """Return whether a simulated value misses its target; undefined measurements have none."""
     return pair.measured == pair.measured and not pair.within(percent)
 
 
@@ -150,7 +150,7 @@ def clients_of(run: ServingRun) -> tuple[str, ...]:
 
 
 def trace_of(run: ServingRun, chosen: Flags | None = None) -> Trace:
-    """Return the steady requests of a run, or the requests ``chosen``."""
+    """Return the steady requests of a run, or the requests in the mask ``chosen``."""
     names = clients_of(run)
     steady = run.steady if chosen is None else run.steady & chosen
     numbers = np.array([names.index(client) for client in run.client])
@@ -177,7 +177,7 @@ def _ttft(group: str, simulated: ServingRun, measured: ServingRun) -> TTFT:
 
 
 def _windows(simulated: ServingRun, measured: ServingRun) -> tuple[Window, ...]:
-    """Return the window from the warm-up's end to the last arrival, then its slices."""
+    """Return the window from the warm-up's end to the last arrival, followed by its slices."""
     found = windows(trace_of(simulated), trace_of(measured), WEIGHTS)
     names = clients_of(measured)
     return tuple(replace(window, names=names) for window in found)

@@ -26,16 +26,16 @@ from fairbench.hardware.engine_params import (
 from fairbench.hardware.model_shape import shape_of
 from fairbench.hardware.served import vllm_pool_tokens
 from fairbench.hardware.timing import TimingProfile
-from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.base import LocalScheduler, Setup
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import build_local
-from fairbench.schedulers.setup import Setup
 from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.serving.async_vllm import AsyncVLLMReplica
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length
 
-CLOSED_MEM_FRACTION = 0.85  # mem_fraction_static of SGLang, gpu_memory_utilization of vLLM
+# This is mem_fraction_static of SGLang and gpu_memory_utilization of vLLM.
+CLOSED_MEM_FRACTION = 0.85
 SYNC_HOST_MS = 2.5
 """Idle time (ms) of a GPU between two steps of vLLM with synchronous scheduling.
 
@@ -43,17 +43,18 @@ A design of asynchronous scheduling (vLLM issue 10634) reports 5 to 6 ms, and ex
 without a conflict of threads. Measured profiles contain the idle time of their servers. With
 asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of other profiles is 0.
 """
-# prefixes of the grades of profiles that were not measured on a server
+# Grades of profiles that were not measured on a server begin with these words.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
-ASYNC_FROM = (0, 14)  # first release of vLLM with async_scheduling by default
-# Memory fractions of the DLPM authors' fork: in published command lines that also set 20,000
-# tokens,
-# and the default of SGLang in 2024.
+# The first release of vLLM that uses async_scheduling by default.
+ASYNC_FROM = (0, 14)
+# The DLPM authors' fork has these memory fractions: in published command lines that also set 20,000
+# tokens, and by default (SGLang in 2024).
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
-# Engine settings of a server without --schedule-policy, which is not the fork; and of the fork of
-# summer 2024, which streams after each decode step and then always makes a scheduling pass.
+# A server without --schedule-policy, which is not the fork, has the first settings. The fork of
+# summer 2024 has the second settings: the fork streams after each decode step, and then always
+# makes a scheduling pass.
 SERVER_DEFAULT = ("", "default")
-SGLANG_OPEN_POOL_TOKENS = 444_563  # KV pool in tokens that the server of the open-loop runs logged
+SGLANG_OPEN_POOL_TOKENS = 444_563  # The server of the open-loop runs logged this KV pool in tokens.
 SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")
 
 
@@ -90,7 +91,7 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
 
 
 def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
-    """Return the pool of a run of SGLang in tokens, or 0 for the default fraction."""
+    """Return the KV pool of SGLang in tokens, or 0 to use the default memory fraction."""
     if tokens := believable_pool(run):
         return tokens
     pool = profile.pool
@@ -106,11 +107,11 @@ def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
 
 
 def believable_pool(run: ServingRun) -> int:
-    """Return the KV pool (tokens) that a run states, or 0 if times contradict the pool.
+    """Return the KV pool (tokens) that a run states, or 0 if the run's times contradict it.
 
     The pool must hold the prompts of all requests that decode at the same time, unless prompts
-    share prefixes, which happens only in runs with a gateway. ``with_doubts`` transfers the
-    contradiction to other runs.
+    share prefixes, which happens only in runs with a gateway. The function ``with_doubts`` also
+    marks other runs with the same settings.
     """
     if not run.direct or not run.pool_tokens:
         return run.pool_tokens
@@ -122,9 +123,9 @@ def _contradicts(run: ServingRun) -> bool:
 
 
 def with_doubts(runs: Iterable[ServingRun]) -> list[ServingRun]:
-    """Mark the runs whose pool another run with the same engine, GPU, model and policy contradicts.
+    """Mark the runs whose stated KV pool is contradicted by another run with equal settings.
 
-    Runs with equal settings were made with one command line of the server.
+    Runs with the same engine, GPU, model and policy were made with one command line of the server.
     """
     every = list(runs)
     doubted = {_settings(run) for run in every if _contradicts(run)}
@@ -139,7 +140,7 @@ def _settings(run: ServingRun) -> tuple[object, ...]:
 
 
 def most_decoding_tokens(run: ServingRun) -> int:
-    """Return the most prompt tokens of requests that decode at one time, by measured times."""
+    """Return the most prompt tokens of requests that decode simultaneously, as measured."""
     served = run.served
     tokens = run.prompt_tokens[served]
     first_s = (run.submit_s + run.ttft_s)[served]
@@ -171,7 +172,7 @@ def _async_scheduling(run: ServingRun) -> bool:
 
 
 def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
-    """Return the limits of vLLM: as the run states them, or vLLM's defaults for the GPU."""
+    """Return the limits of vLLM that the run states, or vLLM's defaults for the GPU."""
     most_tokens, most_sequences = default_batch(profile)
     tokens = run.max_num_batched_tokens or most_tokens
     sequences = run.max_num_seqs or most_sequences
@@ -185,7 +186,7 @@ def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
 
 
 def _vllm_pool(profile: TimingProfile, tokens: int, sequences: int) -> int:
-    """Return the pool of vLLM, or of SGLang for a model whose config is not bundled."""
+    """Return the KV pool of vLLM, or of SGLang for a model whose config is not bundled."""
     gpu, model, parallel, _ = profile.profile_id.split("/", 3)
     if model not in model_configs():
         return profile.pool.tokens(CLOSED_MEM_FRACTION)

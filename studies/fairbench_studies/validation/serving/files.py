@@ -31,12 +31,12 @@ def load_serving(path: Path) -> list[ServingRun]:
 def read_serving(
     path: Path, *, predict: bool = False
 ) -> tuple[list[ServingRun], list[NotReplayed]]:
-    """Read all readable runs of the file; also return why other runs are not readable.
+    """Read all valid runs of the file; also return why other runs are invalid.
 
-    ``predict`` leaves measured columns unread.
+    With ``predict``, measured columns are not read.
 
     Raises:
-        DataError: the file is no JSON, or no run can be read.
+        DataError: the file is not JSON, or no run can be read.
     """
     read, failed = each(
         lambda place: _run_of(place.value, place.where, predict=predict),
@@ -73,7 +73,7 @@ def write_comparison(
 def as_json_object(
     runs: list[ServingComparison], tenants: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return all comparisons as plain values; runs with several tenants have a separate list."""
+    """Return all comparisons as JSON types; runs with several tenants are in a separate list."""
     whole: dict[str, Any] = {"runs": [run.as_dict() for run in runs]}
     return {**whole, "tenants": list(tenants)} if tenants else whole
 

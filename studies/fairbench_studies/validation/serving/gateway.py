@@ -6,19 +6,20 @@ import re
 
 from fairbench.errors import DataError
 from fairbench.schedulers.base import Router, Setup
-from fairbench.schedulers.gateway.policies.token_bucket import TokenBucket
+from fairbench.schedulers.gateway.policies import TokenBucket
 from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
 from fairbench.schedulers.gateway.saturation import AlwaysRoom, Concurrency, Detector
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
 from fairbench_rivals.gateway.infergrid_drr import InfergridDRR
 
-# Milliseconds that the gateway adds to each request; the source of the data measured 3 to 5 ms.
+# The gateway adds this many milliseconds to each request; the source of the data measured 3 to 5
+# ms.
 GATEWAY_MS = 4.0
-_WHERE = "(?: at the gateway)?"  # words that some files add to a gateway's name
+_WHERE = "(?: at the gateway)?"  # Some files add these words to the name of a gateway.
 _LIMIT = r"(?:, ([1-9]\d*) at a time)?"
 _FIFO = re.compile(f"fifo{_WHERE}{_LIMIT}", re.IGNORECASE)
-# InferGrid's rule with this name has no quantum, and counts only requests (``infergrid-drr``).
+# InferGrid's rule with the name DRR has no quantum, and only counts requests (``infergrid-drr``).
 _DRR = re.compile(f"(?:drr|deficit round robin){_WHERE}{_LIMIT}", re.IGNORECASE)
 _BUCKET = re.compile(rf"token bucket{_WHERE} ([1-9]\d*)/min, burst ([1-9]\d*)", re.IGNORECASE)
 

@@ -13,9 +13,8 @@ from fairbench.errors import DataError, printable
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-# The names of the runs to which a profile or a cost was fitted. Before the fit for the A100, no
-# other
-# run was inspected; before the fit for the H100, all runs were inspected.
+# A profile or a cost was fitted to the runs with these names. Before the fit for the A100, no other
+# run was inspected. Before the fit for the H100, all runs were inspected.
 FITTED = frozenset(
     {
         *(f"sglang-a100-fixed-c{at_a_time}-run1" for at_a_time in (1, 8, 32, 128)),
@@ -27,20 +26,23 @@ FITTED = frozenset(
         "vllm-h100-qwen3-14b-w7_sweep-agg6",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
-        "vllm-a100-fixed-c128-run1",  # fitted: the time of vLLM's server per request
+        # The time that vLLM's server takes per request was fitted to this run.
+        "vllm-a100-fixed-c128-run1",
     }
 )
-DIRECT = "none"  # gateway of a run whose requests went directly to the engine
-# The commit of InferGrid with its load generator, which counts prompts (``closed_loop``).
+# The value of ``gateway`` in runs whose requests went directly to the engine.
+DIRECT = "none"
+# This commit of InferGrid has a load generator that counts prompt tokens (``closed_loop``).
 INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
-# Seconds of warm-up of an open-loop run, in which the engine compiles kernels. A run that sends for
-# less than twice this time counts as a whole, because too few of its requests would remain.
+# An open-loop run has a warm-up of this many seconds, in which the engine compiles kernels. A run
+# that sends for less than twice this time counts as a whole, because too few of its requests would
+# remain.
 WARM_UP_S = 10.0
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")
-# limit on the tokens of a prompt or an answer: ten times the longest existing context
+# A prompt or an answer has at most this many tokens: ten times the longest existing context.
 MAX_TOKENS = 10_000_000
 MAX_TIME_S = 1e10
 MEASURED = ("ttft_s", "latency_s", "error")
@@ -48,18 +50,18 @@ MEASURED = ("ttft_s", "latency_s", "error")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingRun:
-    """A measured run; requests are in the order of sending, and times count from the first request.
+    """A measured run. Requests are in the order of sending; times count from the first request.
 
     ``ttft_s`` and ``latency_s`` are NaN for requests that were refused or not answered.
     ``output_tokens`` is 0 for refused requests. A closed loop has at most ``concurrency`` requests
     in flight, of which ``connection_limit`` reach the server. ``warm`` means that the same prompts
-    had been sent to the same server before, ``counts_prompts`` that the client counts the tokens of
-    each answered prompt. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind`` names the kind of
-    each request, if any. ``policy`` and ``quantum`` are the server's scheduler, "" or "default" for
-    its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's limits, 0 for its
-    defaults. ``predicted`` is the prediction of another simulator (BLIS). Requests of the first
-    ``warm_up_s`` seconds do not count. ``pool_doubted`` means that a run with the same settings
-    contradicts ``pool_tokens``.
+    had been sent to the same server before. ``counts_prompts`` means that the client counts the
+    tokens of each answered prompt. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind`` names the
+    kind of each request, if any. ``policy`` and ``quantum`` describe the server's scheduler; "" or
+    "default" means the default scheduler. ``max_num_seqs`` and ``max_num_batched_tokens`` are
+    vLLM's limits, where 0 means the default. ``predicted`` is the prediction of another simulator
+    (BLIS). Requests of the first ``warm_up_s`` seconds do not count. ``pool_doubted`` means that a
+    run with the same settings contradicts ``pool_tokens``.
     """
 
     name: str
@@ -120,7 +122,7 @@ class ServingRun:
 
 
 def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) -> ServingRun:
-    """Return the run on one line of the file; ``predict`` leaves measured columns unread (NaN).
+    """Return the run on a line of the file; with ``predict``, measured columns stay unread (NaN).
 
     Raises DataError naming ``where`` and the field.
     """
@@ -274,6 +276,7 @@ def _numbers(values: Sequence[Any], name: str, where: str) -> Floats:
     most = MAX_TOKENS if name in COUNTS else MAX_TIME_S
     if (column > most).any():
         raise DataError(f"{where}: columns: field {name!r} must hold numbers of at most {most:g}")
-    if name in COUNTS and (column != np.floor(column)).any():  # NaN also counts as not whole
+    # NaN also counts as a number that is not whole.
+    if name in COUNTS and (column != np.floor(column)).any():
         raise DataError(f"{where}: columns: field {name!r} must hold whole numbers")
     return column

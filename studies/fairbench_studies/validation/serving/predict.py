@@ -1,4 +1,4 @@
-"""Predictions of serving runs from the sent requests, without the results."""
+"""Predictions of serving runs from the sent requests, without reading measured results."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ MEANING: dict[str, Any] = {
         },
     },
 }
-"""The meaning of the intervals, and how many intervals contained the measured value.
+"""The meaning of the intervals, and the number of intervals with the measured value.
 
 ``tests/validate/measure_intervals.py`` counted 117 measured runs to which no profile was fitted.
 """
 
-# Relative errors of a profile, overall and per term: of the fitted profile, on runs to which it was
-# not fitted, and of operator profiles on the same runs.
+# A profile has these relative errors, overall and per term. The errors were found on runs to which
+# the measured profile was not fitted; operator profiles were compared on the same runs.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
 def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
     """Return a run's metrics with intervals over ``DRAWS`` perturbed profiles.
 
-    Of the run, only arrivals, prompt lengths and output lengths are read.
+    The prediction reads only arrivals, prompt lengths and output lengths of the run.
     """
     measured = profile.profile_id.split("/")[3].startswith("measured")
     error_pct = MEASURED_ERROR_PCT if measured else OPERATOR_ERROR_PCT
@@ -85,13 +85,13 @@ def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
 
 
 def _interval(values: Sequence[float]) -> dict[str, float | None]:
-    """Return the first value with the range of all values; null where a value is undefined."""
+    """Return the first value and the range of all values, or null if a value is undefined."""
     low, high = defined(float(np.min(values))), defined(float(np.max(values)))
     return {"simulated": defined(values[0]), "low": low, "high": high}
 
 
 def metrics_of(replayed: ServingRun, recorded: Flags) -> dict[str, float]:
-    """Return the metrics of a replay, or of a measured run, by name.
+    """Return the metrics of a replay or of a measured run, by name of the metric.
 
     Args:
         replayed: The run.

@@ -11,21 +11,21 @@ from fairbench.hardware.timing import TimingProfile
 
 MEASURED = "a100-80gb/llama-3.1-8b/tp1/measured-sglang"
 MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
-# Milliseconds for which vLLM's API server (HTTP and tokenizer) is busy with each request. The value
-# makes the TTFT P50 of vllm-a100-fixed-c128-run1 equal the measured P50. (The profile contains the
-# time of SGLang's server.)
+# vLLM's API server (HTTP and tokenizer) is busy with each request for this many milliseconds. The
+# value makes the TTFT P50 of vllm-a100-fixed-c128-run1 equal the measured P50. The profile already
+# contains the time of SGLang's server.
 VLLM_REQUEST_MS = 1.5
-# Milliseconds that the DLPM authors' fork of SGLang adds on the host, under one of its own
-# policies, to each iteration and to each request in it. Fitted to the time per output token of two
-# runs, with 6 and with about 130 concurrent requests (``measured.FITTED``); the addition of ``vtc``
-# is unknown.
+# The DLPM authors' fork of SGLang, under one of its own policies, adds this many milliseconds on
+# the host to each iteration and to each request in an iteration. The values were fitted to the time
+# per output token of two runs, with 6 and with about 130 concurrent requests (``measured.FITTED``).
+# The addition of ``vtc`` is unknown.
 FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
-# Names of GPUs in ``nvidia-smi`` and clouds, such as "NVIDIA A100-SXM4-80GB".
+# ``nvidia-smi`` and clouds give GPUs names such as "NVIDIA A100-SXM4-80GB".
 _SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")
 
 
 def gpu_name(text: str) -> str:
-    """Return the catalogue's name of a GPU; a name of another form is only normalised."""
+    """Return the catalogue's name of a GPU; a name in another form is only put in lower case."""
     name = "-".join(text.lower().split())
     match = _SXM.fullmatch(name)
     return f"{match[1]}-{match[2]}" if match else name
@@ -43,7 +43,7 @@ def host_cost_text(policy: str) -> str | None:
 
 
 def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
-    """Return the profile with a policy's cost on the host in the DLPM authors' fork."""
+    """Return the profile, with a policy's host cost in the DLPM authors' fork added."""
     if policy not in FORK_HOST_MS:
         return profile
     iteration_ms, request_ms = FORK_HOST_MS[policy]
@@ -54,10 +54,10 @@ def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
     """Return the measured profile of the GPU, or else an operator profile of the engine.
 
-    The measured profile of the A100 is for both engines, and that of the H100 only for SGLang. Time
-    in HTTP and tokenizer is a property of the engine, not of the GPU: an operator profile takes the
-    measured time, and vLLM's server is busy for ``VLLM_REQUEST_MS`` with each request. Raises
-    DataError for a GPU or model without a profile.
+    The measured profile of the A100 is for both engines, and the measured profile of the H100 is
+    only for SGLang. The time in HTTP and tokenizer is a property of the engine, not of the GPU. An
+    operator profile therefore takes the measured time, and vLLM's server is busy for
+    ``VLLM_REQUEST_MS`` with each request. Raises DataError for a GPU or model without a profile.
     """
     place = f"{gpu_name(gpu)}/{canonical_model(model, model_names())}/tp{tp}/"
     measured = load_profile(MEASURED)

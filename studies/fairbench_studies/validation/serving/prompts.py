@@ -1,10 +1,11 @@
 """The prompts of a measured serving run as segments, for the simulated prefix cache.
 
-The texts are not in the file. A closed loop sends a set of prompts without a common prefix, the
-same in every run of the set. An open loop without ``prompt_tokens`` repeats eight sentences of 9 to
-16 tokens; with ``prompt_tokens`` it sends fresh text of about 0.8 times the requested length (the
-source's word list makes fewer tokens than words). A run without a gateway sends fresh text of
-exactly ``prompt_tokens``, which the server counted.
+The file of measured runs does not contain the texts of prompts. A closed-loop run sends a set of
+prompts without a common prefix; all runs of a set send the same prompts. An open loop without
+``prompt_tokens`` repeats eight sentences of 9 to 16 tokens. With ``prompt_tokens``, the run sends
+fresh text of about 0.8 times the requested length (the source's word list makes fewer tokens than
+words). A run without a gateway sends fresh text of exactly ``prompt_tokens``, which the server
+counted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from fairbench_studies.validation.serving.measured import ServingRun
 SENTENCES = 8
 SHORTEST_SENTENCE_TOKENS = 9
 TRUE_SHARE = 0.8
-LONGEST_TOKENS = 4_096  # limit on the tokens of a request at the servers of open-loop runs
+# The servers of open-loop runs accepted requests of at most this many tokens.
+LONGEST_TOKENS = 4_096
 
 
 def requests_of(run: ServingRun) -> list[Request]:

@@ -25,7 +25,7 @@ from fairbench_studies.validation.serving.prompts import output_tokens, requests
 
 
 def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
-    """Return the run with simulated times in place of measured times.
+    """Simulate the run, and return it with simulated times in place of measured times.
 
     The prompts of a warm run are also sent before the run, at the same concurrency.
 
@@ -45,7 +45,7 @@ def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
 
 
 class _Server:
-    """A simulated server with its gateway, which may serve several plays."""
+    """A simulated server with its gateway, to which several runs can be sent one after another."""
 
     def __init__(self, run: ServingRun, profile: TimingProfile) -> None:
         self.clock = Clock()
@@ -58,7 +58,7 @@ class _Server:
 
     @property
     def pool_tokens(self) -> int:
-        """The KV pool in tokens."""
+        """The size of the server's KV pool in tokens."""
         return self._worker.cache.capacity
 
     def play(self, run: ServingRun) -> ServingRun:
@@ -69,7 +69,7 @@ class _Server:
         return play.result()
 
     def enter(self, sequence: Sequence) -> None:
-        """Accept a request, which passes the gateway, if any."""
+        """Accept a request, which first waits in the gateway if there is a gateway."""
         if self._ingress is None:
             self._worker.submit(sequence)
             return
@@ -83,7 +83,7 @@ class _Server:
 
 
 class _Play:
-    """A play of a run on a server, which sends the run's requests and records times."""
+    """A playback of a run, which sends the run's requests to a server and records times."""
 
     def __init__(self, run: ServingRun, server: _Server) -> None:
         self._run = run
@@ -156,7 +156,7 @@ class _Play:
         )
 
     def _times_ps(self, what: str) -> list[int]:
-        """Return the recorded times of all requests in picoseconds; NEVER for refused requests."""
+        """Return the recorded times of all requests in picoseconds (NEVER if refused)."""
         sent = (self._sent.get(index) for index in range(len(self._run)))
         return [NEVER if one is None else getattr(one, what) for one in sent]
 

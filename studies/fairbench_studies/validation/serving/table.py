@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fairbench.report.numbers import UNDEFINED, index, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.report import (
     LONG_TTFT_S,
     UNRESOLVED,
@@ -31,7 +31,7 @@ FITTED, MISSED = "*", "!"
 
 
 def serving_text(runs: list[ServingComparison]) -> str:
-    """Return a table of unfitted runs, a table of fitted runs, and the missed targets, as text."""
+    """Return the tables of tested runs and of fitted runs, and the missed targets, as text."""
     profiles = sorted({run.profile for run in runs})
     tested = [run for run in runs if not run.fitted]
     fitted = [run for run in runs if run.fitted]

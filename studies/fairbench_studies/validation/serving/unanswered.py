@@ -1,4 +1,4 @@
-"""Requests of a measured run that were sent and are missing in the run's record.
+"""Requests of a measured run that were sent but are missing in the run's record.
 
 Some load generators record only requests that were answered before the run ended. Unanswered
 requests also waited in the server's queue, so a replay without these requests is too fast. If
@@ -16,7 +16,7 @@ from fairbench.metrics.records import Flags, Ints
 from fairbench_studies.validation.serving.measured import ServingRun
 
 FEWEST_CLIENTS = 3
-# at least this fraction of the gaps must be near a multiple of the interval
+# At least this fraction of the gaps must be near a multiple of the interval.
 EVEN_SHARE = 0.95
 _NUMBERED = re.compile(r"(\d+)$")
 
@@ -34,7 +34,8 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
         return run, every
     numbers = _numbers(run)
     period = int(numbers.max())
-    missing: list[tuple[int, int]] = []  # (turn, recorded request that is copied)
+    # Each entry has a turn, and the index of the recorded request that is copied.
+    missing: list[tuple[int, int]] = []
     for number in np.unique(numbers):
         own = np.flatnonzero(numbers == number)
         due = np.arange(turns[own[0]], turns[-1] + 1, period)
@@ -72,13 +73,13 @@ def rows_of(run: ServingRun, chosen: Ints | Flags) -> ServingRun:
 
 
 def _numbers(run: ServingRun) -> Ints:
-    """Return the number at the end of each request's client name; 0 for a name without a number."""
+    """Return the number at the end of each request's client name, or 0 without a number."""
     found = (_NUMBERED.search(client) for client in run.client)
     return np.array([int(match[1]) if match else 0 for match in found])
 
 
 def _turns(run: ServingRun) -> Ints | None:
-    """Return the turn of each request from 0 on; None unless numbered clients take even turns."""
+    """Return each request's turn from 0 on, or None unless numbered clients take even turns."""
     numbers, period = _numbers(run), len(set(run.client))
     if period < FEWEST_CLIENTS or set(numbers.tolist()) != set(range(1, period + 1)):
         return None

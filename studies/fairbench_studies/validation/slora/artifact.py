@@ -1,9 +1,10 @@
 """The schedulers of VTC-artifact, by its folder names, as fairbench's schedulers.
 
-The name of a folder states scheduler and settings: ``VTC``, ``VTC_oracle`` (lengths known),
-``VTC_pred_50`` (off by up to 50%), ``VTC_predict`` (a moving average), each also with ``_profile``
-(charges the profiled cost instead of weighted tokens), ``WVTC`` (weighted), ``LCF``, ``FCFS``,
-``LShare/rpmN``. Source: [VTC-artifact], fair_bench/REVISION.md and slora/server/router/.
+The name of a folder states scheduler and settings: ``VTC``, ``VTC_oracle`` (output lengths are
+known), ``VTC_pred_50`` (predictions are wrong by up to 50%), ``VTC_predict`` (predictions are a
+moving average), ``WVTC`` (weighted), ``LCF``, ``FCFS``, ``LShare/rpmN``. The suffix ``_profile``
+means that the profiled cost is charged instead of weighted tokens. The source is [VTC-artifact],
+fair_bench/REVISION.md and slora/server/router/.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from fairbench.schedulers.registry import build_local, local_class
 from fairbench_studies.validation.slora.forms import in_form
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, vtc_form
 
-# Local scheduler and settings by name. Schedulers of VTC's family charge the whole input, like the
-# code of VTC-artifact.
+# Each name has a local scheduler and settings. Schedulers of VTC's family charge the whole input,
+# like the code of VTC-artifact.
 _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "FCFS": ("fcfs", {}),
     "LCF": ("lcf", {}),
@@ -37,7 +38,7 @@ _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _RATE_LIMIT = re.compile(r"LShare/rpm([1-9]\d*)")
 KNOWN_SCHEDULERS = (*_SCHEDULERS, "LShare/rpmN")
-# Weights of the server's launch option (REVISION.md: --fair-weights 1 2 3 4).
+# The server was started with these weights (REVISION.md: --fair-weights 1 2 3 4).
 _WVTC_WEIGHTS = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0}
 
 

@@ -1,10 +1,11 @@
-"""Fit of the measured server's constants that no data sheet or profile contains.
+"""A fit of the measured server's constants that no data sheet or profile contains.
 
-The fitted numbers are the host's additions to the GPU's work: a minibatch's start and merge, a
-running request's part of each decode step, and the delay on the way in and out of the server. The
-second number has one value for each date of recording, because hosts differed. The cost of a
-prefilled token is published and the rest of a decode step derived; neither is fitted. The result is
-frozen in ``replay``.
+The fitted numbers are times that the host adds to the GPU's work. The first is the time to start
+and merge a minibatch. The second is the time that a running request adds to each decode step. The
+third is the delay on the way in and out of the server. The time per decode step has one value for
+each date of recording, because hosts differed. The cost of a prefilled token is published, and the
+rest of a decode step is derived, so neither is fitted. The module ``replay`` holds the fitted
+values as constants.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fairbench_studies.validation.slora.replay import (
     with_request_step,
 )
 
-# Finer steps would be smaller than differences between two runs of one trace.
+# Steps below these would be smaller than the differences between two runs of one trace.
 OVERHEADS_MS = (10.0, 14.0, 18.0)
 STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
@@ -40,7 +41,7 @@ STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 class Fit:
     """Two fitted constants, and their error on the runs of one date.
 
-    ``error`` is the root mean square of the logarithms of simulated over measured.
+    ``error`` is the root mean square of the logarithms of the ratios simulated / measured.
     """
 
     recorded: Recorded
@@ -97,7 +98,7 @@ def _with(runs: list[MeasuredRun], fits: list[Fit], overhead_ms: float) -> Calib
 
 
 def _response_ms(runs: list[MeasuredRun], overhead_ms: float) -> float:
-    """Return the part of the lowest TTFT (ms) that a lone request's prefill does not explain."""
+    """Return the lowest TTFT (ms) minus the times of this prefill and of starting a minibatch."""
     served = [run.trace.finished for run in runs]
     ttft_s = [run.trace.first_token_latency_s[mask] for run, mask in zip(runs, served, strict=True)]
     prompts = [run.trace.prompt_tokens[mask] for run, mask in zip(runs, served, strict=True)]

@@ -1,4 +1,4 @@
-"""A measured run and its simulation: values, errors and targets.
+"""The comparison of a measured run with its simulation: values, errors and targets.
 
 Errors are in percent of the measured value. ``misses`` names the missed targets.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace, max_service_spread, throughput_tok_s, ttft_s
 from fairbench_studies.validation.slora.targets import (
     GAP_TARGET_FACTOR,
@@ -23,19 +23,19 @@ from fairbench_studies.validation.slora.targets import (
 )
 from fairbench_studies.validation.windows import RATE_TARGET_PCT, TTFT, WEIGHTS, Window, windows
 
-FEW_CLIENTS = 3  # with at most this many clients, each client has a row
+FEW_CLIENTS = 3  # With at most this many clients, each client has a row of its own.
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """A run, simulated and measured. Rates are in tokens/s; service is input + 2 x output."""
+    """A measured run and its simulation. Rates are in tokens/s; service is input + 2 x output."""
 
     name: str
     scenario: str
     fitted: bool
     requests: int
     throughput: Pair
-    # the window up to the last arrival, followed by slices of this window
+    # The first window lasts up to the last arrival; the others are slices of the first window.
     windows: tuple[Window, ...]
     max_gap: Pair
     ttft: tuple[TTFT, ...]
@@ -114,14 +114,14 @@ class RunComparison:
 
 
 def mean_size(errors: list[float]) -> float | None:
-    """Return the mean of absolute values; None for an empty list."""
+    """Return the mean of the absolute values, or None for an empty list."""
     return sum(abs(error) for error in errors) / len(errors) if errors else None
 
 
 def compare_run(
     name: str, scenario: str, measured: Trace, simulated: Trace, *, fitted: bool
 ) -> RunComparison:
-    """Compare both sides of a run with the same functions."""
+    """Compare a measured run with its simulation by the same functions."""
     everyone = measured.clients
     return RunComparison(
         name=name,
@@ -147,7 +147,7 @@ def compare_run(
 
 
 def groups(trace: Trace) -> dict[str, list[int]]:
-    """Return a group per client if clients are few, else groups of low and of high demand."""
+    """Return a group per client if there are few clients, or else groups by demand."""
     clients = trace.clients
     if len(clients) <= FEW_CLIENTS:
         return {f"client {client}": [client] for client in clients}

@@ -1,7 +1,7 @@
 """Published numbers, and the predictions of the bundled timing profiles.
 
-The file states the published numbers. This module computes a prediction if a profile and the stated
-facts suffice; other predictions are quoted from the file.
+The JSON file of cross-checks states the published numbers. This module computes a prediction if a
+profile and the stated facts suffice; other predictions are quoted from the file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fairbench_studies.validation.slora.replay import (
 )
 
 LONG_PROMPT_TOKENS = 28_650
-# ShareGPT: mean prompt of 214 tokens, half of a mean output of 199 tokens (assumed)
+# The mean prompt of ShareGPT has 214 tokens. Half of the mean output of 199 tokens is assumed.
 CHAT_CONTEXT_TOKENS = 314
 BENCH_CONTEXT_TOKENS = 1_024
 SATURATED_REQUESTS = 1_000
@@ -38,7 +38,7 @@ SATURATED_REQUESTS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """A published number with its prediction, or with a ``quoted`` text."""
+    """A published number with a computed prediction, or with a prediction ``quoted`` as text."""
 
     what: str
     source: str
@@ -62,7 +62,7 @@ class CrossCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """A formula for the prediction of the file's entry that contains all ``words``."""
+    """A formula that predicts the number in the file's entry whose text contains all ``words``."""
 
     words: tuple[str, ...]
     what: str

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairbench.report.palette import BLUE, GREEN, PURPLE, VERMILION
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison
 from fairbench_studies.validation.slora.targets import LONG_TTFT_S, P50_TARGET_PCT, P99_TARGET_PCT
 from fairbench_studies.validation.windows import RATE_TARGET_PCT
@@ -33,9 +33,10 @@ KINDS = (THROUGHPUT, GAP, P50, P99)
 
 
 def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path]) -> None:
-    """Draw to each of ``paths``, in the format of the path's suffix. Needs matplotlib.
+    """Draw the figure to each path, in the format of the path's suffix.
 
-    Open marks show the runs used for fitting. Equal comparisons give equal SVGs.
+    The function needs matplotlib. Open marks show the runs used for fitting. Equal comparisons give
+    equal SVG files.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -63,7 +64,7 @@ def _points(run: RunComparison) -> list[tuple[_Kind, Pair]]:
 
 
 def _errors(axes: Axes, runs: list[RunComparison]) -> None:
-    """Draw a row per run, fitted runs at the bottom; points beyond the limit sit on the edge."""
+    """Draw a row per run, with fitted runs at the bottom and large errors at the edge."""
     ordered = sorted(runs, key=lambda run: (not run.fitted, run.name))
     for target, shade in ((P99_TARGET_PCT, "0.95"), (RATE_TARGET_PCT, "0.86")):
         axes.axvspan(-target, target, color=shade, zorder=0)
@@ -126,7 +127,7 @@ def _mark(kind: _Kind, run: RunComparison) -> dict[str, Any]:
 
 
 def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
-    """Draw the legend: a filled mark per kind of run, and an open mark for fitted runs."""
+    """Draw the legend, with a filled mark per kind of run and an open mark for fitted runs."""
     for kind in kinds:
         label = kind.label if axes.get_xscale() == "linear" else kind.label.split(" (")[0]
         axes.plot([], [], kind.marker, color=kind.colour, markersize=5, label=label)
@@ -134,5 +135,5 @@ def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
               label="open: fitted to this run")  # fmt: skip
     if axes.get_xscale() == "log":
         axes.legend(loc="lower right", fontsize=6.5)
-    else:  # above the axes, because a legend inside would hide marks
+    else:  # The legend stands above the axes, because a legend inside would hide marks.
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, fontsize=6.5)

@@ -9,12 +9,12 @@ from typing import ClassVar, TypeVar
 from fairbench.core import Request
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.charging.engine import Prices, TokenCharging
+from fairbench.schedulers.charging.shared_prefixes import Sharing
 from fairbench.schedulers.local.vtc import VTC
-from fairbench.schedulers.sharing import Sharing
 
 
 class ArtifactCharging(TokenCharging):
-    """Charging with a free first token, and a further token for each step that ends a request.
+    """Charging in which first tokens are free, and steps that end a request charge a token more.
 
     Each step charges one more token to every running request, including requests that end in the
     step. Theorem 4.4 does not hold for this form, which is only for replaying the artifact's
@@ -28,7 +28,7 @@ class ArtifactCharging(TokenCharging):
         super().__init__(account, prices, sharing)
         self.no_bound = "bounds no service difference in this form"
         self.step_charged = False
-        # number of admitted requests without a first token, by client
+        # maps a client to the number of its admitted requests without a first token
         self._first: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
 
@@ -67,7 +67,7 @@ class EarlyArtifactCharging(ArtifactCharging):
 
 
 class ArtifactForm:
-    """The schedulers of VTC's family in VTC-artifact, which lift no client while no client waits.
+    """The schedulers of VTC's family as in VTC-artifact, where idle queues cause no lift.
 
     Each step that ends a request charges one further token for requests that exceed their
     prediction ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).
@@ -89,5 +89,5 @@ S = TypeVar("S", bound=VTC)
 
 
 def in_form(form: type[ArtifactForm], scheduler: type[S]) -> type[S]:
-    """Return a scheduler of VTC's family in a form of VTC-artifact."""
+    """Return a scheduler class of VTC's family that charges in a form of VTC-artifact."""
     return type(scheduler.__name__, (form, scheduler), {})

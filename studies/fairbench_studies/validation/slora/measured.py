@@ -23,7 +23,7 @@ from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, recorded
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-_COLUMNS = {  # column of ``Trace`` by name in the file
+_COLUMNS = {  # maps a column in the file to the column of ``Trace``
     "client": "client",
     "prompt_len": "prompt_tokens",
     "output_len": "output_tokens",
@@ -32,10 +32,10 @@ _COLUMNS = {  # column of ``Trace`` by name in the file
     "request_latency": "request_latency_s",
 }
 _WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
-# limit on the tokens of a prompt or an answer: ten times the longest existing context
+# A prompt or an answer has at most this many tokens: ten times the longest existing context.
 MAX_TOKENS = 10_000_000
 MAX_CLIENT = 2**31 - 1
-MAX_TIME_S = 1e10  # dates in seconds since 1970 would be larger
+MAX_TIME_S = 1e10  # Dates in seconds since 1970 would be larger than this limit.
 _COUNTS = ("client", "prompt_len", "output_len")
 
 
@@ -43,9 +43,9 @@ _COUNTS = ("client", "prompt_len", "output_len")
 class MeasuredRun:
     """A measured run; the run's path names ``scheduler`` and ``scenario``, as in VTC/overload.
 
-    ``section`` is the section of the paper in the run's path, "" without a section. ``weights`` are
-    the weights of the clients; None means the weights that the scheduler's name implies. ``folder``
-    distinguishes runs with equal names.
+    ``section`` is the section of the paper in the run's path, or "". ``weights`` are the weights of
+    the clients; None means the weights that the scheduler's name implies. ``folder`` distinguishes
+    runs with equal names.
     """
 
     scheduler: str
@@ -71,8 +71,8 @@ def load_measured(path: Path) -> list[MeasuredRun]:
 
     Each line has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and equally long lists of
     client, prompt_len, output_len, req_time, first_token_latency and request_latency (s; -1 means
-    refused). A run may have ``recorded`` (a date) and ``weights`` (of clients 0, 1, ...). Raises
-    DataError that names file, line and field, also for an unknown scheduler.
+    refused). A run may also have ``recorded`` (a date) and ``weights`` (of clients 0, 1, ...).
+    Raises DataError that names file, line and field, also for an unknown scheduler.
     """
     runs = [_measured(record, where) for where, record in json_lines(path, f"{path}")]
     if not runs:
@@ -85,10 +85,10 @@ def load_measured(path: Path) -> list[MeasuredRun]:
 
 
 def read_measured(path: Path) -> tuple[list[MeasuredRun], list[NotReplayed]]:
-    """Read all readable runs of the file, sorted by name; also return why others are unreadable.
+    """Read all valid runs of the file, sorted by name; also return why others are invalid.
 
     Raises:
-        DataError: the file is no JSON, or no run can be read.
+        DataError: the file is not JSON, or no run can be read.
     """
     read, failed = each(
         lambda place: _measured(place.value, place.where),

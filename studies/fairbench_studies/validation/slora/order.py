@@ -1,15 +1,14 @@
-"""The order of schedulers in a scenario: simulated ranks compared with measured ranks."""
+"""The ranking of schedulers in a scenario, simulated and measured."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
 
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison
 
-# Smaller differences between measurements do not rank schedulers: under every scheduler, the runs
-# of
+# Measurements that differ by less do not rank schedulers. Under every scheduler, the runs of
 # December 2023 are 2 to 3% slower than the runs of 2024 on the same trace.
 RUN_NOISE_PCT = 3.0
 
@@ -64,7 +63,7 @@ def _order(scenario: str, runs: list[RunComparison]) -> ScenarioOrder:
 
 
 def _ranks(one: Pair, other: Pair) -> bool | None:
-    """Return whether simulation and measurement rank a pair alike; None for close measurements."""
+    """Return whether simulation and measurement rank two runs alike, or None if too close."""
     difference = one.measured - other.measured
     if not abs(difference) > RUN_NOISE_PCT / 100 * max(abs(one.measured), abs(other.measured)):
         return None

@@ -1,9 +1,9 @@
-"""Replay of measured runs: the same arrivals and lengths in simulated time.
+"""The replay of measured runs: a simulation with the same arrivals and lengths.
 
-The server was S-LoRA's ([VTC-artifact]), so the engine is ``lightllm`` with settings from this
-code. Decode times are derived for the GPU, and the cost of a prefilled token comes from the profile
-in VTC-artifact. Only the host's costs of a minibatch and of a running request are fitted, by
-``calibrate`` on the runs of ``FITTED_SCENARIOS``, and are then fixed.
+The measured server ran S-LoRA ([VTC-artifact]), so the engine is ``lightllm`` with settings from
+S-LoRA's code. Decode times are derived for the GPU, and the cost of a prefilled token comes from
+the profile in VTC-artifact. Only the host's costs of a minibatch and of a running request are
+fitted, by ``calibrate`` on the runs of ``FITTED_SCENARIOS``, and are then fixed.
 """
 
 from __future__ import annotations
@@ -30,42 +30,45 @@ from fairbench_studies.validation.slora.measured import MeasuredRun
 from fairbench_studies.validation.slora.recorded import Recorded
 
 FITTED_SCENARIOS = ("overload", "proportional")
-# Names of the six runs to which the constants below were fitted.
+# The constants below were fitted to these six runs.
 FITTED_RUNS = frozenset(
     {
         *(f"{name}/overload" for name in ("FCFS", "VTC", "VTC_oracle", "VTC_pred_50")),
         *(f"{name}/proportional" for name in ("FCFS", "VTC")),
     }
 )
-# Sections of the paper whose runs were made on other servers (REVISION.md of VTC-artifact).
+# The runs in these sections of the paper were made on other servers (REVISION.md of VTC-artifact).
 OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
-# a profile without any measurement on the server
+# This profile contains no measurement on the server.
 DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
-# Milliseconds to start and merge a minibatch.
+# The server takes this many milliseconds to start and merge a minibatch.
 PREFILL_OVERHEAD_MS = 14.0
-# Milliseconds of a decode step per running request, mostly in the server's Python loops. The two
-# fitted runs of December 2023 were made on a slower host than the four fitted runs of 2024.
+# Each running request adds this many milliseconds to a decode step, mostly in the server's Python
+# loops. The two fitted runs of December 2023 were made on a slower host than the four fitted runs
+# of 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
-# Delay on the way in and out (HTTP, tokenizer), which delays no other request. It fits the only
-# first token of a warm and empty server in those runs (131 ms for 258 tokens).
+# HTTP and the tokenizer delay a request by this many milliseconds on the way in and out, without
+# delaying other requests. The value fits the only first token of a warm and empty server in the
+# fitted runs (131 ms for 258 tokens).
 RESPONSE_MS = 4.0
-# Rows of the largest tile of a matrix product: 258 tokens take as long as 512 tokens.
+# The largest tile of a matrix product has this many rows: 258 tokens take as long as 512 tokens.
 PREFILL_TILE = 256
-IDLE_POLL_MS = 10.0  # from manager.py, loop_for_fwd
+IDLE_POLL_MS = 10.0  # the pause in manager.py, loop_for_fwd
 
-# A prompt of n tokens was sent as "Hello " * n: the tokenizer prepends BOS and makes a token of the
-# last blank (fair_bench/trace.py, dummy_prompt).
+# A prompt of n tokens was sent as "Hello " * n. The tokenizer prepends the token BOS and makes a
+# token of the last blank (fair_bench/trace.py, dummy_prompt).
 ADDED_PROMPT_TOKENS = 2
-# Pool tokens of each adapter in the batch, 4 x rank 8. The server reserves this memory although
-# --no-lora loads no adapter (req_queue.py, adapter_size). Every client has its own adapter.
+# Each adapter in the batch takes this many tokens of the pool, 4 x rank 8. The server reserves this
+# memory although --no-lora loads no adapter (req_queue.py, adapter_size). Every client has its own
+# adapter.
 POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 
 
 def server_limits(
     prefill_overhead_ms: float = PREFILL_OVERHEAD_MS, pool_tokens: int = POOL_TOKENS
 ) -> LightLLMLimits:
-    """Return the limits of the measured server, optionally with another KV pool."""
+    """Return the limits of the measured server, or limits with another size of the KV pool."""
     return LightLLMLimits(
         pool_tokens,
         client_tokens=CLIENT_TOKENS,
@@ -105,7 +108,7 @@ def replay_run(
 def replay(
     trace: Trace, scheduler: LocalScheduler, profile: TimingProfile, limits: LightLLMLimits
 ) -> Trace:
-    """Return the trace with simulated latencies, NaN for refused requests."""
+    """Simulate a trace; return it with simulated latencies, which are NaN if refused."""
     clock = Clock()
     worker = LightLLMWorker(WorkerParts(0, clock, scheduler, profile, ServiceLog([])), limits)
     ended: dict[int, Sequence] = {}

@@ -16,7 +16,7 @@ from fairbench_studies.validation.slora.replay import (
 
 
 def settings(profile: str | None, pool_tokens: int) -> dict[str, Any]:
-    """Return the settings as JSON types; ``profile`` None means the fitted profile."""
+    """Return the settings as JSON types. A ``profile`` of None means the fitted profile."""
     used = profile or FITTED_PROFILE
     steps = {"request_step_ms": REQUEST_STEP_MS} if profile is None else {}
     return {

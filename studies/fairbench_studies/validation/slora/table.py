@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fairbench.report.numbers import UNDEFINED, index, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.report import both, defined
 from fairbench_studies.validation.slora.compare import RunComparison, mean_size
 from fairbench_studies.validation.slora.order import RUN_NOISE_PCT, ScenarioOrder
@@ -28,7 +28,8 @@ from fairbench_studies.validation.windows import RATE_TARGET_PCT, Window
 FITTED, MISSED = "*", "!"
 
 
-# columns of the table of cross-checks; ``quoted`` is a prediction of another project in words
+# Each entry is a column of the table of cross-checks. The column ``quoted`` holds a prediction by
+# another project in words.
 CrossCheck: TypeAlias = Mapping[str, Any]
 
 
@@ -91,7 +92,7 @@ def _rates(runs: list[RunComparison]) -> Table:
 
 
 def _slices(slices: list[Window]) -> str:
-    """Return the error of Jain's index in the worst slice, marked if a target is missed."""
+    """Return the error of Jain's index in the worst time slice, marked if a target is missed."""
     off = [abs(window.jain.simulated - window.jain.measured) for window in slices]
     within = all(w.jain_within and all(map(w.rate_within, w.rates)) for w in slices)
     worst = max((one for one in off if not isnan(one)), default=None)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 
 LONG_TTFT_S = 1.0
-# targets (%) for times to first token above LONG_TTFT_S
+# These are the targets (%) for times to first token above LONG_TTFT_S.
 P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0
 # A shorter TTFT depends on when the request arrives within ten decode steps (0.3 s), during which
 # the server admits no request. The target is half of this time.
 SHORT_P50_TARGET_S = 0.15
-# A lowest TTFT up to this value is a prefill on an idle server; the target is half a decode step.
+# A lowest TTFT up to this value comes from a prefill on an idle server; its target is half a decode
+# step.
 IDLE_TTFT_S, IDLE_TARGET_S = 0.15, 0.015
 GAP_TARGET_FACTOR = 1.5
 
@@ -21,24 +22,24 @@ def p50_target(pair: Pair) -> str:
 
 
 def p50_within(pair: Pair) -> bool:
-    """Return whether a median TTFT meets its target: in percent, or in seconds if short."""
+    """Return whether a median TTFT meets its target (in percent, or in seconds if short)."""
     if pair.measured > LONG_TTFT_S:
         return pair.within(P50_TARGET_PCT)
     return not abs(pair.simulated - pair.measured) > SHORT_P50_TARGET_S
 
 
 def p99_within(pair: Pair) -> bool:
-    """Return whether a P99 of TTFT meets its target; up to LONG_TTFT_S there is no target."""
+    """Return whether a P99 of TTFT meets its target; a P99 up to LONG_TTFT_S has none."""
     return not pair.measured > LONG_TTFT_S or pair.within(P99_TARGET_PCT)
 
 
 def least_within(pair: Pair) -> bool:
-    """Return whether the lowest TTFT meets its target; a busy server has no target."""
+    """Return whether the lowest TTFT meets its target; a lowest TTFT of a busy server has none."""
     off_s = abs(pair.simulated - pair.measured)
     return not (pair.measured <= IDLE_TTFT_S and off_s > IDLE_TARGET_S)
 
 
 def gap_within(gap: Pair) -> bool:
-    """Return whether the two largest gaps are within a factor of ``GAP_TARGET_FACTOR``."""
+    """Return whether simulated and measured service gap differ by at most the target's factor."""
     low, high = sorted((gap.simulated, gap.measured))
     return high <= GAP_TARGET_FACTOR * low

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Flags, Floats
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.report import LONG_TTFT_S, defined
 from fairbench_studies.validation.serving.compare import (
     answered_tokens,
@@ -26,12 +26,13 @@ from fairbench_studies.validation.serving.unanswered import rows_of
 from fairbench_studies.validation.windows import WEIGHTS, service_between, spans_of
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
-FEW_CLIENTS = 3  # with at most this many tenants, each tenant is shown; else each kind of requests
+# With at most this many tenants, each tenant is shown; otherwise, each kind of requests is shown.
+FEW_CLIENTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class TenantLatency:
-    """Times to first token (s) of a tenant or kind; ``other_*`` are predictions of BLIS."""
+    """Times to first token (s) of a tenant or kind; fields ``other_*`` hold BLIS's predictions."""
 
     name: str
     p50_s: Pair
@@ -61,10 +62,10 @@ class ClientComparison:
 
 @dataclass(frozen=True, slots=True)
 class TenantComparison:
-    """A run, simulated and measured.
+    """A measured run and its simulation.
 
     ``share_off`` is the largest difference in the share of service of a tenant (or kind), over the
-    whole run and over windows of a minute; ``jain_off`` is the difference in Jain's index of
+    whole run and over windows of a minute. ``jain_off`` is the difference in Jain's index of
     clients. ``clients`` are all clients, even if ``tenants`` are kinds.
     """
 
@@ -126,7 +127,7 @@ class TenantComparison:
 def compare_tenants(
     run: ServingRun, replayed: ServingRun, recorded: Flags, profile: str, *, fitted: bool = False
 ) -> TenantComparison:
-    """Return a run and its replay side by side.
+    """Return the comparison of a run with its replay.
 
     Args:
         run: The measured run.
@@ -156,7 +157,7 @@ def compare_tenants(
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the tenants if tenants are few, else the kinds of requests, else one group."""
+    """Return the tenants if there are few, or else the kinds of requests, or else one group."""
     clients = sorted(set(run.client))
     if len(clients) <= FEW_CLIENTS:
         return clients
@@ -200,7 +201,7 @@ def _latency(name: str, simulated: ServingRun, run: ServingRun) -> TenantLatency
 def _clients(
     simulated: ServingRun, run: ServingRun, start_s: float, end_s: float
 ) -> Iterator[ClientComparison]:
-    """Yield the clients in the order of names; shares are shares in the window."""
+    """Yield the comparison of each client in the order of names; shares are over the window."""
     shares = [_client_shares(side, start_s, end_s) for side in (simulated, run)]
     for name in clients_of(run):
         own = np.array([client == name for client in run.client])
@@ -216,7 +217,7 @@ def _client_shares(side: ServingRun, start_s: float, end_s: float) -> dict[str, 
 
 
 def _ttft(chosen: Flags, simulated: ServingRun, run: ServingRun) -> tuple[Pair, Pair]:
-    """Return P50 and P99 of the chosen requests that simulation and real server both served."""
+    """Return the P50 and P99 of the chosen requests that both simulation and server served."""
     both = chosen & run.served & simulated.served & run.steady
     p50_s, p99_s = (
         Pair(*(_percentile(side, both, percent) for side in (simulated, run)))
@@ -226,7 +227,7 @@ def _ttft(chosen: Flags, simulated: ServingRun, run: ServingRun) -> tuple[Pair, 
 
 
 def _said_s(run: ServingRun, tenant: str, key: str) -> float:
-    """Return a percentile (s) of BLIS's prediction for a tenant, NaN without a prediction."""
+    """Return a percentile (s) of BLIS's prediction for a tenant, or NaN if there is none."""
     value: Any = run.predicted
     for part in ("tenants", tenant, "ttft_percentiles", key):
         value = value.get(part) if isinstance(value, dict) else None
@@ -243,7 +244,7 @@ def _percentile(run: ServingRun, chosen: Flags, percent: float) -> float:
 
 
 def _shares(side: ServingRun, run: ServingRun, start_s: float, end_s: float) -> list[float]:
-    """Return each tenant's or kind's share of service in a window; NaN without any service."""
+    """Return each tenant's or kind's share of the service in a window, or NaN without service."""
     found = []
     for name in groups(run):
         part = trace_of(side, of_group(run, name))

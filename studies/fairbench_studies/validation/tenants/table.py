@@ -1,4 +1,4 @@
-"""The comparison with measured runs of several tenants as printed tables."""
+"""The comparison with measured runs of several tenants, as printed tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fairbench.report.numbers import UNDEFINED, index
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
-from fairbench.validate.live_run import Pair
+from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.report import LONG_TTFT_S, both, defined, error, unresolved_line
 from fairbench_studies.validation.tenants.compare import TenantComparison
 

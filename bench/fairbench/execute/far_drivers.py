@@ -1,0 +1,254 @@
+"""Starting drivers as processes on this machine or on other machines.
+
+A driver on another machine connects back to this machine and sends records:
+
+    python -m fairbench.execute.far_drivers HOST PORT NUMBER
+
+The key is passed in the environment, because lists of processes show command lines.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fairbench.errors import FairbenchError, RunFailed, UsageError
+from fairbench.execute.drivers import Begin, Driver, Failed, Written, serve
+from fairbench.execute.sent_files import SentFiles
+from fairbench.execute.tasks import Child, start_child
+from fairbench.live.processes.process import Process, ReplicaPlace
+from fairbench.live.records import PROGRAMS_FILE, REQUESTS_FILE
+
+KEY = "FAIRBENCH_DRIVER_KEY"
+MODULE = "fairbench.execute.far_drivers"
+
+
+class Telling:
+    """A pipe that sends the records that the driver writes into a folder.
+
+    Records are sent a few times a second, and always before the next message.
+    """
+
+    def __init__(self, pipe: Connection, folder: Path) -> None:
+        self._pipe, self._folder = pipe, folder
+        self._told = dict.fromkeys((REQUESTS_FILE, PROGRAMS_FILE), 0)
+
+    def recv(self) -> Any:
+        """Receive the next message."""
+        message = self._pipe.recv()
+        return message._replace(folder=self._folder) if isinstance(message, Begin) else message
+
+    def send(self, message: Any, /) -> None:
+        """Send a message after all earlier records. Only one thread may call this method."""
+        for name, told in self._told.items():
+            if not (path := self._folder / name).exists():
+                continue
+            with path.open("rb") as file:
+                file.seek(told)
+                if lines := file.read():
+                    self._pipe.send(Written(name, lines))
+            self._told[name] += len(lines)
+        self._pipe.send(message)
+
+
+def main(host: str, port: str, number: str) -> None:
+    """Connect, identify this driver, receive its work, and drive."""
+    key = bytes.fromhex(os.environ.pop(KEY))
+    with (
+        suppress(EOFError, OSError),  # the controller has closed the connection
+        Client((host, int(port)), authkey=key) as pipe,
+        TemporaryDirectory(prefix="fairbench-") as temporary,
+    ):
+        pipe.send(int(number))
+        sent_files: SentFiles = pipe.recv()
+        inside, records = Path(temporary, "in"), Path(temporary, "records")
+        inside.mkdir()
+        records.mkdir()
+        try:
+            sent_files.check(platform.node())
+        except FairbenchError as error:
+            pipe.send(Failed(error))
+            return
+        with sent_files.unpacked(inside):
+            serve(Telling(pipe, records))
+
+
+POLL_S = 0.2
+ANSWER_S = 10  # seconds within which a connecting driver must send the key; an integer
+START_S = 120.0  # seconds to wait for all drivers; the first import takes long on a busy machine
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCrew:
+    """A number of drivers on this machine."""
+
+    drivers: int
+    serve: Callable[[Connection], None] = serve
+
+    @contextmanager
+    def started(self, folder: Path, interrupted: Callable[[], bool]) -> Iterator[list[Driver]]:
+        """Start the drivers, which end when their pipes close."""
+        children: list[Child] = []
+        try:
+            children.extend(start_child(self.serve) for _ in range(self.drivers))
+            yield [Driver(f"driver-{n}", child.pipe) for n, child in enumerate(children)]
+        finally:
+            for child in children:
+                child.pipe.close()
+            for child in children:
+                child.process.join()
+
+
+def address_facing(host: str) -> str:
+    """Return the IPv4 address of this machine that ``host`` can reach.
+
+    Raises UsageError if no address is found.
+    """
+    if ":" in host:
+        raise UsageError(
+            f"--driver-launcher: node {host} has no IPv4 address, which drivers need; "
+            "start the node with one (ray start --node-ip-address)"
+        )
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
+            toward.connect((host, 9))  # connecting a UDP socket sends no packet
+            address: str = toward.getsockname()[0]
+    except OSError as error:
+        raise UsageError(f"--driver-launcher: node {host} cannot be reached: {error}") from None
+    return address
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCrew:
+    """Drivers at the given places, which connect back to ``address`` on this machine.
+
+    A driver authenticates with a key that is new for each start, because messages are unpickled.
+    """
+
+    places: Sequence[ReplicaPlace]
+    address: str
+    sent_files: SentFiles
+    patience_s: float = START_S
+
+    @contextmanager
+    def started(self, folder: Path, interrupted: Callable[[], bool]) -> Iterator[list[Driver]]:
+        """Start the drivers, with logs ``driver-N.log``; they end when their pipes close."""
+        key = secrets.token_bytes(32)
+        with ExitStack() as stack:
+            listening = stack.enter_context(socket.create_server((self.address, 0)))
+            listening.settimeout(POLL_S)
+            processes = [
+                place.start(
+                    [
+                        place.python,
+                        "-m",
+                        MODULE,
+                        self.address,
+                        f"{listening.getsockname()[1]}",
+                        f"{number}",
+                    ],
+                    folder / f"driver-{number}.log",
+                    {KEY: key.hex()},
+                )
+                for number, place in enumerate(self.places)
+            ]
+            for process in processes:
+                stack.callback(process.stop)
+            pipes = stack.enter_context(self._called(listening, key, processes, interrupted))
+            listening.close()
+            drivers = [
+                Driver(self._driver_name(number), pipe, self.places[number].host, _is_lost(place))
+                for number, (pipe, place) in enumerate(zip(pipes, self.places, strict=True))
+            ]
+            for driver in drivers:
+                with suppress(OSError):  # the driver has died, and the next read raises the error
+                    driver.pipe.send(self.sent_files)
+            yield drivers
+
+    def _driver_name(self, number: int) -> str:
+        return f"driver-{number} at {self.places[number].host}"
+
+    @contextmanager
+    def _called(
+        self,
+        listening: socket.socket,
+        key: bytes,
+        processes: Sequence[Process],
+        interrupted: Callable[[], bool],
+    ) -> Iterator[list[Connection]]:
+        """Yield the pipes of all drivers, in the order of numbers, after all have connected."""
+        found: dict[int, Connection] = {}
+        until = time.monotonic() + self.patience_s
+        try:
+            while len(found) < len(processes):
+                if interrupted():
+                    raise KeyboardInterrupt
+                for number, process in enumerate(processes):
+                    if process.exit_code is not None:
+                        raise self._not_started(number, f"ended with {process.ending}", process)
+                    if number not in found and time.monotonic() > until:
+                        said = f"did not call {self.address} within {self.patience_s:g} s"
+                        raise self._not_started(number, said, process)
+                if (caller := _next_caller(listening, key)) is not None:
+                    found |= [caller]
+            yield [found[number] for number in range(len(processes))]
+        finally:
+            for pipe in found.values():
+                pipe.close()
+
+    def _not_started(self, number: int, how: str, process: Process) -> RunFailed:
+        error = RunFailed(f"{self._driver_name(number)} {how}")
+        error.add_note(process.log_tail())
+        return error
+
+
+def _is_lost(place: ReplicaPlace) -> Callable[[], bool]:
+    return lambda: place.is_lost
+
+
+def _next_caller(listening: socket.socket, key: bytes) -> tuple[int, Connection] | None:
+    """Return the number and the connection of the next driver that sends the key.
+
+    Return None if no driver connects, if the key is wrong, or if the driver has died.
+    """
+    try:
+        caller, _ = listening.accept()
+    except TimeoutError:
+        return None
+    caller.setblocking(True)
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    _patience(caller, ANSWER_S)
+    pipe = Connection(caller.detach())
+    try:
+        deliver_challenge(pipe, key)
+        answer_challenge(pipe, key)
+        number: int = pipe.recv()
+    except (AuthenticationError, EOFError, OSError):
+        pipe.close()
+        return None
+    with socket.socket(fileno=pipe.fileno()) as caller:
+        _patience(caller, 0)
+        caller.detach()
+    return number, pipe
+
+
+def _patience(connected: socket.socket, seconds: int) -> None:
+    """Set the socket's own receive timeout, in seconds; 0 means no timeout."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,1 +1,0 @@
-"""Figures and tables of a user's comparison or sweep."""

@@ -1,0 +1,542 @@
+"""The leaderboard as text, Markdown and an HTML page with a chart of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from statistics import quantiles
+from typing import NamedTuple
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from fairbench.metrics.catalogue import CATALOGUE
+from fairbench.metrics.metric import Better, Form
+from fairbench.metrics.shown_percentiles import ENOUGH, is_carried
+from fairbench.report.comparison_table import QUEUES_EMPTY
+from fairbench.report.numbers import UNDEFINED, WRITERS, bounded
+from fairbench.report.pages import chart
+from fairbench.report.pages.markdown import escaped, table
+from fairbench.report.pages.page import (
+    Block,
+    Bullets,
+    Cell,
+    Figure,
+    Grid,
+    Headline,
+    Page,
+    Paragraph,
+    Section,
+)
+from fairbench.report.table import (
+    MAX_WIDTH,
+    cut_middle,
+    first_fitting,
+    folded_name,
+    plain_table,
+    printed,
+)
+from fairbench.results.board import Board, BoardMetric, BoardRow, Fold, Score
+from fairbench.results.comparison import seed_text
+from fairbench.results.intervals import METHOD, Decision
+from fairbench.results.summary import basis
+
+LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20))
+MARKS = {Decision.BETTER: "+", Decision.WORSE: "!", None: " "}
+NOISE = "="
+STYLES = {"+": "green", "!": "red", NOISE: "dim"}
+MOST_NAMED = 12  # limit on undefined numbers, and on missing runs, that are listed by name
+SHARING = (
+    "Sharing incentive: latency of the worst-off well-behaved client, divided by its "
+    "latency alone on 1/n of the cluster. At most 1 means that sharing pays off for "
+    "every client."
+)
+SHARE = (
+    "Minimum fair share of best total: the lowest fraction that a client received of its "
+    "max-min fair share, computed from the best total service of any row."
+)
+
+
+def board_text(board: Board, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
+    """Return the leaderboard in lines of at most ``width`` characters; numbers are never cut."""
+    _, body = first_fitting(LAYOUTS, lambda one: _rank_table(board, one[0], ends=one[1]), width)
+    legend = [Text(line) for line in board_legend(board)]
+    heading = Text(board_heading(board), style="bold")
+    return printed(Group(heading, Text(), body, Text(), *legend), colour=colour, width=width)
+
+
+def board_markdown(board: Board) -> str:
+    """Return the leaderboard as a GitHub Markdown table, with the legend below."""
+    headings = [
+        "rank",
+        "scheduler",
+        *(column_title(board, one).replace("\n", " ") for one in board.metrics),
+    ]
+    rows = [
+        [
+            ranks_text(row, board),
+            f"`{row.name}`",
+            *(_metric_cell(row, one, board) for one in board.metrics),
+        ]
+        for row in board.rows
+    ]
+    lines = [escaped(board_heading(board)), "", *table(headings, rows, str), ""]
+    return "\n".join([*lines, *(f"- {escaped(line)}" for line in board_legend(board))]) + "\n"
+
+
+def ranks_text(row: BoardRow, board: Board) -> str:
+    """Return the rank as ``3``, or as ``3-6`` if the difference is not significant."""
+    if row.ranks is None:
+        return UNDEFINED
+    if len(board.seeds) == 1:
+        return str(row.ranks.rank)
+    first, last = row.ranks.first, row.ranks.last
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def board_heading(board: Board) -> str:
+    """Return the hardware, configurations, seeds and intervals on which the leaderboard rests."""
+    count = len(board.places)
+    where = board.places[0] if count == 1 else f"{count} configurations"
+    seeds = seed_text(board.seeds)
+    method = f": {METHOD}" if len(board.seeds) > 1 else ""
+    return f"{basis(board.summary)}; {where}, {seeds}{method}"
+
+
+def _rank_table(board: Board, label: int, *, ends: bool) -> Table:
+    """Return a table with names of at most ``label`` characters; ``ends`` adds interval ends."""
+    found = plain_table(gap=1)
+    found.add_column("rank", no_wrap=True)
+    found.add_column("", no_wrap=True)
+    for metric in board.metrics:
+        found.add_column(column_title(board, metric), justify="right", no_wrap=True)
+        if ends or metric is board.metrics[0]:
+            found.add_column("", no_wrap=True)
+    for row in board.rows:
+        cells: list[Text] = []
+        for metric in board.metrics:
+            one = row.scores[metric.key]
+            mark = mark_of(one, row, board)
+            cells.append(Text.assemble(value_text(one, metric), (mark, STYLES.get(mark, ""))))
+            if ends or metric is board.metrics[0]:
+                cells.append(Text(ends_text(one, metric), style="dim"))
+        found.add_row(ranks_text(row, board), Text(folded_name(row.name, label)), *cells)
+    return found
+
+
+def column_title(board: Board, metric: BoardMetric) -> str:
+    """Return the title of a metric's column, with its unit or its baseline below."""
+    entry = CATALOGUE[metric.key]
+    words = (entry.column or entry.heading).removesuffix(f"\n{entry.unit}")
+    unit = f"/ {board.baseline}" if metric.fold is Fold.RATIO else entry.unit
+    return f"{words}\n{unit}".rstrip()
+
+
+def _metric_cell(row: BoardRow, metric: BoardMetric, board: Board) -> str:
+    one = row.scores[metric.key]
+    ends = ends_text(one, metric)
+    return f"{value_text(one, metric)}{f' ({ends})' if ends else ''} {mark_of(one, row, board)}"
+
+
+def mark_of(one: Score, row: BoardRow, board: Board) -> str:
+    """Return the mark of a significant difference from the baseline, "" for the baseline itself."""
+    return " " if row.name == board.baseline else MARKS.get(one.against, NOISE)
+
+
+def value_text(one: Score, metric: BoardMetric) -> str:
+    """Return a number in the metric's format; ratios have two decimals, and a bound is ``> x``."""
+    if not one.bound:
+        return _metric_number(one.value, metric)
+    digits = 2 if metric.fold is Fold.RATIO else None
+    return bounded(one.value, one.bound, CATALOGUE[metric.key].form, digits)
+
+
+def ends_text(one: Score, metric: BoardMetric) -> str:
+    """Return the interval as ``low-high``, or as ``> low`` or ``< high`` if one end is unknown."""
+    if one.low is None and one.high is None:
+        return ""
+    if one.low is not None and one.high is not None:
+        low, high = (_metric_number(end, metric) for end in (one.low, one.high))
+        return f"{low.removesuffix('%')}-{high}"
+    sign, end = (">", one.low) if one.low is not None else ("<", one.high)
+    return f"{sign} {_metric_number(end, metric)}"
+
+
+def _metric_number(value: float | None, metric: BoardMetric) -> str:
+    if metric.fold is Fold.RATIO and value is not None:
+        return f"{value:,.2f}"
+    form = CATALOGUE[metric.key].form
+    return WRITERS[Form.WHOLE_PERCENT if form is Form.PERCENT else form](value)
+
+
+def board_legend(board: Board) -> Iterator[str]:
+    """Yield sentences that explain the leaderboard's columns and its missing values."""
+    first = board.metrics[0]
+    entry = CATALOGUE[first.key]
+    best = "most" if entry.better is Better.MORE else "least"
+    yield (
+        f"Sorted by {entry.heading}, {best} first. Compared with {board.baseline}, paired "
+        f"by seed: + better, ! worse, {NOISE} not significant at 95%."
+    )
+    if len(board.seeds) > 1:
+        yield (
+            "Ranks: the range is the ranks that a row may have within the noise. About 1 "
+            "in 20 pairs of equal rows still shows a difference by chance."
+        )
+    else:
+        yield "One seed cannot show a significant difference: the order may be noise."
+    if len(board.places) > 1:
+        yield f"Over {len(board.places)} configurations: {', '.join(board.places)}."
+        yield from _folds(board)
+    yield SHARE
+    yield SHARING
+    yield from _carried(board)
+    for metric in board.metrics:
+        for place, reason in metric.left_out.items():
+            yield f"{CATALOGUE[metric.key].heading}: without {place}: {reason or 'no row has it'}."
+    yield from _holes(board)
+
+
+def _carried(board: Board) -> Iterator[str]:
+    """Yield how many latencies each high percentile rests on, and whether there are too few."""
+    tail = max((CATALOGUE[one.key].tail for one in board.metrics), default=0)
+    if board.fewest is not None and tail:
+        few = "" if is_carried(board.fewest, tail) else f"; it needs about {ENOUGH[tail]}"
+        yield f"P{tail}: each client has at least {board.fewest:,} latencies{few}."
+
+
+def _folds(board: Board) -> Iterator[str]:
+    for fold in dict.fromkeys(one.fold for one in board.metrics):
+        names = [CATALOGUE[one.key].heading for one in board.metrics if one.fold is fold]
+        yield f"{', '.join(names)}: {fold.value}."
+
+
+def _holes(board: Board) -> Iterator[str]:
+    """Yield undefined numbers with their reasons, and missing runs."""
+    undefined: dict[tuple[str, str], list[str]] = {}
+    for row in board.rows:
+        for key, one in row.scores.items():
+            if one.value is None and one.reason:
+                undefined.setdefault((one.reason, CATALOGUE[key].heading), []).append(row.name)
+    yield from _some(
+        [
+            f"Undefined: {words} of {', '.join(names)}: {why}."
+            for (why, words), names in undefined.items()
+        ]
+    )
+    if board.demand_limited:
+        where = ", ".join(board.demand_limited)
+        yield f"{QUEUES_EMPTY} under some scheduler: {where}."
+    yield from _some([f"Not ranked: {a} has no run for {b}." for a, b in board.incomplete.items()])
+    yield from _some([f"Missing: {point}: {reason}." for point, reason in board.missing])
+
+
+def _some(lines: list[str]) -> Iterator[str]:
+    """Yield the first ``MOST_NAMED`` lines, then a line with the number of omitted lines."""
+    yield from lines[:MOST_NAMED]
+    if len(lines) > MOST_NAMED:
+        yield f"{lines[0].partition(':')[0]}: {len(lines) - MOST_NAMED} more."
+
+
+SHOWN = 3  # number of metrics in the table; phones show this many columns unchanged
+MOST_CARDS = 5  # number of best rows that have a card, without the baseline
+MOST_LEADERS = 3  # number of rows that the title names
+# limits: rows with names in a picture, and characters of a name
+MOST_LABELLED, LABEL_CHARACTERS = 8, 16
+FEWEST_FOR_QUARTILES = 8
+FAR = 3.0  # a value farther from the quartiles than this many interquartile ranges is left out
+MARKED_AS = {"+": "best", "!": "worst"}
+
+
+def board_page(board: Board) -> Page:
+    """Return the page of a leaderboard, with its title, cards, pictures and tables."""
+    pictures: list[Block] = list(_pictures(board))
+    cost = [Section("Rank against throughput and latency", pictures)] if pictures else []
+    rest = board.metrics[SHOWN:]
+    more = [Section("More metrics", [_grid(board, rest)], folded=True)] if rest else []
+    return Page(
+        title=board_title(board),
+        provenance=f"{board_heading(board)}.",
+        headlines=list(_board_cards(board)),
+        warnings=list(_warnings(board)),
+        sections=[
+            *cost,
+            Section("Ranks", [Paragraph(_marks(board)), _grid(board, board.metrics[:SHOWN])]),
+            *more,
+            Section("How to read the table", [Bullets(list(board_legend(board)))]),
+        ],
+    )
+
+
+def board_title(board: Board) -> str:
+    """Return one line that names the rows whose rank may be 1."""
+    first = board.metrics[0]
+    entry = CATALOGUE[first.key]
+    what = f"{'highest' if entry.better is Better.MORE else 'lowest'} {entry.heading}"
+    leaders = [row for row in board.rows if row.ranks is not None and row.ranks.first == 1]
+    if not leaders:
+        return f"No scheduler has a {entry.heading}"
+    value = _value(leaders[0], first, board)
+    if len(leaders) == 1:
+        return f"{leaders[0].name} has the {what}: {value}"
+    if len(leaders) > MOST_LEADERS:
+        return f"{leaders[0].name} has the {what}, {value}, but {len(leaders)} may be first"
+    names = ", ".join(row.name for row in leaders[:-1])
+    return f"{names} or {leaders[-1].name} has the {what}: {value}, no significant difference"
+
+
+def _board_cards(board: Board) -> Iterator[Headline]:
+    """Yield a card for each of the best rows, and for the baseline."""
+    shown = list(enumerate(board.rows, 1))
+    cards = [one for one in shown if one[0] <= MOST_CARDS or one[1].name == board.baseline]
+    for number, row in cards:
+        also = "; ".join(_also(row, one, board) for one in board.metrics[1:SHOWN])
+        value = _value(row, board.metrics[0], board)
+        yield Headline(
+            f"{number}. {row.name}", value, "baseline" if row.name == board.baseline else also
+        )
+
+
+def _also(row: BoardRow, metric: BoardMetric, board: Board) -> str:
+    title = column_title(board, metric)
+    measured = metric.fold is Fold.RATIO or CATALOGUE[metric.key].unit
+    words = (title.rpartition("\n")[0] if measured else title).replace("\n", " ")
+    return f"{words} {_value(row, metric, board)}"
+
+
+def _value(row: BoardRow, metric: BoardMetric, board: Board) -> str:
+    """Return a value with its unit, or as a multiple of the baseline's value."""
+    value = value_text(row.scores[metric.key], metric)
+    if metric.fold is Fold.RATIO:
+        return f"{value} x {board.baseline}"
+    unit = CATALOGUE[metric.key].unit
+    return f"{value} {unit}" if unit else value
+
+
+def _warnings(board: Board) -> Iterator[str]:
+    if len(board.seeds) == 1:
+        yield "One seed cannot show a significant difference: the order may be noise."
+    for name, lacks in board.incomplete.items():
+        yield f"{name} is not ranked: no run for {lacks}."
+
+
+def _marks(board: Board) -> str:
+    return (
+        f"▲ significantly better than {board.baseline}, ▼ significantly worse (95%, paired by "
+        "seed); no mark: inconclusive. Below a value: its 95% interval. Below a name: the ranks "
+        "that the row may have within the noise."
+    )
+
+
+def _grid(board: Board, metrics: Sequence[BoardMetric]) -> Grid:
+    titles = [column_title(board, one).replace("\n", " ") for one in metrics]
+    rows = [
+        [
+            Cell(f"{number}.\u00a0{row.name}", detail=_noise(row, board)),
+            *(_grid_cell(row, one, board) for one in metrics),
+        ]
+        for number, row in enumerate(board.rows, 1)
+    ]
+    return Grid(["", *titles], rows)
+
+
+def _noise(row: BoardRow, board: Board) -> str:
+    ranks = ranks_text(row, board)
+    return f"rank {ranks}" if "-" in ranks[1:] else ""
+
+
+def _grid_cell(row: BoardRow, metric: BoardMetric, board: Board) -> Cell:
+    one = row.scores[metric.key]
+    mark = MARKED_AS.get(mark_of(one, row, board), "")
+    return Cell(value_text(one, metric), mark, ends_text(one, metric))
+
+
+class _Row(NamedTuple):
+    """A row in a picture; ``strong`` if no other row is better in both metrics of the picture."""
+
+    number: int
+    name: str
+    x: float
+    y: float
+    strong: bool = False
+
+
+def _pictures(board: Board) -> Iterator[Figure]:
+    """Yield a picture of the first metric against each of the next two, with a mark per row."""
+    first = board.metrics[0]
+    for other in board.metrics[1:SHOWN]:
+        rows, left_out = _picture_rows(board, first, other)
+        if len(rows) > 1:
+            chart = rank_chart(
+                f"{CATALOGUE[first.key].heading} against {CATALOGUE[other.key].heading}",
+                [Labelled(_row_label(one, len(rows)), one.x, one.y, one.strong) for one in rows],
+                _axis(board, other),
+                _axis(board, first),
+            )
+            yield Figure(chart, _caption(rows, left_out, first, other))
+
+
+def _row_label(row: _Row, rows: int) -> str:
+    """Return the name of a row, or its number if there are too many rows for names."""
+    return cut_middle(row.name, LABEL_CHARACTERS) if rows <= MOST_LABELLED else f"{row.number}"
+
+
+def _axis(board: Board, metric: BoardMetric) -> PlotAxis:
+    entry = CATALOGUE[metric.key]
+    if metric.fold is Fold.RATIO:
+        return PlotAxis(f"{entry.heading}, x {board.baseline}", entry.better is Better.LESS)
+    unit = "%" if entry.form.is_share else entry.unit
+    return PlotAxis(f"{entry.heading}{f', {unit}' if unit else ''}")
+
+
+def _picture_rows(
+    board: Board, first: BoardMetric, other: BoardMetric
+) -> tuple[list[_Row], list[str]]:
+    """Return the rows of a picture, and the names of the rows that the picture leaves out."""
+    by_x, by_y = [CATALOGUE[one.key] for one in (other, first)]
+    across, up = by_x.form.factor, by_y.form.factor
+    known = []
+    for number, row in enumerate(board.rows, 1):
+        x, y = (row.scores[one.key].value for one in (other, first))
+        if x is not None and y is not None:
+            known.append(_Row(number, row.name, x * across, y * up))
+    far = _far([one.x for one in known]) | _far([one.y for one in known])
+    near = [one for at, one in enumerate(known) if at not in far]
+    signs = [1 if one.better is Better.MORE else -1 for one in (by_x, by_y)]
+    rows = [one._replace(strong=not any(_beats(two, one, signs) for two in near)) for one in near]
+    drawn = {one.number for one in near}
+    out = [f"{n} {row.name}" for n, row in enumerate(board.rows, 1) if n not in drawn]
+    return rows, out
+
+
+def _far(values: Sequence[float]) -> set[int]:
+    """Return the positions of values far outside the quartiles."""
+    if len(values) < FEWEST_FOR_QUARTILES:
+        return set()
+    low, _, high = quantiles(values)
+    least, most = low - FAR * (high - low), high + FAR * (high - low)
+    return {at for at, value in enumerate(values) if not least <= value <= most and high > low}
+
+
+def _beats(one: _Row, other: _Row, signs: Sequence[int]) -> bool:
+    return signs[0] * (one.x - other.x) > 0 and signs[1] * (one.y - other.y) > 0
+
+
+def _caption(
+    rows: Sequence[_Row], left_out: Sequence[str], first: BoardMetric, other: BoardMetric
+) -> str:
+    up = "top" if CATALOGUE[first.key].better is Better.MORE else "bottom"
+    side = "right" if CATALOGUE[other.key].better is Better.MORE else "left"
+    strong = "; ".join(f"{one.number} {one.name}" for one in rows if one.strong)
+    numbers = " Numbers: rows of the table below." if len(rows) > MOST_LABELLED else ""
+    out = f" Outside the picture or undefined: {'; '.join(left_out)}." if left_out else ""
+    return (
+        f"The best is at the {up} {side}.{numbers} "
+        f"Coloured, because no other row is better in both: {strong}.{out}"
+    )
+
+
+TOP, PLOT_PX, BELOW_PX = 24, 330, 44
+RADIUS = 3.0
+MARGIN = 0.06  # margin as a fraction of a linear range, at both ends
+LETTER_PX, TEXT_PX = 8.8, 13.0  # a letter's largest width and height on a phone
+# step between tried distances of a label from its mark, and number of steps
+STEP_PX, MOST_STEPS = 4.0, 16
+# a leader line joins a label to its mark if they are at least this many steps apart
+LEADER_FROM = 2
+
+
+class Labelled(NamedTuple):
+    """A mark with a label; ``strong`` marks are coloured."""
+
+    label: str
+    x: float
+    y: float
+    strong: bool = False
+
+
+class PlotAxis(NamedTuple):
+    """An axis with its values; a ``log`` axis is logarithmic, for positive values."""
+
+    label: str
+    log: bool = False
+
+
+class Box(NamedTuple):
+    """The position of a label or a mark, in pixels."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def meets(self, other: Box) -> bool:
+        """Return whether two boxes overlap."""
+        apart = self.right <= other.left or other.right <= self.left
+        return not (apart or self.bottom <= other.top or other.bottom <= self.top)
+
+
+def rank_chart(title: str, marks: Sequence[Labelled], x_axis: PlotAxis, y_axis: PlotAxis) -> str:
+    """Draw the marks; each label moves away from its mark until no labels overlap.
+
+    Precondition: there is at least one mark.
+    """
+    bottom = TOP + PLOT_PX
+    across = chart.Scale(
+        *_axis_range([one.x for one in marks], x_axis), chart.LEFT, chart.END, x_axis.log
+    )
+    up = chart.Scale(*_axis_range([one.y for one in marks], y_axis), bottom, TOP, y_axis.log)
+    parts = chart.vertical_axis(up, y_axis.label)
+    parts += chart.horizontal_axis(across, TOP, bottom, x_axis.label)
+    spots = [(across.pixel_of(one.x), up.pixel_of(one.y)) for one in marks]
+    taken = [Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS) for x, y in spots]
+    frame = Box(chart.LEFT, TOP, chart.END, bottom)
+    leaders, drawn = [], []
+    for one, (x, y) in zip(marks, spots, strict=True):
+        box, steps = free_box(x, y, LETTER_PX * len(one.label), taken, frame)
+        taken.append(box)
+        middle = (box.left + box.right) / 2
+        if steps >= LEADER_FROM:
+            leaders.append(chart.line(x, y, middle, (box.top + box.bottom) / 2, "leader"))
+        kind = "dot strong" if one.strong else "dot"
+        drawn.append(
+            f'<circle cx="{x:g}" cy="{y:g}" r="{RADIUS:g}" class="{kind}"/>'
+            + chart.text(middle, box.bottom - 2, one.label, "middle")
+        )
+    return chart.drawing(bottom + BELOW_PX, title, [*parts, *leaders, *drawn])
+
+
+def _axis_range(values: Sequence[float], axis: PlotAxis) -> tuple[float, float]:
+    if axis.log:
+        return chart.log_range(values)
+    low, high = min(values), max(values)
+    free = MARGIN * (high - low) or abs(high) / 10 or 1.0
+    return low - free, high + free
+
+
+def free_box(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> tuple[Box, int]:
+    """Return the nearest free box for a label, and the distance from the mark in steps."""
+    for steps, box in _boxes(x, y, wide):
+        inside = box.left > frame.left and box.right < frame.right
+        inside = inside and box.top > frame.top and box.bottom < frame.bottom
+        if inside and not any(box.meets(other) for other in taken):
+            return box, steps
+    return Box(x + RADIUS, y - TEXT_PX / 2, x + RADIUS + wide, y + TEXT_PX / 2), 0
+
+
+def _boxes(x: float, y: float, wide: float) -> Iterator[tuple[int, Box]]:
+    """Yield boxes around a mark: right, left, above, below and corners, at increasing distances."""
+    sides = sorted(product((1, -1, 0), (0, -1, 1)), key=lambda side: abs(side[0]) + abs(side[1]))
+    for steps in range(1, MOST_STEPS):
+        far = RADIUS + STEP_PX * (steps - 1) + 1
+        for right, down in sides[1:]:
+            middle_x = x + right * (far + wide / 2)
+            middle_y = y + down * (far + TEXT_PX / 2)
+            yield (
+                steps,
+                Box(
+                    *(middle_x - wide / 2, middle_y - TEXT_PX / 2),
+                    *(middle_x + wide / 2, middle_y + TEXT_PX / 2),
+                ),
+            )

@@ -1,0 +1,89 @@
+"""``fairbench doctor``: tell a server's scheduler, and test whether it protects clients."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from fairbench import live
+from fairbench.cli.exits import FAILED
+from fairbench.cli.flags import (
+    Headers,
+    ServedModel,
+    ServerUrl,
+    json_option,
+    option_of,
+    parse_headers,
+)
+from fairbench.cli.output import print_json
+from fairbench.config.flags import HEADER
+from fairbench.errors import RunFailed
+from fairbench_calibration import profiling
+
+
+def doctor(
+    base_url: ServerUrl,
+    yes: Annotated[bool, Option("--yes", help="Send the flood without asking.")] = False,
+    flood: Annotated[
+        int | None,
+        Option(
+            min=1,
+            max=4096,
+            help="Number of requests of the flood at a time. [default: three times what the server "
+            "runs, at most 512; 64 if unknown]",
+        ),
+    ] = None,
+    seconds: Annotated[float, Option(min=1.0, help="Length of the flood test.")] = 60.0,
+    served_model_name: ServedModel = None,
+    header: Headers = None,
+    flood_header: Annotated[
+        list[str] | None,
+        option_of(HEADER, "Header of the flood only, such as another API key; may be repeated."),
+    ] = None,
+    as_json: Annotated[bool, json_option("the findings", panel=None)] = False,
+) -> None:
+    """Test whether a flood of one client makes another client wait.
+
+    Two test clients send short requests for a minute, and one of these clients floods the server.
+    The command asks first, unless `--yes` is given. The exit code is 0 if fairbench's scheduler is
+    active and the other client did not wait, and 1 otherwise.
+    """
+    from fairbench_calibration import server_checks as checks
+
+    live.require_live_extra()
+    root, headers = profiling.root_of(base_url), parse_headers(header)
+    of_flood = parse_headers(flood_header, "--flood-header")
+    # this call checks the URL and the headers
+    live.DriverTarget(root, headers={**headers, **of_flood})
+    facts = checks.facts_of(root, headers)
+    at_once = flood or facts.flood()
+    trial = None
+    if yes or _agreed(root, at_once, seconds):
+        model = served_model_name or _listed(root, headers)
+        trial = asyncio.run(checks.flood(root, model, at_once, seconds, headers, of_flood))
+    found = checks.Findings(root, facts, trial)
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        typer.echo("\n".join(checks.lines_of(found)))
+    if not found.fine:
+        raise typer.Exit(FAILED)
+
+
+def _agreed(root: str, at_once: int, seconds: float) -> bool:
+    """Ask the user on a terminal; without a terminal, the answer is no."""
+    question = f"Send up to {at_once} short requests at a time to {root} for {seconds:g} s?"
+    return sys.stdin.isatty() and typer.confirm(question, err=True)
+
+
+def _listed(root: str, headers: dict[str, str]) -> str:
+    """Return the first model that the server lists. Raises RunFailed for an empty list."""
+    models = live.get_json(f"{root}/v1/models", headers=headers).get("data")
+    name = models[0].get("id") if isinstance(models, list) and models else None
+    if not name:
+        raise RunFailed(f"{root}/v1/models: the server lists no model; give --served-model-name")
+    return str(name)

@@ -1,0 +1,353 @@
+"""``fairbench profile``: make a timing profile of a model on a GPU, or of a live server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+from typer.core import TyperGroup
+
+from fairbench import figures, files, hardware, live, results, scoring
+from fairbench.cli.flags import (
+    Headers,
+    ServedModel,
+    ServerUrl,
+    json_option,
+    option_of,
+    parse_headers,
+)
+from fairbench.cli.output import print_json
+from fairbench.config.flags import PICTURE, RUN
+from fairbench.doors import STUDY_GROUP, through
+from fairbench.errors import UsageError
+from fairbench.hardware.gpus import GPU, Interconnect
+from fairbench_calibration import profiling
+
+if TYPE_CHECKING:
+    from fairbench.hardware.timing import TimingProfile
+    from fairbench_calibration.profiling.derived_profile import Derived
+    from fairbench_calibration.profiling.figure import Points
+
+# Options with the names of simulation flags and with different values.
+GPU_OPTION = RUN["gpu"].but(default="")
+ENGINE = RUN["engine"].but(default="", metavar=None)
+SUFFIX = ".toml"  # suffix by which --gpu recognises a profile file
+
+
+class Dtype(StrEnum):
+    """Data types of model weights."""
+
+    FP16 = "fp16"
+    FP8 = "fp8"
+    INT4 = "int4"
+
+
+class KVDtype(StrEnum):
+    """Data types of a KV cache."""
+
+    FP16 = "fp16"
+    FP8 = "fp8"
+
+
+class TableEngine(StrEnum):
+    """The engines whose kernels are in the operator tables."""
+
+    SGLANG = "sglang"
+    VLLM = "vllm"
+
+
+TensorParallel = Annotated[
+    int, Option(min=1, help="Number of GPUs that share the model (tensor parallelism).")
+]
+GPUName = Annotated[
+    str | None,
+    option_of(
+        GPU_OPTION,
+        "GPU: a10g, l4, rtx4090, rtx5090, a40, l40s, rtxpro6000, a100, h100, gh200, h200, b200, "
+        "mi300x or b300.",
+    ),
+]
+GPUFile = Annotated[
+    Path | None,
+    Option(metavar="FILE", help="TOML or JSON file that describes another GPU, instead of --gpu."),
+]
+GPUPath = Annotated[
+    Interconnect | None,
+    Option(
+        help="Path between GPUs; pcie has peer access, pcie-host has none. [default: that of the "
+        "GPU]"
+    ),
+]
+FromDataSheet = Annotated[
+    bool,
+    Option(
+        "--roofline",
+        help="Compute times from the data sheet of the GPU instead of the operator tables.",
+    ),
+]
+KVFormat = Annotated[KVDtype, Option(help="Data type of the KV cache.")]
+WeightFormat = Annotated[
+    Dtype | None, Option(help="Data type of the weights. [default: the published data type]")
+]
+Output = Annotated[
+    Path | None,
+    Option(
+        "--output-file", "-o", metavar="FILE.toml", help="File to which the profile is written."
+    ),
+]
+
+
+def check_output(output: Path | None) -> None:
+    """Raise UsageError for a file name that ``--gpu`` would not accept."""
+    if output is not None and output.suffix != SUFFIX:
+        raise UsageError(f"--output-file {output}: must end in {SUFFIX}")
+
+
+def _gpu_of(gpu: str | None, spec: Path | None, interconnect: Interconnect | None = None) -> GPU:
+    """Return the GPU of ``--gpu`` or ``--gpu-spec``. Raises UsageError for both or neither."""
+    if (gpu is None) == (spec is None):
+        raise UsageError("give either --gpu NAME or --gpu-spec FILE")
+    card = hardware.read_gpu(spec) if spec is not None else hardware.find_gpu(gpu or "")
+    return card if interconnect is None else card.with_link(interconnect)
+
+
+def show_profile(
+    profile: TimingProfile,
+    source: str,
+    output: Path | None,
+    *,
+    as_json: bool,
+    note: str = "",
+    error_pct: Mapping[str, float] = MappingProxyType({}),
+) -> None:
+    """Print a profile with its source, as text or JSON, and write the profile to ``output``."""
+    table = hardware.table_of(profile, source, error_pct)
+    if as_json:
+        print_json(table)
+    else:
+        typer.echo("\n".join(profiling.described(profile, source, note, error_pct)))
+    if output is not None:
+        write_profile(output, table)
+
+
+def write_profile(path: Path, table: Mapping[str, Any]) -> None:
+    """Write a profile as TOML, and print the file's name."""
+    results.write_text(path, files.dumps(table))
+    typer.echo(f"fairbench: written to {path}: use it with --gpu {path}", err=True)
+
+
+def probe(
+    base_url: ServerUrl,
+    gpu: GPUName = None,
+    gpu_spec: GPUFile = None,
+    model: Annotated[
+        str | None,
+        option_of(
+            RUN["model"],
+            "Model of the server, with the names of `profile MODEL`.",
+            default="the name that the server reports",
+        ),
+    ] = None,
+    served_model_name: ServedModel = None,
+    tp: TensorParallel = 1,
+    dtype: WeightFormat = None,
+    engine: Annotated[TableEngine, option_of(ENGINE, "Engine of the server.")] = TableEngine.SGLANG,
+    chunked_prefill_size: Annotated[
+        int | None,
+        option_of(
+            RUN["chunked_prefill_size"],
+            "Limit on prompt tokens in one iteration.",
+            default="SGLang's for the GPU",
+            least=64,
+        ),
+    ] = None,
+    header: Headers = None,
+    output: Output = None,
+    as_json: Annotated[bool, json_option("the profile", panel=None)] = False,
+) -> None:
+    """Measure a live OpenAI-compatible server for about two minutes, and fit a profile to it.
+
+    The server must be idle otherwise. The probe sends random tokens: single prompts of four
+    lengths, then batches of 1 to 64 requests. The fit starts from the profile of `profile MODEL
+    --gpu GPU`.
+    """
+    live.require_live_extra()
+    check_output(output)
+    weights, card = dtype and dtype.value, _gpu_of(gpu, gpu_spec)
+
+    async def measured() -> tuple[TimingProfile, str]:
+        async with profiling.session_of(base_url, parse_headers(header)) as session:
+            served = served_model_name or await profiling.served_model(session, base_url)
+            start = profiling.derive(
+                model or served, card, tp=tp, dtype=weights, engine=engine.value
+            ).profile
+            chunk = chunked_prefill_size or start.pool.chunked_prefill_size
+            pool = await profiling.pool_tokens(session, base_url)
+            probed = await profiling.ProbedServer(session, base_url, served).measure(chunk, _say)
+            return profiling.fit_probe(probed, start, pool), served
+
+    found, served = asyncio.run(measured())
+    show_profile(found, f"probe of {base_url}, model {served}", output, as_json=as_json)
+
+
+def _say(step: str) -> None:
+    typer.echo(f"fairbench: {step}", err=True)
+
+
+DERIVE = "derive"
+
+
+class _DeriveByDefault(TyperGroup):
+    """A group in which ``profile MODEL`` means ``profile derive MODEL``."""
+
+    default = DERIVE
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "--help", "-h"):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+profile = typer.Typer(
+    cls=_DeriveByDefault,
+    help="Make a timing profile of a model on a GPU or a live server.",
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+profile.command("probe")(probe)
+
+
+@profile.command(DERIVE)
+def derive_profile(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Name of a bundled model, path of a config.json, or name on the Hugging Face "
+            "hub (owner/name).",
+        ),
+    ],
+    gpu: GPUName = None,
+    gpu_spec: GPUFile = None,
+    tp: TensorParallel = 1,
+    interconnect: GPUPath = None,
+    dtype: WeightFormat = None,
+    kv_dtype: KVFormat = KVDtype.FP16,
+    engine: Annotated[
+        TableEngine, option_of(ENGINE, "Engine whose kernels the estimate assumes.")
+    ] = TableEngine.SGLANG,
+    roofline: FromDataSheet = False,
+    output: Output = None,
+    plot: Annotated[
+        Path | None,
+        option_of(
+            PICTURE,
+            "File to which a picture of the fit is drawn. Needs the extra `plot`.",
+            metavar="FILE",
+        ),
+    ] = None,
+    as_json: Annotated[bool, json_option("the profile", panel=None)] = False,
+) -> None:
+    """Derive a profile from a model's config and the name of a GPU; nothing is measured.
+
+    Operator times come from NVIDIA's measurements (needs the extra `profile`), or else from a
+    roofline model; the profile's grade says which. `fairbench run --gpu FILE.toml` simulates with
+    the profile.
+    """
+    check_output(output)
+    if plot is not None:
+        figures.check_plot(plot)
+    card = _gpu_of(gpu, gpu_spec, interconnect)
+    found = profiling.derive(
+        *(model, card), tp=tp, dtype=dtype and dtype.value, engine=engine.value,
+        roofline=roofline, kv_dtype=kv_dtype.value,
+    )  # fmt: skip
+    show_profile(
+        *(found.profile, found.source, output), as_json=as_json, note=found.note,
+        error_pct=found.error_pct,
+    )  # fmt: skip
+    if plot is not None:
+        profiling.draw_profile(
+            _fit_points(found), plot, f"{found.profile.profile_id}: iterations held out"
+        )
+
+
+@profile.command()
+def calibrate(
+    bench: Annotated[
+        Path,
+        typer.Argument(
+            metavar="BENCH.json",
+            help="Output of one benchmark: vLLM's or SGLang's with details, AIPerf's, GuideLLM's, "
+            "or a log of requests, as `score` reads it.",
+        ),
+    ],
+    model: Annotated[
+        str,
+        option_of(
+            RUN["model"].but(default=""), "Model of the server, with the names of `profile MODEL`."
+        ),
+    ],
+    gpu: GPUName = None,
+    gpu_spec: GPUFile = None,
+    tp: TensorParallel = 1,
+    interconnect: GPUPath = None,
+    dtype: WeightFormat = None,
+    kv_dtype: KVFormat = KVDtype.FP16,
+    engine: Annotated[TableEngine, option_of(ENGINE, "Engine of the server.")] = TableEngine.SGLANG,
+    roofline: FromDataSheet = False,
+    output: Output = None,
+    as_json: Annotated[bool, json_option("the profile", panel=None)] = False,
+) -> None:
+    """Calibrate a derived profile with the output of one benchmark.
+
+    The times per token set three numbers: the rate at which memory is read, the cost of another
+    sequence in a step, and the launch cost of a step. The profile's grade states them. The other
+    numbers are those of `profile MODEL --gpu GPU`.
+    """
+    check_output(output)
+    card = _gpu_of(gpu, gpu_spec, interconnect)
+    start = profiling.derive(
+        *(model, card), tp=tp, dtype=dtype and dtype.value, engine=engine.value,
+        roofline=roofline, kv_dtype=kv_dtype.value,
+    )  # fmt: skip
+    measured = profiling.decoded(*scoring.read_answers(bench))
+    found = profiling.calibrated(measured, start.profile, mixed=engine is TableEngine.VLLM)
+    source = f"{start.source}; calibrated with {bench.name}"
+    show_profile(found, source, output, as_json=as_json)
+
+
+@profile.command()
+def fit(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="RUNS.jsonl", help="File of measured runs, one JSON object a line."),
+    ],
+    as_json: Annotated[bool, json_option(panel=None)] = False,
+) -> None:
+    """Fit the measured profiles to runs again, and print the fit (takes 4 minutes).
+
+    `validate --fit` does the same.
+    """
+    through(STUDY_GROUP, "validation", f"profile fit {file}").print_fit(file, as_json=as_json)
+
+
+def _fit_points(found: Derived) -> list[Points]:
+
+    it, ours = found.held, profiling.predicted_ms(found.profile.coefficients_ms, found.held)
+    kinds = {
+        "prefill": (it.prefills > 0) & (it.decodes == 0),
+        "decode": it.prefills == 0,
+        "both": (it.prefills > 0) & (it.decodes > 0),
+    }
+    return [
+        profiling.Points(name, it.tokens[rows], found.times_ms[rows], ours[rows])
+        for name, rows in kinds.items()
+    ]

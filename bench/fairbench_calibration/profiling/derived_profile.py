@@ -1,0 +1,278 @@
+"""A timing profile that is derived from a model's config and a GPU's name, without measurements."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.files.formats import json_objects, parsed
+from fairbench.hardware.catalogue import canonical_model, derived_errors, model_configs, profile_ids
+from fairbench.hardware.gpus import GPU, find_gpu
+from fairbench.hardware.model_shape import ModelShape, check_split, shape_of
+from fairbench.hardware.served import with_serving
+from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
+from fairbench_calibration.profiling.estimates import NoTable, operators_ms, roofline_ms
+from fairbench_calibration.profiling.fit import (
+    MOST_CONTEXT,
+    Column,
+    Iterations,
+    drawn,
+    errors_pct,
+    fitted,
+)
+
+HUB = "https://huggingface.co/{}/resolve/main/config.json"
+_WAIT_S = 20.0
+_MOST_BYTES = 1 << 20
+
+
+class ModelConfig(NamedTuple):
+    """A model's name in profiles, its ``config.json``, and the origin of the config."""
+
+    name: str
+    config: Mapping[str, Any]
+    source: str
+
+
+def bundled_models() -> list[str]:
+    """Return the names of the models whose config is bundled."""
+    return sorted(model_configs())
+
+
+def model_config(model: str) -> ModelConfig:
+    """Return the config of a model. Raises UsageError, or DataError naming the file.
+
+    Args:
+        model: A bundled model in any spelling, the path of a ``config.json`` or of its folder, or a
+            name on the hub, ``owner/name``, which needs a network.
+    """
+    path = Path(model)
+    if path.is_dir() and (path / "config.json").is_file():
+        path /= "config.json"
+    if path.suffix == ".json" or path.is_file():
+        return _from_file(path)
+    name = canonical_model(model, model_configs())
+    if name in model_configs():
+        found = model_configs()[name]
+        return ModelConfig(name, found["config"], f"bundled config of {found['hub']}")
+    if model.count("/") == 1 and not model.startswith(("/", ".", "~")):
+        return _from_hub(model)
+    wrong = unknown_name("model", model, model_configs())
+    raise UsageError(
+        f"{wrong} Other models: give the name on the hub (owner/name), or a config.json"
+    )
+
+
+def _from_file(path: Path) -> ModelConfig:
+    found = next(json_objects(path, str(path)), None)
+    if found is None:
+        raise DataError(f"{path}: the file is empty")
+    name = found.value.get("_name_or_path") or path.resolve().parent.name or "model"
+    return ModelConfig(canonical_model(str(name), model_configs()), found.value, str(path))
+
+
+def _from_hub(model: str) -> ModelConfig:
+    url = HUB.format(model)
+    try:
+        with urllib.request.urlopen(url, timeout=_WAIT_S) as answer:
+            config = parsed(answer.read(_MOST_BYTES), url)
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise UsageError(
+            f"model {model!r}: its config.json cannot be loaded from the hub ({reason}): give the "
+            f"path of the file, or a bundled model: {', '.join(bundled_models())}"
+        ) from None
+    if not isinstance(config, dict):
+        raise DataError(f"{url}: the config is not a JSON object")
+    return ModelConfig(canonical_model(model, model_configs()), config, url)
+
+
+ITERATIONS, HELD_OUT, SEED = 900, 270, 0  # drawn iterations, iterations not fitted, random seed
+LARGEST_BATCH = 400  # largest batch of the drawn iterations
+ROOFLINE = "roofline"  # last part of the ids of profiles from data sheets
+HOST_MS = 0.5  # host time of an iteration, which operator tables do not contain
+LEAST_LAYER_MS = 15 / 36  # ms in which SGLang launches a layer's prefill kernels, by measurement
+
+FRONTENDS = {
+    "sglang": Frontend(request_ms=0.2486, token_ms=0.003, delay_ms=9.913),
+    "vllm": Frontend(request_ms=1.5, token_ms=0.003, delay_ms=9.913),
+}
+"""Times of HTTP and tokenizer by engine, as measured with Llama-3.1-8B on an A100."""
+
+
+class Derived(NamedTuple):
+    """A derived profile and the data of its fit.
+
+    Attributes:
+        profile: The timing profile that was derived.
+        source: The origin of the times, in words.
+        note: The reason why no better source was used, or "".
+        error_pct: Errors on the iterations that were not fitted, in percent.
+        held: The iterations that were not fitted.
+        times_ms: Times in ms of the iterations in ``held``, without the host's time, shape
+            (n_iterations,).
+    """
+
+    profile: TimingProfile
+    source: str
+    note: str
+    error_pct: dict[str, float]
+    held: Iterations
+    times_ms: Column
+
+
+class _Estimate(NamedTuple):
+    """Times of iterations, with the source and grade of the profile."""
+
+    times_ms: Column
+    kind: str
+    grade: str
+    source: str
+    note: str
+
+
+def derive(
+    model: str, gpu: str | GPU, *, tp: int = 1, dtype: str | None = None, engine: str = "sglang",
+    roofline: bool = False, kv_dtype: str = "fp16",
+) -> Derived:  # fmt: skip
+    """Derive the profile of a model on ``tp`` GPUs.
+
+    Args:
+        model: See ``model_config``.
+        gpu: The GPU, or its name.
+        tp: GPUs that share the model.
+        dtype: Data type of the weights, or None for the data type of the published weights.
+        engine: ``sglang`` or ``vllm``, whose kernels the tables contain.
+        roofline: Whether the roofline is used instead of the operator tables.
+        kv_dtype: Data type of the KV cache, ``fp16`` or ``fp8``.
+
+    Raises UsageError for an unknown name, and for a model that does not fit into the GPUs.
+    """
+    card, described = find_gpu(gpu) if isinstance(gpu, str) else gpu, model_config(model)
+    shape = shape_of(described.config, described.source)
+    check_split(shape, tp)
+    weights = dtype or shape.dtype
+    pool = pool_of(shape, card, tp, weights, kv_dtype)
+    most = min(MOST_CONTEXT, pool.tokens(pool.mem_fraction_static))
+    it = drawn(ITERATIONS, np.random.default_rng(SEED), most)
+    priced = _estimate(described, shape, card, tp, dtype, engine, kv_dtype, it, roofline=roofline)
+    kept, held = it.selected(slice(HELD_OUT, None)), it.selected(slice(HELD_OUT))
+    found = fitted(kept, priced.times_ms[HELD_OUT:], experts_left=shape.experts_left)
+    errors = errors_pct(found, held, priced.times_ms[:HELD_OUT])
+    if engine == "sglang":
+        found["c_l"] = LEAST_LAYER_MS * shape.layers
+    elif priced.kind != ROOFLINE:
+        found = with_serving(found, card.name, shape.vocabulary)
+    name = described.name if weights == shape.dtype else f"{described.name}-{weights}"
+    name += "" if kv_dtype == "fp16" else f"-kv-{kv_dtype}"
+    profile = TimingProfile(
+        profile_id=f"{card.name}/{name}/tp{tp}/{priced.kind}",
+        coefficients_ms=found,
+        host_ms=HOST_MS,
+        grade=priced.grade,
+        pool=pool,
+        frontend=FRONTENDS[engine],
+        fit_domain=FitDomain(LARGEST_BATCH, None),
+    )
+    source = f"{priced.source}; {described.source}, {weights} weights, {kv_dtype} KV cache"
+    note = priced.note and priced.note + _better_profiles(f"{card.name}/{name}/tp{tp}/")
+    return Derived(profile, source, note, errors, held, priced.times_ms[:HELD_OUT])
+
+
+def _better_profiles(place: str) -> str:
+    """Return in words which bundled profiles are better than a roofline."""
+    names = [name for name in profile_ids() if name.startswith(place) and "roofline" not in name]
+    return f". Bundled, and better: --gpu {' or '.join(names)}" if names else ""
+
+
+def pool_of(shape: ModelShape, gpu: GPU, tp: int, dtype: str, kv_dtype: str = "fp16") -> KVPool:
+    """Return the KV pool of each of ``tp`` GPUs. Raises UsageError if no memory is left for KV."""
+    pool = KVPool(
+        pre_load_avail_gib=gpu.pre_load_avail_gib,
+        weights_gib=shape.weight_bytes(dtype) / tp / 2**30,
+        kv_bytes_per_token=shape.kv_bytes(tp, kv_dtype),
+        mem_fraction_static=gpu.mem_fraction_static,
+        chunked_prefill_size=gpu.chunked_prefill_size,
+        host_gb_s=gpu.host_gb_s,
+    )
+    usable = gpu.pre_load_avail_gib * gpu.mem_fraction_static
+    if pool.weights_gib >= usable:
+        raise UsageError(
+            f"gpu {gpu.name}: {dtype} weights take {pool.weights_gib:.1f} GiB on each of "
+            f"{tp} GPUs, which have {usable:.1f} GiB for weights and KV; give a larger "
+            "--tp, or a smaller --dtype"
+        )
+    return pool
+
+
+def _estimate(
+    described: ModelConfig, shape: ModelShape, gpu: GPU, tp: int, dtype: str | None, engine: str,
+    kv_dtype: str, it: Iterations, *, roofline: bool,
+) -> _Estimate:  # fmt: skip
+    note = ""
+    if not roofline:
+        try:
+            times, release = operators_ms(described.config, gpu, tp, engine, dtype, it, kv_dtype)
+        except NoTable as error:
+            note = str(error)
+        else:
+            kind = f"{engine}-{release}"
+            grade = f"operators: fitted to measured operators of {kind}, unchecked end to end"
+            source = f"aiconfigurator-core operator tables of {engine} {release}"
+            return _Estimate(times, kind, grade, source, "")
+    times = roofline_ms(shape, gpu, tp, dtype or shape.dtype, it, kv_dtype)
+    return _Estimate(times, ROOFLINE, measured_grade(), "roofline of the GPU's data sheet", note)
+
+
+def measured_grade() -> str:
+    """Return the grade of a roofline, which states its errors on all measured runs."""
+    rows = derived_errors()
+    within = sum(row["time_per_token_within_10"] for row in rows)
+    worst = max(abs(row["time_per_token_worst_pct"]) for row in rows)
+    return (
+        f"derived: roofline of data sheet and config; time per token within 10% in {within} of "
+        f"{sum(row['runs'] for row in rows)} measured runs on "
+        f"{len({row['gpu'] for row in rows})} GPUs, at worst {worst:.0f}% off"
+    )
+
+
+BATCHES, CONTEXT = (1, 8, 64), 1_000  # decode batches that are printed, and tokens of context
+PROMPTS = (128, 1_024, 8_192)  # tokens of the prompts whose prefill times are printed
+
+
+def described(
+    profile: TimingProfile, source: str, note: str, error_pct: Mapping[str, float]
+) -> Iterator[str]:
+    """Yield the lines that ``fairbench profile`` prints."""
+    pool = profile.pool
+    yield f"profile   {profile.profile_id}"
+    yield f"grade     {profile.grade}"
+    yield f"source    {source}"
+    if note:
+        yield f"note      {note}"
+    tokens = pool.tokens(pool.mem_fraction_static)
+    yield (
+        f"KV pool   {tokens:,} tokens of {pool.kv_bytes_per_token:,.0f} bytes on each GPU, beside "
+        f"{pool.weights_gib:.1f} GiB of weights (fraction {pool.mem_fraction_static:g})"
+    )
+    ms = ", ".join(f"{name} {value:.4g}" for name, value in profile.coefficients_ms.items())
+    yield f"fit, ms   {ms}, host {profile.host_ms:g}"
+    if error_pct:
+        yield (
+            f"held out  {error_pct['MAPE']:.1f}% off on average, P95 {error_pct['P95']:.0f}%, "
+            f"bias {error_pct['bias']:+.1f}%"
+        )
+    steps = (f"{n}: {(profile.decode_ps(n, n * CONTEXT) / 1e9):.1f}" for n in BATCHES)
+    yield f"decode    ms a step by batch, {CONTEXT:,} tokens of context each: {', '.join(steps)}"
+    prompts = (f"{n:,}: {prefill_ms(profile, n):.1f}" for n in PROMPTS)
+    yield f"prefill   ms by tokens of a lone prompt, in one iteration: {', '.join(prompts)}"
+
+
+def prefill_ms(profile: TimingProfile, tokens: int) -> float:
+    """Return the milliseconds of an iteration that prefills one prompt."""
+    return profile.prefill_ps([(0, tokens)]) / 1e9

@@ -1,0 +1,216 @@
+"""Estimated times of iterations: from tables of measured operators, or from a roofline.
+
+The operator tables come with the optional package ``aiconfigurator-core``. NVIDIA measured the
+operators on the named GPU; the package models how operator times add up to an iteration's time.
+
+The roofline uses a GPU's data sheet and a model's shape. In an iteration, the GPU reads the weights
+and the KV once and computes matrix products; layers run one after another. Within a layer, products
+and reads overlap only in part. The fractions of the peaks are typical of measured kernels, not
+measured on the given GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from fairbench.hardware.gpus import GPU, Interconnect
+from fairbench.hardware.model_shape import WEIGHT_BYTES, ModelShape
+from fairbench_calibration.profiling.fit import Column, Iterations
+
+PACKAGE = "aiconfigurator_core"
+_KV = {
+    "fp16": {"activation_dtype": "bfloat16", "kv_cache_dtype": "bfloat16"},
+    "fp8": {"activation_dtype": "bfloat16", "kv_cache_dtype": "fp8"},
+}
+_WEIGHTS = {
+    "fp16": {"weight_dtype": "bfloat16", "moe_dtype": "bfloat16"},
+    "fp8": {"weight_dtype": "fp8_block", "moe_dtype": "fp8_block"},
+    "int4": {"weight_dtype": "int4", "moe_dtype": "int4"},
+}
+
+
+class NoTable(Exception):
+    """An error: the tables lack the GPU, or an operator of the model on the GPU."""
+
+
+def operators_ms(
+    config: Mapping[str, Any], gpu: GPU, tp: int, engine: str, dtype: str | None, it: Iterations,
+    kv_dtype: str = "fp16",
+) -> tuple[Column, str]:  # fmt: skip
+    """Return the milliseconds of each iteration, and the engine's release that was measured.
+
+    Args:
+        config: The model's ``config.json``.
+        gpu: The GPU that runs the iterations.
+        tp: GPUs that share the model.
+        engine: ``sglang`` or ``vllm``.
+        dtype: Data type of the weights, or None for the data type in the config.
+        it: The iterations whose times are estimated.
+        kv_dtype: Data type of the KV cache, ``fp16`` or ``fp8``.
+
+    Raises NoTable.
+    """
+    if find_spec(PACKAGE) is None:
+        raise NoTable("aiconfigurator-core is not installed: pip install '.[profile]'")
+    if gpu.system is None:
+        raise NoTable(f"the operator tables have no {gpu.name}")
+    from aiconfigurator_core.sdk.perf_database import resolve_query_version
+    from aiconfigurator_core.sdk.rust_engine_step import RustForwardPassPerfModel
+
+    with _quiet(), TemporaryDirectory() as folder:
+        own = {key: value for key, value in config.items() if key != "quantization_config"}
+        kept = dict(config) if dtype is None else own
+        (Path(folder) / "config.json").write_text(json.dumps(kept), encoding="utf-8")
+        chosen = {} if dtype is None else _WEIGHTS[dtype]
+        given: dict[str, Any] = {"schema_version": 1, "pp_size": 1, "attention_dp_size": 1}
+        given |= {"moe_tp_size": tp, "moe_ep_size": 1, "tp_size": tp}
+        given |= {"backend": engine, "backend_version": "current"}
+        given |= {"model_path": folder, "model_name": folder}
+        given |= {"system": gpu.system, "system_name": gpu.system} | chosen
+        missing = ""
+        # The tables of some GPUs have latent attention only with the default data types.
+        for kv in (_KV[kv_dtype], {}):
+            try:
+                model = RustForwardPassPerfModel.from_native(given | kv)
+                times = [_estimated_ms(model, row) for row in zip(*it, strict=True)]
+            except Exception as error:  # the package has no exception class of its own
+                missing = missing or " ".join(str(error).split()).partition(" at /")[0]
+                continue
+            return np.array(times), str(resolve_query_version(gpu.system, engine, "current"))
+        raise NoTable(f"the operator tables lack an operator of the model: {missing[:160]}")
+
+
+def _estimated_ms(model: Any, row: tuple[float, ...]) -> float:
+    prefills, new, prefix, decodes, context = map(int, row)
+    scheduled = {
+        "num_prefill_requests": prefills,
+        "sum_prefill_tokens": prefills * new,
+        "sum_prefill_kv_tokens": prefills * prefix,
+        "var_prefill_length": 0.0,
+        "num_decode_requests": decodes,
+        "sum_decode_kv_tokens": decodes * context,
+        "var_decode_kv_tokens": 0.0,
+    }
+    return float(model.estimate_forward_pass_time_ms({"scheduled_requests": scheduled}))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the log messages in which the package reports fallbacks."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+ATTENTION_SHARE = 0.50  # fraction of the peak that the products of attention reach
+OVERLAP = 1.9  # median p of the operator fits of Llama-3.1-8B on five GPUs; 1 is a plain sum
+# c0 and c_nd were measured with SGLang on an A10G (Llama-3.1-8B and 3.2-3B). Norms, activations and
+# sampling read and write memory, so their times on other GPUs scale with the memory bandwidth.
+MEASURED_GB_S, MEASURED_VOCABULARY = 600, 128_256  # bandwidth and vocabulary of the measurement
+LAYER_US = 88.7  # us for norms and activations of a layer: c0 / 32 layers
+SEQUENCE_US = 50.2  # us for sampling of a sequence: c_nd
+EXPERT_SHARE = 0.86  # rate of products of small experts, as a fraction of dense products
+LINK_SHARE = 0.80  # fraction of the bandwidth between GPUs that transfers reach
+MS = 1e3
+
+ALL_REDUCE = {
+    Interconnect.NVLINK: (12.0, 1.0),
+    Interconnect.PCIE: (18.0, 1.0),
+    Interconnect.PCIE_HOST: (30.0, 0.5),
+}
+"""Latency of an all-reduce in us, and the share of the link's bandwidth that transfers reach.
+
+A layer has two all-reduces. Without peer access, a GPU writes to the host's memory, from which the
+other GPU reads.
+"""
+
+
+def roofline_ms(
+    shape: ModelShape, gpu: GPU, tp: int, dtype: str, it: Iterations, kv_dtype: str = "fp16"
+) -> Column:
+    """Return the milliseconds of each iteration on each of ``tp`` GPUs, by the roofline."""
+    bandwidth = gpu.memory_gb_s * 1e9 * gpu.memory_share
+    linear = _linear_s(shape, gpu, dtype, it.tokens, bandwidth) / tp
+    attention = _attention_s(shape, gpu, tp, it, shape.kv_bytes(tp, kv_dtype) / bandwidth)
+    rest = _small_kernels_s(shape, gpu, it) + _all_reduce_s(shape, gpu, tp, it.tokens)
+    return np.asarray(MS * (linear + attention + rest))
+
+
+def _small_kernels_s(shape: ModelShape, gpu: GPU, it: Iterations) -> Column:
+    """Return the seconds of norms, activations, and sampling for each decoding sequence."""
+    slower = MEASURED_GB_S / gpu.memory_gb_s
+    sampling = SEQUENCE_US * shape.vocabulary / MEASURED_VOCABULARY
+    return np.asarray(slower * 1e-6 * (shape.layers * LAYER_US + sampling * it.decodes))
+
+
+def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: float) -> Column:
+    """Return the seconds of attention: products of prefills, and reads of all contexts' KV."""
+    full = shape.layers - shape.windowed_layers
+    heads, latent = shape.heads / tp, shape.latent
+    pair = (
+        4 * shape.head_dim
+        if latent is None
+        else 2 * (latent.nope_dim + latent.rope_dim + latent.value_dim)
+    )
+    near = np.minimum(it.attended, it.new * shape.window)
+    pairs = full * it.attended + shape.windowed_layers * near
+    multiply = it.prefills * pairs * heads * pair / (gpu.bf16_tflops * 1e12 * ATTENTION_SHARE)
+    read = (
+        _context_read(shape, full, it.context) * it.decodes
+        + _context_read(shape, full, it.prefix) * it.prefills
+    )
+    return np.asarray(multiply + read * token_s / shape.layers)
+
+
+def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth: float) -> Column:
+    """Return the seconds of linear layers, in which reads and products overlap in part."""
+    dense_bytes = 2.0 if dtype == "mxfp4" else WEIGHT_BYTES[dtype]
+    attention = shape.layers * shape.attention_weights
+    used = shape.experts.active if shape.experts else 0
+    active = shape.mlp_weights(used)
+    read = active if shape.experts is None else _mlp_read(shape, tokens)
+    share = 1.0 if shape.experts is None else EXPERT_SHARE
+    total = np.zeros_like(tokens)
+    for weights, loaded, each, of_dense in (
+        (attention, attention, dense_bytes, 1.0),
+        (active, read, WEIGHT_BYTES[dtype], share),
+        (shape.output_weights, shape.output_weights, 2.0, 1.0),
+    ):
+        peak = gpu.fp8_tflops if each == WEIGHT_BYTES["fp8"] and gpu.fp8_tflops else gpu.bf16_tflops
+        multiply = 2 * weights * tokens / (peak * 1e12 * gpu.compute_share * of_dense)
+        total += ((loaded * each / bandwidth) ** OVERLAP + multiply**OVERLAP) ** (1 / OVERLAP)
+    return total
+
+
+def _mlp_read(shape: ModelShape, tokens: Column) -> Column:
+    """Return the number of MLP weights that are read, including all experts that tokens choose."""
+    moe = shape.experts
+    assert moe is not None
+    none, every = shape.mlp_weights(0), shape.mlp_weights(moe.count)
+    return np.asarray(none + (every - none) * (1 - shape.experts_left**tokens))
+
+
+def _context_read(shape: ModelShape, full: int, context: Column) -> Column:
+    near = np.minimum(context, shape.window)
+    return np.asarray(full * context + shape.windowed_layers * near)
+
+
+def _all_reduce_s(shape: ModelShape, gpu: GPU, tp: int, tokens: Column) -> Column:
+    if tp == 1:
+        return np.zeros_like(tokens)
+    sent = 2 * (tp - 1) / tp * tokens * shape.hidden * 2
+    latency_us, share = ALL_REDUCE[gpu.interconnect]
+    link = gpu.link_gb_s * 1e9 * LINK_SHARE * share
+    return 2 * shape.layers * (latency_us * 1e-6 + sent / link)

@@ -1,0 +1,164 @@
+"""``fairbench check``: compare stored runs with a baseline, for readers and for CI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+import fairbench_gate as gate
+from fairbench.cli.output import show
+from fairbench.errors import NotJudged, RunFailed, UsageError
+
+if TYPE_CHECKING:
+    from fairbench_gate.outcome import Outcome
+
+# variable that names the file whose Markdown GitHub Actions shows for a job
+JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
+
+
+class CheckFormat(StrEnum):
+    """The output format of an outcome."""
+
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    JUNIT = "junit"
+    GITHUB = "github"
+
+
+class Inconclusive(StrEnum):
+    """The result of an inconclusive check."""
+
+    PASS = "pass"
+    FAIL = "fail"
+
+
+FormatOption = Annotated[
+    CheckFormat,
+    Option(
+        "--format",
+        help="Output format. `github` prints annotations and adds the table to the summary of "
+        "the job.",
+    ),
+]
+
+
+def limit_option(unlimited: str) -> Any:
+    """Declare ``--fail-if``; ``unlimited`` is the sentence on the rule without limits."""
+    return Option(
+        metavar="METRIC:LOSS",
+        help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
+        f"victim_p95_s:+10%, victim_p99_s:+20% and service_rate_tok_s:-3%; may be repeated. "
+        f"{unlimited}",
+    )
+
+
+def check(
+    baseline: Annotated[
+        Path, typer.Argument(metavar="BASELINE", help="Directory of a run, or of several runs.")
+    ],
+    current: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CURRENT", help="Directory of the new runs of the same experiments."
+        ),
+    ],
+    fail_if: Annotated[
+        list[str] | None, limit_option("Without a limit, simulated runs must not differ at all.")
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KEY",
+            help="Key of the experiment that was changed on purpose, such as dp or "
+            "vtc.charge. Runs are compared even if this key differs; may be repeated.",
+        ),
+    ] = None,
+    output: FormatOption = CheckFormat.TABLE,
+    alpha: Annotated[
+        float,
+        Option(
+            min=1e-6, max=0.5, help="Significance level of the tests over several seeds or repeats."
+        ),
+    ] = 0.05,
+    inconclusive: Annotated[
+        Inconclusive,
+        Option(
+            "--inconclusive", "--cannot-tell", help="Whether an inconclusive check passes or fails."
+        ),
+    ] = Inconclusive.FAIL,
+) -> None:
+    """Compare runs with a baseline; exit 1 if one got worse.
+
+    Both directories hold runs of the same experiments. Single simulated runs are compared number by
+    number. Runs over several seeds are paired by seed, as in `compare`; a check passes or fails
+    only if the result is significant.
+    """
+    with reporting(output):
+        outcome = judged(baseline, current, fail_if or [], alpha=alpha, allowed=allow or [])
+    print_outcome(outcome, output, inconclusive_fails=inconclusive is Inconclusive.FAIL)
+
+
+def judged(
+    baseline: Path,
+    current: Path,
+    clauses: list[str],
+    *,
+    alpha: float = 0.05,
+    allowed: Collection[str] = (),
+    left_out: Collection[str] = (),
+) -> Outcome:
+    """Compare two directories of runs. Raises UsageError for an unusable directory or clause."""
+    from fairbench_gate.outcome import judge
+
+    return judge(gate.read_pairs(baseline, current, allowed, left_out), clauses, alpha=alpha)
+
+
+@contextmanager
+def reporting(output: CheckFormat) -> Iterator[None]:
+    """Print an error of the block as an outcome, too, if the output format is for programs."""
+    try:
+        yield
+    except (UsageError, RunFailed) as error:
+        if output in (CheckFormat.JUNIT, CheckFormat.GITHUB):
+            _print(gate.NOTHING.with_errors({"fairbench": str(error)}), output)
+        raise
+
+
+def print_outcome(
+    outcome: Outcome, output: CheckFormat, *, inconclusive_fails: bool = True, advice: str = ""
+) -> None:
+    """Print an outcome on stdout; with ``--format github``, also write the job's summary.
+
+    Raises NotJudged if a run failed. Raises RunFailed, with ``advice`` in the message, if a check
+    failed or is inconclusive.
+    """
+    _print(outcome, output, inconclusive_fails=inconclusive_fails)
+    failed, unknown = (
+        outcome.rows_with(gate.Verdict.FAIL),
+        outcome.rows_with(gate.Verdict.INCONCLUSIVE),
+    )
+    if outcome.rows_with(gate.Verdict.ERROR):
+        raise NotJudged(f"not everything could be judged: {outcome.summary()}")
+    if failed or (unknown and inconclusive_fails):
+        raise RunFailed(f"the check failed: {outcome.summary()}{advice}")
+
+
+def _print(outcome: Outcome, output: CheckFormat, *, inconclusive_fails: bool = True) -> None:
+
+    if output is CheckFormat.TABLE:
+        show(gate.outcome_text, outcome)
+    elif output is CheckFormat.MARKDOWN:
+        typer.echo(gate.outcome_markdown(outcome), nl=False)
+    else:
+        made = gate.as_junit if output is CheckFormat.JUNIT else gate.as_commands
+        typer.echo(made(outcome, inconclusive_fails=inconclusive_fails), nl=False)
+    if output is CheckFormat.GITHUB and (summary := os.environ.get(JOB_SUMMARY)):
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(gate.outcome_markdown(outcome))

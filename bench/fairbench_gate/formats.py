@@ -1,0 +1,206 @@
+"""The outcome of a gate as a table, Markdown, JUnit XML or annotations of GitHub."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from xml.etree import ElementTree as ET
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbench.report.pages.markdown import escaped, table
+from fairbench.report.table import MAX_WIDTH, plain_table, printed
+from fairbench_gate.judge import Verdict
+from fairbench_gate.outcome import Change, ClauseRow, Outcome, counted, of_the_cluster
+
+STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.INCONCLUSIVE: "yellow"}
+STYLES[Verdict.ERROR] = STYLES[Verdict.FAIL]
+HEADINGS = ("baseline", "current", "change")
+
+
+def outcome_text(outcome: Outcome, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
+    """Return the outcome as lines of text, with or without ANSI colours."""
+    return printed(_render(outcome), colour=colour, width=width)
+
+
+def _render(outcome: Outcome) -> RenderableType:
+    blocks: list[RenderableType] = [Text(f"{outcome.answer()}.", style="bold"), Text()]
+    blocks += [Text(outcome.basis)]
+    blocks += [Text(cause, style="yellow") for cause in outcome.causes]
+    blocks += [Text(), _verdicts(outcome)]
+    for point, found in outcome.changes.items():
+        blocks += [Text(), Text(f"changed, {point}", style="bold"), changes_table(found)]
+    return Group(*blocks, Text(), Text(outcome.summary()))
+
+
+def _verdicts(outcome: Outcome) -> Table:
+    table = plain_table("", *HEADINGS, "", gap=1)
+    for point, rows in groupby(outcome.rows, lambda row: row.point):
+        table.add_row(Text(point, style="bold"))
+        for row in rows:
+            texts = (f"  {row.clause}", row.before, row.after, row.change)
+            table.add_row(*map(Text, texts), Text(row.verdict, style=STYLES[row.verdict]))
+            if row.reason:
+                table.add_row(Text(f"    {row.reason}", style="dim"))
+    return table
+
+
+def changes_table(found: Sequence[Change]) -> RenderableType:
+    """Return a table of the changes at one point.
+
+    If metrics over all clients changed, changes of single clients are only counted.
+    """
+    shown = of_the_cluster(found)
+    table = plain_table("", *HEADINGS, "", gap=1)
+    for change in shown:
+        texts = (change.metric, *change.texts, change.difference, change.direction)
+        table.add_row(*map(Text, texts))
+    if rest := len(found) - len(shown):
+        return Group(table, Text(f"and {counted(rest, 'value')} of single clients"))
+    return table
+
+
+MARKS = {
+    Verdict.PASS: "✅ pass",
+    Verdict.FAIL: "❌ fail",
+    Verdict.INCONCLUSIVE: "❔ inconclusive",
+    Verdict.ERROR: "💥 error",
+}
+WORST_FIRST = (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
+# limit on the characters of the Markdown text; GitHub refuses comments above 65,536
+MOST_CHARACTERS = 60_000
+CHECKS = ("", "check", "baseline", "current", "change", "why")
+CHANGES = ("metric", "baseline", "current", "change", "")
+
+
+def outcome_markdown(outcome: Outcome) -> str:
+    """Return a line per configuration, worst first, with folded checks and changes.
+
+    Details beyond ``MOST_CHARACTERS`` characters are left out, the last details first, and the text
+    says how many are missing.
+    """
+    lines = [f"**{escaped(outcome.summary())}** ({escaped(outcome.basis)})", ""]
+    if outcome.causes:
+        lines += [*(f"- {escaped(cause)}" for cause in outcome.causes), ""]
+    points = _worst_first(outcome.rows)
+    lines += table(("", "configuration", "checks", "worst"), map(_line, points), escaped)
+    text, left_out = "\n".join(lines) + "\n", 0
+    for details in _details(outcome, points):
+        if len(text) + len(details) > MOST_CHARACTERS - 200:
+            left_out += 1
+        else:
+            text += details
+    if left_out:
+        text += f"\n{counted(left_out, 'folded table')} omitted because of their length.\n"
+    return text
+
+
+def _worst_first(rows: Iterable[ClauseRow]) -> list[list[ClauseRow]]:
+    """Group rows by point, with a point's worst row first, and order groups by their worst row."""
+    points: dict[str, list[ClauseRow]] = {}
+    for row in rows:
+        points.setdefault(row.point, []).append(row)
+    groups = [sorted(group, key=_badness) for group in points.values()]
+    return sorted(groups, key=lambda group: _badness(group[0]))
+
+
+def _badness(row: ClauseRow) -> int:
+    return WORST_FIRST.index(row.verdict)
+
+
+def _line(group: Sequence[ClauseRow]) -> tuple[str, str, str, str]:
+    """Return the verdict of a point, its name, passed checks, and the worst check."""
+    worst = group[0]
+    passed = sum(row.verdict is Verdict.PASS for row in group)
+    said = "" if worst.verdict is Verdict.PASS else f"{worst.clause}: {worst.wording()}"
+    return MARKS[worst.verdict], worst.point, f"{passed} of {len(group)} passed", said
+
+
+def _details(outcome: Outcome, points: Iterable[Sequence[ClauseRow]]) -> Iterator[str]:
+    """Yield folded tables: the checks of each point, then the changes at points."""
+    for group in points:
+        cells = (
+            (MARKS[row.verdict], row.clause, row.before, row.after, row.change, row.reason)
+            for row in group
+        )
+        yield _folded(f"{counted(len(group), 'check')}: {group[0].point}", CHECKS, cells)
+    for point, found in outcome.changes.items():
+        shown = of_the_cluster(found)
+        changes = ((one.metric, *one.texts, one.difference, one.direction) for one in shown)
+        rest = f", {len(found) - len(shown)} of single clients" if len(shown) < len(found) else ""
+        worse = sum(one.direction == "worse" for one in shown)
+        title = f"{counted(len(found), 'value')} changed{rest}, {worse} worse: {point}"
+        yield _folded(title, CHANGES, changes)
+
+
+def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["", "<details>", f"<summary>{html.escape(title)}</summary>", ""]
+    lines += [*table(headings, rows, escaped), "", "</details>"]
+    return "\n".join(lines) + "\n"
+
+
+def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
+    """Return an error or warning per check that did not pass, then a notice with the counts."""
+    levels = {
+        Verdict.ERROR: "error",
+        Verdict.FAIL: "error",
+        Verdict.INCONCLUSIVE: "error" if inconclusive_fails else "warning",
+    }
+    lines = []
+    for row in outcome.rows:
+        if row.verdict in levels:
+            text = _data(f"{row.point}: {row.wording()}")
+            lines.append(f"::{levels[row.verdict]} title={_property(row.clause)}::{text}")
+    lines += [f"::notice title=fairbench::{_data(cause)}" for cause in outcome.causes]
+    return "\n".join([*lines, f"::notice title=fairbench::{_data(outcome.summary())}"]) + "\n"
+
+
+def _data(text: str) -> str:
+    """Escape a text for an annotation of GitHub, as GitHub's own toolkit does."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+SUITE = "fairbench check"
+NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def as_junit(outcome: Outcome, *, inconclusive_fails: bool) -> str:
+    """Return a test case per clause and point; inconclusive checks are failed or skipped."""
+    failed = outcome.rows_with(Verdict.FAIL)
+    unknown = outcome.rows_with(Verdict.INCONCLUSIVE)
+    counts = {
+        "tests": str(len(outcome.rows)),
+        "failures": str(failed + unknown if inconclusive_fails else failed),
+        "errors": str(outcome.rows_with(Verdict.ERROR)),
+        "skipped": "0" if inconclusive_fails else str(unknown),
+    }
+    suites = ET.Element("testsuites", {"name": SUITE, **counts})
+    suite = ET.SubElement(suites, "testsuite", {"name": SUITE, "time": "0", **counts})
+    properties = ET.SubElement(suite, "properties")
+    ET.SubElement(properties, "property", {"name": "basis", "value": _clean(outcome.basis)})
+    for cause in outcome.causes:
+        ET.SubElement(properties, "property", {"name": "cause", "value": _clean(cause)})
+    for row in outcome.rows:
+        names = {"classname": _clean(row.point), "name": _clean(row.clause), "time": "0"}
+        case = ET.SubElement(suite, "testcase", names)
+        if row.verdict is Verdict.PASS:
+            continue
+        skipped = row.verdict is Verdict.INCONCLUSIVE and not inconclusive_fails
+        message = {"message": _clean(row.wording())}
+        broken = "error" if row.verdict is Verdict.ERROR else "failure"
+        ET.SubElement(case, "skipped" if skipped else broken, message)
+    ET.indent(suites)
+    return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _clean(text: str) -> str:
+    """Replace the characters that XML 1.0 cannot represent."""
+    return NOT_XML.sub("?", text)

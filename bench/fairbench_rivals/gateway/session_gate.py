@@ -1,0 +1,186 @@
+"""Gates for sessions: gateway policies that decide by session when its requests (turns) may go."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from itertools import count
+from math import floor, inf
+from typing import Generic, TypeVar
+
+from fairbench.core import Request
+from fairbench.schedulers.base import Read, Selection, WaitingView
+from fairbench.schedulers.gateway.policy import FlowPolicy
+from fairbench.schedulers.program_states import ProgramStates
+
+
+@dataclass(slots=True, eq=False)
+class GateSession:
+    """The state of a session at a gate.
+
+    - ``number`` is the place of the session in the order of first arrivals, and ``client`` the
+      client of its latest turn.
+    - ``turns`` is the number of turns so far, and ``unfinished`` the number of unfinished turns.
+    - ``waiting`` holds the turns that the gate keeps, in order of arrival.
+    - ``tokens`` is the context of the session: the prompt of the latest turn, and also its answer
+      once the answer has ended.
+    - ``idle_since_s`` is the time in seconds at which the last unfinished turn ended.
+    """
+
+    number: int
+    client: str = ""
+    turns: int = 0
+    unfinished: int = 0
+    waiting: dict[Request, None] = field(default_factory=dict)
+    tokens: int = 0
+    idle_since_s: float = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a turn of the session waits or runs."""
+        return self.unfinished > 0
+
+    def idle_s(self, now_s: float) -> float:
+        """Return for how many seconds the session has been idle; 0 for a busy session."""
+        return 0.0 if self.is_busy else now_s - self.idle_since_s
+
+
+S = TypeVar("S", bound=GateSession)
+
+
+class SessionGate(FlowPolicy, Generic[S]):
+    """A policy that keeps a session's turns until the session may go; a subclass has the rule.
+
+    The gate calls ``tick`` every ``tick_s`` seconds, and ``review`` after each arrival or end and
+    at the time ``review_s``. While nothing waits, the host is not awake: the gate then makes up for
+    missed ticks at the next event. By default no saturation detector delays the turns that may go.
+    A request without a session is a session by itself.
+    """
+
+    work_conserving = False
+    needs_sessions = True
+    orders_bands = True
+    detector = "none"
+    tick_s: float = 5.0
+
+    def __init__(self) -> None:
+        numbers = count()
+        self.sessions: ProgramStates[S] = ProgramStates(lambda: self.make_session(next(numbers)))
+        # turn that waits -> its arrival in seconds, the earliest first
+        self.waits: dict[Request, float] = {}
+        self._ready: dict[Request, float] = {}  # turn that may go -> its rank
+        self._next_tick_s = self.tick_s
+        self._review_at_s = inf
+        self._now_s = 0.0
+
+    # The rule of a gate.
+
+    @abstractmethod
+    def make_session(self, number: int) -> S:
+        """Return the state of a new session."""
+
+    @abstractmethod
+    def lets_pass(self, session: S, now_s: float) -> bool:
+        """Return whether the session's latest turn may go now; ``turns`` counts this turn."""
+
+    def on_turn(self, session: S, request: Request) -> None:
+        """Count the context of a session whose turn arrives."""
+        session.tokens = request.input_tokens
+
+    def on_turn_end(self, session: S, request: Request, tokens: int) -> None:
+        """Count the context of a session whose turn ended; the turn had ``tokens`` in all."""
+        session.tokens = tokens
+
+    def on_idle(self, session: S, now_s: float) -> None:
+        """Handle the end of a session's only unfinished turn."""
+
+    def tick(self, now_s: float) -> bool:
+        """Stop sessions or let sessions go; return whether anything changed."""
+        return False
+
+    def review(self, now_s: float) -> None:
+        """Let sessions go that need not wait for a tick."""
+
+    def review_s(self, now_s: float) -> float:
+        """Return the time after ``now_s`` of the next ``review`` without an event, inf for none."""
+        return inf
+
+    def rank(self, request: Request, waited: bool, now_s: float) -> float:
+        """Return the rank of a turn that may go; the lowest rank goes first.
+
+        ``waited`` tells whether the turn has waited. Ranks only matter if turns also wait for the
+        saturation detector.
+        """
+        return request.arrival_s
+
+    def let_go(self, session: S) -> None:
+        """Let all waiting turns of the session go."""
+        for request in session.waiting:
+            del self.waits[request]
+            self._ready[request] = self.rank(request, True, self._now_s)
+        session.waiting.clear()
+
+    # The hooks of a gateway policy.
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._catch_up(now_s)
+        session, _ = self.sessions.begin_call(request)
+        session.client = request.client
+        session.turns += 1
+        session.unfinished += 1
+        self.on_turn(session, request)
+        if self.lets_pass(session, now_s):
+            self._ready[request] = self.rank(request, False, now_s)
+        else:
+            session.waiting[request] = None
+            self.waits[request] = now_s
+        self._review()
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        self._catch_up(now_s)
+        if now_s >= self._review_at_s:
+            self._review()
+        for request in sorted(self._ready, key=self._ready.__getitem__):
+            if not (yield request):
+                return
+
+    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
+        del self._ready[request]
+
+    def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
+        self._catch_up(now_s)
+        self.on_turn_end(self.sessions[request], request, read.input_tokens + output_tokens)
+
+    def on_finish(self, request: Request) -> None:
+        session = self.sessions[request]
+        self._ready.pop(request, None)
+        if self.waits.pop(request, None) is not None:
+            del session.waiting[request]
+        session.unfinished -= 1
+        if not session.is_busy:
+            session.idle_since_s = self._now_s
+        if not self.sessions.end_call(request) and not session.is_busy:
+            self.on_idle(session, self._now_s)
+        self._review()
+
+    def wake_s(self, view: WaitingView, now_s: float) -> float | None:
+        return min(self._next_tick_s, self._review_at_s)
+
+    def _review(self) -> None:
+        self.review(self._now_s)
+        self._review_at_s = self.review_s(self._now_s) if self.waits else inf
+
+    def _catch_up(self, now_s: float) -> None:
+        """Make up for all ticks until now; after a tick without a change, skip to the last tick."""
+        changed = False
+        while self._next_tick_s <= now_s:
+            self._now_s = at_s = self._next_tick_s
+            self._next_tick_s += self.tick_s
+            if self.tick(at_s):
+                changed = True
+            else:
+                last_s = self.tick_s * floor(now_s / self.tick_s)
+                self._next_tick_s = max(self._next_tick_s, last_s)
+        self._now_s = now_s
+        if changed:
+            self._review()

@@ -1,0 +1,309 @@
+"""Pauses of sessions: room of replicas, the sessions that a gate pauses, and the next to resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from math import inf
+from typing import ClassVar, Literal, NamedTuple, TypeVar
+
+from fairbench.core import Request
+from fairbench.schedulers.params import Positive
+from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
+
+BUFFER = 100  # tokens that a replica reserves for each session in addition to the session's context
+
+
+@dataclass(slots=True, eq=False)
+class PlacedSession(GateSession):
+    """A session that is either active at a replica or paused without a replica.
+
+    - ``worker`` is the replica of an active session; ``origin`` is the last replica of a paused
+      session, or None for a new session.
+    - ``pool_place`` is the place in the pool of paused sessions, None for other sessions, and
+      ``pool_tokens`` are the session's tokens when it entered the pool.
+    - ``is_marked`` means that the session will be paused when its turn ends.
+    """
+
+    worker: int | None = None
+    origin: int | None = None
+    pool_place: int | None = None
+    pool_tokens: int = 0
+    is_marked: bool = False
+
+    @property
+    def required(self) -> int:
+        """The KV memory that the session needs, in tokens."""
+        return self.tokens + BUFFER
+
+
+class Use(NamedTuple):
+    """The use of a replica: the tokens of its active sessions, and the number of these sessions."""
+
+    tokens: float
+    sessions: int
+
+    @property
+    def total(self) -> float:
+        """The tokens of the sessions and of their buffers."""
+        return self.tokens + BUFFER * self.sessions
+
+
+ADMISSIONS: Mapping[str, Callable[[PlacedSession], int]] = {
+    "smallest": lambda session: session.tokens,
+    "largest": lambda session: -session.tokens,
+    "fifo": lambda session: session.number,
+}
+
+
+@dataclass(frozen=True)
+class PlacementParams:
+    """Parameters that all variants of ThunderAgent share.
+
+    ``admit`` is the order of new sessions: by tokens, ``smallest`` (as published) or ``largest``
+    first, or by arrival (``fifo``). The three orders come from SARPAT/thunderagent-churn-study. A
+    turn that has waited for ``forced_s`` seconds is sent even without free memory.
+    """
+
+    admit: Literal["smallest", "largest", "fifo"] = "smallest"
+    forced_s: Positive = 1800.0
+
+
+P = TypeVar("P", bound=PlacedSession)
+
+
+class PlacementGate(SessionGate[P]):
+    """A gate that assigns each active session to a replica; paused sessions wait for free memory.
+
+    The room of a replica is its KV pool minus the tokens of its active sessions and minus 100 for
+    each session. The turns of an active session go to the session's replica. A subclass decides
+    when sessions are paused and resumed.
+    """
+
+    FORGET_S: ClassVar[float] = inf  # idle seconds after which a session is forgotten
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places = count()
+
+    def place(self, request: Request, now_s: float) -> int | None:
+        """Return the replica of the request's session."""
+        return self.sessions[request].worker
+
+    def active(self) -> Iterator[tuple[int, P]]:
+        """Yield the active sessions, each after its replica, in order of first arrival."""
+        known = self.sessions.values()
+        return ((one.worker, one) for one in known if one.worker is not None)
+
+    def pool(self) -> list[P]:
+        """Return the paused sessions, and the new sessions that wait, in the order of the pool."""
+        found = (one for one in self.sessions.values() if one.pool_place is not None)
+        return sorted(found, key=lambda session: session.pool_place or 0)
+
+    def enter_pool(self, session: P) -> None:
+        """Pause a session, or let a new session wait."""
+        session.origin = session.worker if session.worker is not None else session.origin
+        session.worker, session.is_marked = None, False
+        session.pool_place, session.pool_tokens = next(self._places), session.tokens
+
+    def resume(self, session: P, worker: int) -> None:
+        """Assign a session to a replica, and send the waiting turns of the session."""
+        session.worker, session.pool_place = worker, None
+        self.let_go(session)
+
+    def sessions_at(self, worker: int) -> list[P]:
+        """Return the active sessions of a replica, in order of first arrival."""
+        return [session for at, session in self.active() if at == worker]
+
+    def forget_idle(self, now_s: float) -> None:
+        """Forget the sessions that have been idle for longer than ``FORGET_S`` seconds."""
+        self.sessions.forget_idle(lambda session: session.idle_s(now_s) >= self.FORGET_S)
+
+    def loads(self, tokens: Callable[[PlacedSession], float]) -> dict[int, Use]:
+        """Return the use of each replica; the function ``tokens`` gives the tokens of a session."""
+        assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
+        uses = dict.fromkeys(self.setup.fleet.workers(), Use(0.0, 0))
+        for worker, session in self.active():
+            if (use := uses.get(worker)) is not None:
+                uses[worker] = Use(use.tokens + tokens(session), use.sessions + 1)
+        return uses
+
+    def rooms(
+        self, tokens: Callable[[PlacedSession], float], part: float = 1.0
+    ) -> dict[int, float]:
+        """Return each replica's free tokens if only the fraction ``part`` of its pool is used."""
+        most = part * self.setup.pool_tokens
+        return {worker: most - use.total for worker, use in self.loads(tokens).items()}
+
+    def is_placed(self, session: P) -> bool:
+        """Return whether the session has a replica; replace a replica that has left the cluster."""
+        if session.worker is None:
+            return False
+        rooms = self.rooms(whole)
+        if session.worker not in rooms:
+            session.worker = max(rooms, key=rooms.__getitem__)
+        return True
+
+
+class PausingGate(PlacementGate[P]):
+    """A variant of ThunderAgent: full replicas pause idle sessions, and no turn waits forever.
+
+    The turns of an active session pass; the turns of a paused session wait.
+    """
+
+    # A replica pauses sessions if they use more than this fraction of its pool.
+    PAUSE_ABOVE: ClassVar[float] = 1.0
+    # The sessions that remain after a pause use at most this fraction of the pool.
+    PAUSE_TO: ClassVar[float] = 1.0
+
+    def __init__(self, params: PlacementParams) -> None:
+        super().__init__()
+        self.params = params
+
+    def on_idle(self, session: P, now_s: float) -> None:
+        if session.is_marked:
+            self.enter_pool(session)
+
+    def pause(self) -> bool:
+        """Pause sessions of full replicas; return whether any session was paused or marked.
+
+        Idle sessions are paused, the session with the fewest tokens first. If pausing all idle
+        sessions frees too little memory, all busy sessions are marked and pause when their turns
+        end.
+        """
+        most = self.PAUSE_TO * self.setup.pool_tokens
+        changed = False
+        for worker, use in self.loads(whole).items():
+            used = use.total
+            if used <= self.PAUSE_ABOVE * self.setup.pool_tokens:
+                continue
+            mine = self.sessions_at(worker)
+            for session in sorted(mine, key=whole):
+                if used > most and not session.is_busy:
+                    self.enter_pool(session)
+                    used -= session.required
+                    changed = True
+            if used > most:
+                for session in mine:
+                    changed |= session.is_busy and not session.is_marked
+                    session.is_marked |= session.is_busy
+        return changed
+
+    def force_waits(self) -> None:
+        """Resume the sessions whose turns have waited for too long."""
+        while self.waits:
+            request, since_s = next(iter(self.waits.items()))
+            if since_s + self.params.forced_s > self._now_s:
+                return
+            session = self.sessions[request]
+            self.resume(session, self.forced_worker(session))
+
+    def forced_worker(self, session: P) -> int:
+        """Return the replica with the most room, for a session that is resumed without room."""
+        rooms = self.rooms(whole)
+        return max(rooms, key=rooms.__getitem__)
+
+    def review(self, now_s: float) -> None:
+        self.force_waits()
+
+    def review_s(self, now_s: float) -> float:
+        return next(iter(self.waits.values())) + self.params.forced_s
+
+
+def whole(session: PlacedSession) -> float:
+    """Return all tokens of the session, without a decay while the session is idle."""
+    return session.tokens
+
+
+def decayed(now_s: float, half_life_s: float) -> Callable[[PlacedSession], float]:
+    """Return a function for a session's tokens, which halve per ``half_life_s`` idle seconds."""
+    return lambda session: session.tokens * 2.0 ** (-session.idle_s(now_s) / half_life_s)
+
+
+class TickGate(PausingGate[P]):
+    """A gate that resumes sessions at each tick, and then pauses sessions."""
+
+    RESUME_TO: ClassVar[float] = 1.0  # Resumed sessions may fill this fraction of the pool.
+
+    def lets_pass(self, session: P, now_s: float) -> bool:
+        if self.is_placed(session):
+            return True
+        if session.pool_place is not None:
+            return False
+        worker = None if self.pool() else self.newcomer_worker(session, now_s)
+        if worker is None:
+            self.enter_pool(session)
+            return False
+        session.worker = worker
+        return True
+
+    def newcomer_worker(self, session: P, now_s: float) -> int | None:
+        """Return the least loaded replica with room for a new session, or None."""
+        rooms, loads = self.rooms(whole), self.newcomer_loads(now_s)
+        fitting = [worker for worker, room in rooms.items() if room >= session.required]
+        return min(fitting, key=loads.__getitem__, default=None)
+
+    def newcomer_loads(self, now_s: float) -> dict[int, float]:
+        """Return the load by which replicas are compared for a new session."""
+        return {worker: use.tokens for worker, use in self.loads(whole).items()}
+
+    def size(self, session: P) -> int:
+        """Return the tokens by which paused sessions are ordered."""
+        return session.pool_tokens
+
+    def weighed(self, now_s: float) -> Callable[[PlacedSession], float]:
+        """Return the function that counts a session's tokens when sessions are resumed."""
+        return whole
+
+    def tick(self, now_s: float) -> bool:
+        self.forget_idle(now_s)
+        resumed = self.resume_fitting(now_s)
+        return self.pause() or resumed
+
+    def resume_fitting(self, now_s: float) -> bool:
+        """Resume paused sessions that fit into free memory; return whether any session was resumed.
+
+        Sessions are chosen in the order of ``queue`` while they fit into the total free memory; a
+        session that does not fit is skipped. The largest chosen session is placed first, on the
+        replica with the most free tokens.
+        """
+        rooms = self.rooms(self.weighed(now_s), self.RESUME_TO)
+        free = [(room, worker) for worker, room in rooms.items() if room > BUFFER]
+        chosen = self._chosen(sum(room for room, _ in free))
+        resumed = False
+        for session in sorted(chosen, key=whole, reverse=True):
+            free.sort(key=lambda one: one[0], reverse=True)
+            if not free or session.required > free[0][0]:
+                continue
+            room, worker = free.pop(0)
+            self.resume(session, worker)
+            resumed = True
+            if room - session.required > BUFFER:
+                free.insert(0, (room - session.required, worker))
+        return resumed
+
+    def _chosen(self, room: float) -> list[P]:
+        """Return, in queue order, the sessions that fit into ``room`` together; skip the others."""
+        chosen = []
+        for session in self.queue():
+            if session.required <= room:
+                chosen.append(session)
+                room -= session.required
+        return chosen
+
+    def queue(self) -> list[P]:
+        """Return the paused sessions in the order in which they are resumed.
+
+        Sessions whose second or later turn waits go first, then sessions with one turn, then idle
+        sessions. In each group, the session with the fewest tokens goes first; the parameter
+        ``admit`` orders new sessions.
+        """
+        admission = ADMISSIONS[self.params.admit]
+
+        def key(session: P) -> tuple[int, int]:
+            if session.turns == 1:
+                return 1, admission(session)
+            return (0 if session.is_busy else 2), self.size(session)
+
+        return sorted(self.pool(), key=key)
