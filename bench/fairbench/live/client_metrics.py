@@ -171,7 +171,7 @@ class Ledger:
 
 
 class OtherRanks(Protocol):
-    """The interface of the link to a server's other data-parallel ranks, for the exporter."""
+    """The interface by which the exporter reads the service at a server's other ranks."""
 
     rank: int
     lag_s: float
@@ -189,7 +189,7 @@ class OtherRanks(Protocol):
 
 
 class Host(Protocol):
-    """The interface of the object that runs a scheduler, as the exporter uses it."""
+    """The interface by which the exporter reads a scheduler and the requests of its engine."""
 
     scheduler: LocalScheduler
     config: PluginConfig

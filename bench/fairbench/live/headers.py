@@ -61,7 +61,7 @@ _ANSWER = re.compile(r"worker-(\d{1,9})-")
 
 
 def tag(number: int, headers: Mapping[str, str]) -> str:
-    """Return the request id of request ``number``, with the values of fairbench's headers."""
+    """Return the request id of request ``number``, in which fairbench's headers are repeated."""
     facts = {name: value for name, value in headers.items() if name in _FACTS}
     return _TAG + urlencode({"n": str(number), **facts})
 
@@ -109,7 +109,7 @@ def tagged(client: str, due: Due, now_s: float) -> str:
 
 
 def tagged_client(request: Request, now_s: float) -> str:
-    """Return the request's client, tagged with the request's deadlines as in ``tagged``."""
+    """Return the name of the request's client with the request's deadlines, as ``tagged`` does."""
     due = Due(request.first_token_by_s, request.deadline_s, request.token_every_s)
     return tagged(request.client, due, now_s)
 

@@ -187,7 +187,10 @@ log = logging.getLogger(__name__)
 
 
 def most_connections() -> int:
-    """Return how many clients, each with a connection to a worker, the open-file limit allows."""
+    """Return how many client connections the limit on open files allows.
+
+    Each client connection may need a second connection, to a worker.
+    """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
         most = 2**20
@@ -240,7 +243,10 @@ class Connections:
 
     @property
     def middleware(self) -> Middleware:
-        """The outermost middleware, which records the connections with a request in progress."""
+        """The middleware that records which connections have a request in progress.
+
+        No other middleware may be outside this middleware.
+        """
 
         @web.middleware
         async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -273,7 +279,7 @@ class Connections:
         self._sockets = ()
 
     async def aclose(self) -> None:
-        """Accept no more connections, and stop checking the open connections."""
+        """Accept no more connections, and no longer close idle connections."""
         await self.stop_accepting()
         tasks = [*self._opening, *([self._watching] if self._watching else ())]
         for task in tasks:
@@ -443,7 +449,7 @@ def _check_pem(flag: str, path: Path, mark: bytes, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A server at ``url``. SIGINT and SIGTERM set ``stop``. ``site`` accepts the connections."""
+    """A running HTTP server at ``url``. SIGINT and SIGTERM set the event ``stop``."""
 
     url: str
     site: Connections
@@ -531,7 +537,7 @@ def _bound_sockets(host: str, port: int, shown: str) -> list[socket.socket]:
 
 
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
-    """Return ``parse(raw, *args)``; a thread parses a long body.
+    """Return ``parse(raw, *args)``; a long body is parsed in a thread.
 
     Raises the errors of ``parse``.
     """

@@ -162,7 +162,7 @@ class Reach:
         return [*(word.replace(HOST, self.host) for word in self.words), inner]
 
     def ask(self, kind: type[T], python: str, *words: str) -> T:
-        """Return the answer of the probe on the host. ``words`` are the probe's arguments.
+        """Run this module as a probe on the host, with the arguments ``words``; return its answer.
 
         Raises UsageError if the probe cannot be run or if its answer is not of type ``kind``.
         """

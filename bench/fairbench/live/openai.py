@@ -201,7 +201,7 @@ _MESSAGE_END = "message_stop"
 
 
 class Typed(NamedTuple):
-    """The facts of an answer or event that names its type, as in the Responses API.
+    """The parsed content of an answer or event that names its type, as in the Responses API.
 
     ``whole`` means that ``texts`` are the whole output, not only new output. ``complete`` means
     that the stream has ended.
@@ -216,10 +216,7 @@ class Typed(NamedTuple):
 
 
 def typed(answer: Any) -> Typed | None:
-    """Return the facts of an answer or event of the Responses API or the Messages API.
-
-    Returns None for answers and events of other APIs.
-    """
+    """Parse an answer or event of the Responses API or the Messages API; else return None."""
     kind = answer.type if isinstance(answer.type, str) else ""
     if kind.startswith(_RESPONSE_EVENT):
         return _response_event(answer, kind)
@@ -245,7 +242,7 @@ def _response_event(answer: Any, kind: str) -> Typed:
 
 
 def _response(told: dict[str, Any]) -> Typed:
-    """Return the facts of a whole response. The finish reason of an unfinished response is None."""
+    """Parse a response object of the Responses API; an unfinished response has no finish reason."""
     status, details = told.get("status"), told.get("incomplete_details")
     reason = None if status in ("in_progress", "queued") else status
     if status == "incomplete" and isinstance(details, dict):
@@ -323,7 +320,7 @@ NO_OUTPUT = Fault("an answer without output")
 
 
 class Answered(msgspec.Struct):
-    """The fields of an answer, an event or an error that the judgement reads."""
+    """The fields of an answer, an event or an error that ``judge`` reads."""
 
     id: Any = None
     choices: list[Choice] | None = None
@@ -350,12 +347,12 @@ class Answered(msgspec.Struct):
 
 
 class AnswerJudgement(NamedTuple):
-    """The result of judging an answer or event: its output, its end, or its fault.
+    """The result of ``judge`` for an answer or event: its output, its end, or its fault.
 
     - ``output`` means that the answer or event contains output.
     - ``ended`` means that the answer has ended for a good reason.
     - ``texts`` are the texts of the model in all choices.
-    - ``typed`` holds the facts of APIs that name the types of their events.
+    - ``typed`` is the parsed content if the API names the types of its events, or else None.
     """
 
     answer: Answered | None
@@ -446,7 +443,7 @@ def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
 
 
 def whole_fault(payload: bytes) -> Fault | None:
-    """Return why a payload with status 200 holds no answer of the model; None for an answer."""
+    """Return why a response with status 200 contains no answer; None for an answer."""
     answer = answered(payload)
     found = judge(answer)
     if answer is None or found.fault is not None:
@@ -457,7 +454,7 @@ def whole_fault(payload: bytes) -> Fault | None:
 
 
 class StreamJudge:
-    """A judge of the events of a stream, in order. The attributes describe the whole stream so far.
+    """A judge of the events of a streamed answer. The attributes describe all events so far.
 
     - ``output`` means that the stream has contained output.
     - ``ended`` means that a choice has ended; ``finished`` means that all ``answers`` choices have.
@@ -491,7 +488,7 @@ class StreamJudge:
         return self.ended and len(self._ends) >= self._answers
 
     def end_fault(self) -> Fault | None:
-        """Return why a stream that ended without a fault holds no answer; None for an answer."""
+        """Return why a stream that has ended contains no answer; None for an answer."""
         idle = self._promised or (self._told == 0 and not self.may_be_empty)
         return None if self.output or (self.ended and not idle) else NO_OUTPUT
 
@@ -553,7 +550,7 @@ def _reasons(answer: Answered) -> list[Any]:
 
 
 def _has_place(answer: Answered) -> bool:
-    """Return whether an answer has a field for text or a message, which may be empty."""
+    """Return whether an answer has a field for output, even if the field is empty."""
     places = [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
     others = answer.text, answer.output_ids, answer.output, answer.content
     return any(place is not None for place in (*places, *others))

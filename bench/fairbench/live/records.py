@@ -193,7 +193,9 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
 
 
 class Journal:
-    """Two files of JSON lines in a directory, to which each record is written immediately.
+    """Two files of JSON lines in a directory: one of requests, and one of programs.
+
+    Each record is written as soon as the request or program ends.
 
     Raises UsageError if the files cannot be created.
     """
@@ -207,14 +209,14 @@ class Journal:
         self._encode = msgspec.json.Encoder().encode
 
     def request(self, record: RequestRecord) -> None:
-        """Append a request.
+        """Append the record of a request.
 
         Raises RunFailed if the file cannot be written, such as on a full disk.
         """
         self._write_line(self._requests, record)
 
     def program(self, record: ProgramRecord) -> None:
-        """Append a program. Raises RunFailed if the file cannot be written."""
+        """Append the record of a program. Raises RunFailed if the file cannot be written."""
         self._write_line(self._programs, record)
 
     def _write_line(self, file: FileIO, record: msgspec.Struct) -> None:

@@ -174,7 +174,7 @@ def run_live(
     driving: Driving = drive_here,
     listen: str = LOOPBACK,
 ) -> RunResult:
-    """Run an experiment on its backend. Finished requests are written to ``directory`` at once.
+    """Run an experiment on its backend; write each request to ``directory`` as soon as it ends.
 
     If ``workers`` are given, they must fit the spec (see ``can_serve``); their caches are emptied
     first, and they keep running. Without ``workers``, workers are started and ended. ``driving``
@@ -201,7 +201,7 @@ def run_live(
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """A backend that is ready for load: its target, its description, and its processes."""
+    """A backend that is ready for load: the driver's target, a description, and the processes."""
 
     target: DriverTarget
     served: Served

@@ -39,7 +39,7 @@ from fairbench.workloads.plan import program_stream
 
 
 def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return a map from clients to their names in requests, for clients whose names differ."""
+    """Return each client's name in requests, for clients that have another name there."""
     owners = spec.workload.client_owners or {}
     clients = spec.workload.name_clients(spec.clients)
     sent = named_below({client: owners.get(client, "") for client in clients})
@@ -53,7 +53,7 @@ def sent_weights(spec: ExperimentSpec) -> dict[str, float]:
 
 
 def objectives(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return a map from clients with latency targets to the names of their objectives."""
+    """Return the name of each client's latency objective, for clients with latency targets."""
     return {client: name for client, name, _ in _latency_targets(spec)}
 
 
@@ -193,7 +193,7 @@ class LiveBackend(ABC, Generic[C]):
         )
 
     def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
-        """Return notes about the workers for the result of the run, by key."""
+        """Return notes about the workers, by key, which are stored with the result of the run."""
         return {}
 
     def vocabulary(self) -> range:

@@ -35,7 +35,7 @@ def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
 
 
 def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
-    """Return whether two experiments can share workers; a simulated experiment has none."""
+    """Return whether two experiments can use the same servers; False for simulated experiments."""
     if one.backend is None or other.backend is None:
         return False
     return live_backend(one).needs() == live_backend(other).needs()

@@ -54,7 +54,7 @@ class Disconnected(Exception):
 
 
 class Listener(Protocol):
-    """The interface of a receiver of a response. The methods are called in the order below."""
+    """The interface of an object that receives an HTTP response; calls come in the order below."""
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         """Receive the status and the headers, whose names are in lower case."""
@@ -167,7 +167,10 @@ class Pool:
         return "\r\n".join(lines) + "\r\nContent-Type: application/json\r\n"
 
     def idle(self) -> Connection | None:
-        """Return a kept connection, or None. The server may already be closing the connection."""
+        """Return an idle keep-alive connection, or None if there is none.
+
+        The server may be closing the connection already.
+        """
         while self._idle:
             connection = self._idle.pop()
             if connection.reusable:
@@ -175,7 +178,7 @@ class Pool:
         return None
 
     async def fresh(self) -> Connection:
-        """Open a new connection. Raises Disconnected."""
+        """Open a new connection. Raises Disconnected if the server does not accept in time."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -189,7 +192,7 @@ class Pool:
         return connection
 
     def keep_connection(self, connection: Connection) -> None:
-        """Keep a connection for a later request if the connection is reusable."""
+        """Store a connection for a later request if the server keeps the connection open."""
         if connection.reusable:
             self._idle.append(connection)
 
@@ -222,7 +225,9 @@ def waiting_s(retry_after: bytes) -> float:
 
 
 class Stream:
-    """The listener of one request. ``over`` is done when nothing more will arrive.
+    """A listener that reads the streamed answer to one request.
+
+    ``over`` is a future that is done when nothing more will arrive.
 
     - ``chunk_s`` and ``chunk_tokens`` are the times (seconds of the run) and the sizes in tokens of
       the received chunks.
@@ -333,7 +338,7 @@ class Stream:
         return waiting_s(self._retry_after) if self._status == TOO_MANY else None
 
     def _check_idle(self) -> None:
-        """Give up a stream that has been silent for too long; otherwise check again later."""
+        """End the answer with a timeout if no data came for too long; else check again later."""
         left_s = self._heard_s + self._patience_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_idle)

@@ -94,7 +94,7 @@ class LiveLLM:
 
 
 class ProgramRunner:
-    """A runner of the programs of one run, which counts started and ended programs."""
+    """A runner of programs, which counts the programs that have started and ended."""
 
     def __init__(self, caller: Caller, clock: RunClock, journal: Journal) -> None:
         self.started = 0
@@ -158,7 +158,7 @@ class DriveProgress:
 
 @dataclass(frozen=True, slots=True)
 class DriveResult:
-    """The end of a run. ``complete`` is false if the run was interrupted."""
+    """The end of a live run. ``complete`` is false if the run was interrupted."""
 
     complete: bool
     end_s: float
@@ -233,7 +233,10 @@ def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
 
 
 def _streams(spec: ExperimentSpec, shard: Shard) -> list[_Stream]:
-    """Return a stream for each client of this driver; read the workload's data set, if any."""
+    """Return the programs and arrivals of each client of this driver.
+
+    If the workload has a data set, the data set is read here.
+    """
     source = spec.source()
     return [
         _Stream(
@@ -255,7 +258,7 @@ def _api(target: DriverTarget, vocab: range) -> ServerApi:
 
 
 class _Run:
-    """A run in progress. The run begins when the object is created."""
+    """A live run in progress. The run begins when the object is created."""
 
     def __init__(
         self,
@@ -283,7 +286,7 @@ class _Run:
         on_progress: Callable[[DriveProgress], None] | None,
         interrupted: Callable[[], bool],
     ) -> bool:
-        """Run all streams to their end; return False if interrupted."""
+        """Run the programs of all clients to their end; return False if the run was interrupted."""
         work = asyncio.create_task(self._run_all(streams))
         try:
             while not work.done():
@@ -301,7 +304,7 @@ class _Run:
             await asyncio.wait([work])
 
     async def _run_all(self, streams: list[_Stream]) -> None:
-        """Run all streams. At the end, raise the first error that is not a failure of a program."""
+        """Run the programs of all clients, then raise the first error except failed programs."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._replay(group, [one for one in streams if one.recorded]))
@@ -312,7 +315,7 @@ class _Run:
             raise errors.exceptions[0] from None
 
     async def _replay(self, group: asyncio.TaskGroup, streams: list[_Stream]) -> None:
-        """Start the programs of all clients of a trace in the trace's order."""
+        """Start the programs of all clients at their times in a trace, in the trace's order."""
         await self.clock.sleep_until(0.0)
         merged = heapq.merge(*map(_in_turn, streams), key=itemgetter(0, 1))
         for arrival_s, _, program, room in merged:

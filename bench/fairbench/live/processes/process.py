@@ -112,7 +112,7 @@ class Process(Protocol):
         """Return the last lines of the output of the process."""
 
     def cause(self) -> str:
-        """Return the line of the log that explains the end, or the last line."""
+        """Return the line of the log that explains why the process ended, or the last line."""
 
     def ask_to_stop(self) -> None:
         """Ask the process to end, without waiting."""
@@ -122,7 +122,7 @@ class Process(Protocol):
 
 
 class ReplicaPlace(Protocol):
-    """The interface of a place of one replica: a machine, and possibly some of its GPUs."""
+    """The interface of the place of one replica: a machine, and possibly some of its GPUs."""
 
     @property
     def host(self) -> str:

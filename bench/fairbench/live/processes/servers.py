@@ -43,7 +43,7 @@ OnReady: TypeAlias = Callable[[ServersProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The instructions for starting a server.
+    """The instructions by which a server is started.
 
     - ``command`` returns the command line for ``ports`` free ports; the first is the HTTP port.
     - The server is ready when its page ``health`` answers with success or, if given, when ``ready``
@@ -262,7 +262,7 @@ class Supervisor:
         self._cases = [_Case(now_s()) for _ in servers]
 
     def restart_ended(self) -> None:
-        """Detect servers that have ended, and restart servers whose pause is over."""
+        """Detect servers that have ended, and restart servers after their pause."""
         for server, case in zip(self._servers, self._cases, strict=True):
             if not server.has_ended or case.is_over:
                 continue
@@ -289,7 +289,7 @@ class Supervisor:
 
 @contextmanager
 def supervised(servers: Sequence[Server]) -> Iterator[None]:
-    """Supervise the servers in a thread until the block ends."""
+    """Restart servers that end, in a thread, until the ``with`` block ends."""
     supervisor, over = Supervisor(servers, time.monotonic), Event()
 
     def watch() -> None:
