@@ -63,7 +63,7 @@ def list_names(
 
 
 def _overview(texts: Mapping[ListKind, list[str]]) -> Iterator[str]:
-    """Yield lines with the number of names of each kind, and how to list the names of a kind."""
+    """Yield a line per kind of names with the number of names, and lines that explain the list."""
     yield "Names that options accept, by kind. `fairbench list KIND` prints one kind."
     for kind, lines in texts.items():
         names = sum(NAME.match(line) is not None for line in lines)

@@ -89,7 +89,7 @@ class SessionGate(FlowPolicy, Generic[S]):
         session.tokens = request.input_tokens
 
     def on_turn_end(self, session: S, request: Request, tokens: int) -> None:
-        """Update the session's context length when a turn ends; its length was ``tokens``."""
+        """Update the session's context length when a turn of ``tokens`` tokens in total ends."""
         session.tokens = tokens
 
     def on_idle(self, session: S, now_s: float) -> None:

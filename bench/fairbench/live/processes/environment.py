@@ -163,7 +163,7 @@ class ServerPython:
     check: str = "check_version"
 
     def named_python(self, chosen: str | None) -> str:
-        """Return ``chosen`` if given, else the Python in ``variable``, else the present Python."""
+        """Return ``chosen``, or else the Python in ``variable``, or else this process's Python."""
         return chosen or os.environ.get(self.variable) or sys.executable
 
     def find_python(self, chosen: str | None) -> str:
