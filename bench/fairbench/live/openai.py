@@ -55,7 +55,7 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """One of the alternative outputs ("choices") in an answer or event.
+    """An alternative output (a "choice") in an answer or event.
 
     Completions have ``text``; chats have ``delta`` or ``message``.
     """
