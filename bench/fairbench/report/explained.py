@@ -14,8 +14,8 @@ from fairbench.report.numbers import latency, more_than, number, percent, whole,
 from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_failures
 from fairbench.results.store import Summary
 
-EQUAL = 0.01  # difference of Jain's index up to which two allocations count as equally even
-CLEAR = 0.95  # fraction of its fair share above which a client counts as fairly served
+EQUAL = 0.01  # Allocations are equally even if Jain's index differs by at most this number.
+CLEAR = 0.95  # A client is fairly served with more than this fraction of the client's fair share.
 
 
 def explained_text(summary: Summary, width: int) -> str:
@@ -72,7 +72,7 @@ def _explain_clients(summary: Summary) -> Iterator[str]:
 
 
 def _worst_off(summary: Summary) -> Mapping[str, Any] | None:
-    """Return the well-behaved client with the lowest share, or the highest P95 without shares."""
+    """Return the well-behaved client with the lowest share, or else with the highest P95."""
     rows: list[Mapping[str, Any]] = [row for row in summary["clients"] if not row["misbehaving"]]
     judged = [row for row in rows if row.get("entitlement_ratio") is not None]
     if judged:

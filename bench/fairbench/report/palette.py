@@ -14,8 +14,8 @@ class Swatch(NamedTuple):
     """The colour, mark and dashes of a series.
 
     ``colour`` is for white paper, ``on_dark`` for dark screens. ``marker`` is matplotlib's name of
-    the mark, ``shape`` the equivalent SVG around the origin. ``dashes`` are the lengths of lines
-    and gaps in line widths; empty means a solid line.
+    the mark, and ``shape`` is SVG code that draws this mark around the origin. ``dashes`` are the
+    lengths of lines and gaps in line widths; empty means a solid line.
     """
 
     colour: str
