@@ -19,10 +19,10 @@ from fairbench.report.comparison_table import (
 from fairbench.results.comparison import SchedulerResults, by_place
 
 RATE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
-COLUMN_PT = 229.0  # width of a column of LaTeX's class article with two columns
-GAP_PT = 6.0  # space between two columns of the table: twice LaTeX's tabcolsep
-EM_PT, SMALL_EM_PT = 8.5, 8.0  # em in points of footnotesize (means) and scriptsize (intervals)
-# upper bounds of letter widths in Computer Modern, in em
+COLUMN_PT = 229.0  # A column of LaTeX's class article with two columns has this width.
+GAP_PT = 6.0  # The space between two columns of the table is twice LaTeX's tabcolsep.
+EM_PT, SMALL_EM_PT = 8.5, 8.0  # One em in footnotesize (means) and in scriptsize (intervals).
+# Letters in Computer Modern are at most this wide, in em.
 NARROW, WIDE, CAPITAL, DIGIT, OTHER = 0.28, 0.84, 0.79, 0.5, 0.56
 SPECIAL = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
