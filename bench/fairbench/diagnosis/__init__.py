@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # The default schedulers: the present scheduler, and the fair schedulers for a comparison.
 FCFS = "fcfs"
 FAIR = ("vtc", "d2lpm", "fair-finish")
-# The default target, which is a time to first token in a log without and with sessions.
+# The default target: the time to first token, in a log without sessions and with sessions.
 USUAL_SLO = "victim_p95_s<2s"
 SESSION_SLO = "victim_ttft_p95_s<2s"
 
