@@ -218,11 +218,11 @@ def run(
 ) -> Result:
     """Run one experiment, simulated or on real servers, and return its result.
 
-    ``flags`` are the flags of ``fairbench run``, with underscores, and have the same defaults and
-    checks; flags override the values of the file ``experiment``. ``settings`` are the values of
-    ``--set``, such as ``{"dlpm.quantum": 5000}``. ``headers`` are sent to ``base_url`` and never
-    stored. The run is saved in a new directory in ``result_dir``; without ``result_dir`` no files
-    remain.
+    ``flags`` are the flags of ``fairbench run``, written with underscores, with the command's
+    defaults and checks; flags override the values of the file ``experiment``. ``settings`` are the
+    values of ``--set``, such as ``{"dlpm.quantum": 5000}``. ``headers`` are sent to ``base_url``
+    and never stored. The run is saved in a new directory in ``result_dir``; without ``result_dir``
+    no files remain.
 
     Raises UsageError, with a message of one line, for a wrong flag, value or combination; RunFailed
     if the run could not continue; Interrupted (a KeyboardInterrupt) at Ctrl-C, after the finished

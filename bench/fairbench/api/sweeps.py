@@ -112,7 +112,7 @@ def sweep(
     show_progress: bool = False,
     **flags: Unpack[SweepFlags],
 ) -> SweepResult:
-    """Run a grid of experiments in parallel processes, and compare them.
+    """Run a grid of experiments in parallel processes, and compare the experiments.
 
     ``file`` is a bundled sweep, such as ``"fig7"``, or a file. ``flags`` are the flags of
     ``fairbench sweep``; a list stands for values separated by commas. Values of ``settings`` may be

@@ -161,7 +161,7 @@ def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
     missing = [one for one, good in zip(values, fine, strict=True) if not good]
     if unknown := next((one for one in missing if not one.is_number), None):
         return JudgedTarget(
-            slo, False, False, sum(kept), reason=unknown.reason or "it has no value"
+            slo, False, False, sum(kept), reason=unknown.reason or "the metric has no value"
         )
     mean, low, high = t_interval([one.raw for one in missing], least=0.0, most=slo.entry.most)
     worst = next((one for one in missing if not _knows(slo, one)), missing[0])
@@ -303,8 +303,8 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the indices of rows that are cheaper than the first row with an equal load.
 
-    Without prices, only rows with the same timing profile are compared, by the number of GPUs. If
-    no size of the first row is sufficient, every row with a sufficient size counts as cheaper.
+    Without prices, only rows with equal timing profiles are compared, by the number of GPUs. If no
+    size of the first row is sufficient, every row with a sufficient size counts as cheaper.
     """
     found: list[tuple[float, float, int]] = []
     if rows and USERS in rows[0]:

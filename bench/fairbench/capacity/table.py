@@ -61,7 +61,7 @@ def unlike_line(answer: Row) -> str:
         return ""
     replicas = f"{recorded['replicas']} replica{'s' if recorded['replicas'] > 1 else ''}"
     return (
-        f"The simulated cluster is not like yours: the TTFT P95 of {recorded['of']} is "
+        f"The simulated cluster does not resemble yours: the TTFT P95 of {recorded['of']} is "
         f"{number(recorded['logged_ttft_p95_s'])} s in the log and "
         f"{number(recorded['replayed_ttft_p95_s'])} s replayed under {recorded['scheduler']} on "
         f"{replicas} of {recorded['timing_profile']}. Name your GPU and model with --gpu and "

@@ -210,7 +210,7 @@ class WaitComparison(NamedTuple):
 
 
 def unlike_replay(found: Diagnosis) -> WaitComparison | None:
-    """Return the waits in the log and in the first replay if they do not agree, else None."""
+    """Return the waits in the log and in the first replay if these waits disagree, else None."""
     waits = compared_waits(found)
     return None if waits is None or is_alike(waits) else waits
 

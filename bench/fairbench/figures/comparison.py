@@ -271,7 +271,7 @@ def _draw_lines(
 
 
 def _set_ticks(panel: Axes, axis: SweepAxis) -> None:
-    """Make a wide x axis logarithmic; place ticks at the values if there is room."""
+    """Make a wide x axis logarithmic; place ticks at the values if all labels fit."""
     if axis.is_log:
         log_x(panel)
     if axis.ticks:

@@ -21,7 +21,8 @@ from fairbench.results.comparison import SchedulerResults, by_place
 RATE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
 COLUMN_PT = 229.0  # A column of LaTeX's class article with two columns has this width.
 GAP_PT = 6.0  # The space between two columns of the table is twice LaTeX's tabcolsep.
-EM_PT, SMALL_EM_PT = 8.5, 8.0  # One em in footnotesize (means) and in scriptsize (intervals).
+# One em has this width in footnotesize (means) and in scriptsize (intervals).
+EM_PT, SMALL_EM_PT = 8.5, 8.0
 # Letters in Computer Modern are at most this wide, in em.
 NARROW, WIDE, CAPITAL, DIGIT, OTHER = 0.28, 0.84, 0.79, 0.5, 0.56
 SPECIAL = {
@@ -123,7 +124,7 @@ def _heading(column: Column) -> str:
 
 
 def _latex_rows(cell: SchedulerResults, columns: Sequence[Column]) -> Iterator[str]:
-    """Yield a scheduler's row of means, and a row of intervals if there are several seeds."""
+    """Yield a scheduler's row of means and, for several seeds, a row of intervals."""
     found = [shown(cell.combined.get(one.key), one, _seeds(cell)) for one in columns]
     yield rf"{' & '.join([escaped(cell.scheduler), *(escaped(one.text) for one in found)])} \\"
     if any(one.ends for one in found):

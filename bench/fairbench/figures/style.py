@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "png", "pdf")
 DPI = 150
 LETTERS_PER_IN = 15  # The text below figures has about this number of letters per inch.
-# The legend's letters per inch, the width of a line sample in letters, and the height of a row.
+# A legend has this number of letters per inch, line samples of this width in letters, and rows of
+# this height.
 LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18
 
 

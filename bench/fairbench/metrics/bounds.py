@@ -147,7 +147,7 @@ def theorem_bound(
 
 
 def largest_input(requests: Requests) -> int:
-    """Return L_input, the most input tokens of an admitted request; 0 without such a request."""
+    """Return L_input, the most input tokens of any admitted request; 0 if none was admitted."""
     admitted = requests.input_tokens[~np.isnan(requests.admitted_s)]
     return int(admitted.max(initial=0))
 

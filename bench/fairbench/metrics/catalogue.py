@@ -33,12 +33,12 @@ ALIASES = {short: key for key, short in SHORT.items()} | {
     "worst_window_share": "min_share_60s",
     "on_time": "goodput_ratio",
 }
-REQUEST_LATENCIES = ("ttft", "tpot", "e2el")  # latencies whose percentiles a user may choose
+REQUEST_LATENCIES = ("ttft", "tpot", "e2el")  # A user may choose percentiles of these latencies.
 CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}
     | {Display.COMPARISON, Display.CONTRAST, Display.REPEATS}
 )
-CLIENTS = "clients."  # keys inside ``clients`` are written clients.NAME.KEY, as in ``notes``
+CLIENTS = "clients."  # Keys inside ``clients`` are written clients.NAME.KEY, as in ``notes``.
 
 CATALOGUE: dict[str, Metric] = {metric.key: metric for metric in METRICS}
 
@@ -94,7 +94,8 @@ def columns_of(
     Args:
         display: The table or page that shows the columns.
         tail: The high percentile of latency that is shown.
-        percentiles: Percentiles that the user chose; if there are any, only these are shown.
+        percentiles: Percentiles that the user chose, which replace all other percentiles; empty
+            without a choice.
         beside: A second high percentile that is shown, or 0.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]

@@ -1,4 +1,4 @@
-"""Latency percentiles that stay correct if some programs never finished.
+"""Latency percentiles that are correct even if some programs never finished.
 
 Requests unfinished at the end are right-censored: their latency is a lower bound. Refused requests
 have an infinite latency. A metric that left out either kind would favour the scheduler that starved
@@ -29,7 +29,7 @@ from fairbench.metrics.records import (
     Requests,
 )
 
-PERCENTS = (50, 95, 99)  # the percentiles that every summary has
+PERCENTS = (50, 95, 99)  # Every summary has these percentiles.
 
 
 class Percentile(NamedTuple):

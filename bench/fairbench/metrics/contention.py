@@ -76,7 +76,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
     The time from arrival to first token equals the actual time from admission to first token.
     Further tokens come at the median pace. Lost time is the wait for admission, or the whole time
-    of a refused call. The arguments are those of ``unhindered``.
+    of a refused call. The arguments have the meanings of ``unhindered``.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)

@@ -52,10 +52,10 @@ class CallDelays:
 def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float) -> Floats:
     """Return the weighted tokens that were due to each client before ``end_s`` and missing.
 
-    The result is exact for calls that were made. Programs cut off by the run's end also have calls
-    that were never made. The due service of these calls is estimated from the fraction of their
-    demand that finished programs of the client had requested at the same age. A client without a
-    finished program is estimated from the finished programs of all clients.
+    The result is exact for calls that were made. Programs that the run's end cut off also have
+    calls that were never sent. The due service of these calls is estimated from finished programs
+    of the client: from the fraction of demand that those programs had requested at an equal age. A
+    client without a finished program is estimated from the finished programs of all clients.
     """
     calls, unmade = calls_of(requests, programs, facts)
     clients = len(facts.clients)
@@ -264,7 +264,7 @@ class _RequestedPart:
         return part
 
 
-AT_ONCE = 1_000_000  # the most pairs of a program and a time that are computed together
+AT_ONCE = 1_000_000  # At most this number of pairs of a program and a time is computed together.
 
 
 class Shortfalls(NamedTuple):

@@ -1,7 +1,7 @@
 """The entries of the catalogue: each metric with its unit, direction, columns and function.
 
-This table has the metrics of every run, ``optional_entries`` the metrics of some runs. To add a
-metric, add an entry. The function of an entry gets the ``RunData`` of a run; quantities that
+This table has the metrics of every run; ``optional_entries`` has metrics that some runs lack. To
+add a metric, add an entry. The function of an entry gets the ``RunData`` of a run; quantities that
 several metrics share are properties of ``RunData``.
 """
 
@@ -144,7 +144,7 @@ def _time_to_finish(percent: int, *shown: Shown) -> Metric:
         unit="s", better=LESS, shown=shown,
         undefined=f"fewer than {percent}% of the programs that arrived by the window's end "
         "finished",
-        meaning="time until this part of the programs that arrived by the window's end had "
+        meaning="time until 50, 90 or 100% of the programs that arrived by the window's end had "
         "finished",
         compute=lambda run: time_to_finish(run.programs, run.facts.window, percent),
     )  # fmt: skip

@@ -92,7 +92,7 @@ def jain(allocations: ArrayLike) -> float:
     assert np.all(x >= 0)
     if x.size == 0 or x.max() == 0:
         return float("nan")
-    x = x / x.max()  # with a maximum of 1, squares neither overflow nor underflow
+    x = x / x.max()  # With a maximum of 1, squares neither overflow nor underflow.
     return float(x.sum() ** 2 / (x.size * (x**2).sum()))
 
 
@@ -104,7 +104,7 @@ def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
 
 
 def least(shares: Floats) -> float:
-    """Return the lowest share that is not NaN, or NaN without such a share."""
+    """Return the lowest share that is not NaN, or NaN if every share is NaN."""
     known = shares[~np.isnan(shares)]
     return float(known.min()) if len(known) else NAN
 
@@ -243,7 +243,8 @@ class _Tree:
         self.tenants = list(tenants_of(places))
         self._demand = demand
         self._weights = dict(facts.tenant_weights)
-        self.members: dict[str, list[int]] = defaultdict(list)  # indices of clients by node
+        # Each node has the indices of all clients below the node.
+        self.members: dict[str, list[int]] = defaultdict(list)
         self.children: dict[str, dict[str, None]] = defaultdict(dict)
         for index, place in enumerate(places):
             self._weights[lineage(place)[-1]] = facts.clients[index].weight
@@ -255,7 +256,7 @@ class _Tree:
         return self._weights.get(node, 1.0)
 
     def sum_over(self, node: str, amounts: Floats) -> float:
-        """Return the sum of the amounts of all clients below a node."""
+        """Return the sum of ``amounts`` over all clients below a node."""
         return float(amounts[self.members[node]].sum())
 
     def entitlement(self, capacity: float) -> dict[str, float]:

@@ -30,7 +30,7 @@ from fairbench.metrics.records import (
 from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.tables import ServiceRows
 
-WINDOWS_S = (60.0, 10.0)  # lengths of the sliding windows in seconds
+WINDOWS_S = (60.0, 10.0)  # Sliding windows have these lengths in seconds.
 CELL_S = 1.0  # A cell, the step of the sliding windows, lasts one second.
 # A run has at most this number of cells times clients; larger runs have longer cells.
 MOST_CELLS = 400_000

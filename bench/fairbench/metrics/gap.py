@@ -162,7 +162,7 @@ BOOKINGS_AT_ONCE = 2**20
 
 
 class Places(NamedTuple):
-    """Pairs of a client and a cell, by index."""
+    """Pairs of a client and a cell, both given by index; arrays have an element per pair."""
 
     client: Ints
     cell: Ints
@@ -519,7 +519,7 @@ EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12
 
 
 class Gap(NamedTuple):
-    """The largest difference in service over weight between two clients, and where it occurred.
+    """The largest difference in service over weight between two clients, and the two clients.
 
     ``first`` and ``second`` are indices of clients, and ``tokens`` is the difference in weighted
     tokens over weight. The two clients waited together from ``start_s`` to ``end_s``.

@@ -237,7 +237,8 @@ MEMORY = tuple(map(_memory, (
             float(lost.sum() - lost[own]) for own, lost in enumerate(run.evicted_tokens)]),
     Metric("evicted_of_others_tokens",
         "tokens that other clients lost to evictions for this client", unit="tokens",
-        better=LESS, meaning="tokens that other clients lost to evictions for its requests",
+        better=LESS,
+        meaning="tokens that other clients lost to evictions for this client's requests",
         by_client=lambda run: [
             float(lost.sum() - lost[own]) for own, lost in enumerate(run.evicted_tokens.T)]),
     Metric("cache_hit_rate_alone", "cache hit rate alone on its share of the pool",
@@ -384,10 +385,10 @@ def _of_side(number: int, side: str) -> tuple[Metric, Metric]:
     return (
         Metric(f"{side}_busy_ratio", f"busy time of {side} workers over the run",
             form=Form.PERCENT, most=1.0, undefined="nothing was simulated",
-            meaning="busy time of the workers of one side, over all their time",
+            meaning="busy part of the time of all prefill or all decode workers",
             compute=lambda run: run.busy_ratio(number)),
         Metric(f"{side}_gpu_s", f"busy time of {side} workers", unit="s", digits=1,
-            meaning="busy time of the workers of one side, over the whole run",
+            meaning="busy time of all prefill or all decode workers in the whole run",
             compute=lambda run: float(run.both_sides.busy_s[number])),
     )  # fmt: skip
 
@@ -466,7 +467,8 @@ def _held(statistic: str) -> Metric:
     """Return the metric for how long requests of a live run waited for ``--max-concurrency``."""
     return Metric(
         f"held_{statistic}_s", f"{statistic} wait for a limit on concurrency", unit="s",
-        undefined=NOT_SENT, meaning="live runs: wait of all requests for that slot",
+        undefined=NOT_SENT,
+        meaning="live runs: wait of all requests for a slot under `--max-concurrency`",
         when=lambda run: run.measured.held,
         compute=lambda run: statistic_of(statistic, run.measured.held_s),
     )  # fmt: skip

@@ -256,12 +256,12 @@ class RunData:
 
     @cached_property
     def all_active(self) -> Window | None:
-        """The time in which all clients were active, None without such a time."""
+        """The period in which all clients were active together, or None."""
         return all_active_window(self.programs, self.facts)
 
     @cached_property
     def all_active_service(self) -> Floats:
-        """The service of each client while all were active, an empty array without such a time."""
+        """The service of each client in the period in which all clients were active, if any."""
         if self.all_active is None:
             return np.empty(0)
         booked = booked_in(self.log, self.all_active, self.clients)

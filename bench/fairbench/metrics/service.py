@@ -315,7 +315,7 @@ def _step_bookings(
 
 
 def one_per_stretch(log: Service) -> Service:
-    """Return one row per stretch of a worker's batch, for any number of clients in the batch."""
+    """Return a log with a single row per stretch, even if the batch has several clients."""
     order = np.lexsort((log.start_s, log.worker))
     worker, start_s = log.worker[order], log.start_s[order]
     new = np.ones(len(order), np.bool_)

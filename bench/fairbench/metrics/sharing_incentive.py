@@ -84,7 +84,7 @@ class RunBeside:
 
 
 def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Noted:
-    """Return a client's latency on the shared cluster divided by the latency alone on a part of it.
+    """Return a client's latency on the shared cluster, over the latency alone on a fair part.
 
     A value of at most 1 means that the client has no reason to leave the shared cluster. If one
     latency is a bound, the ratio is a bound, too.

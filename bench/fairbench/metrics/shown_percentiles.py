@@ -50,8 +50,8 @@ def common_percentiles(summaries: Iterable[Mapping[str, Any]]) -> tuple[int, ...
 
 
 P95, P99 = 95, 99
-TAILS = (P95, P99)  # the high percentiles of latency
-ENOUGH = {P95: 60, P99: 300}  # the number of latencies that a high percentile needs
+TAILS = (P95, P99)  # These percentiles of latency are called high.
+ENOUGH = {P95: 60, P99: 300}  # A high percentile needs this number of latencies.
 
 
 def shown_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
@@ -71,7 +71,7 @@ def is_carried(n: int | None, tail: int) -> bool:
 
 
 def is_few(n: int | None, rank: int) -> bool:
-    """Return whether percentile ``rank`` is high and ``n`` latencies are too few for it."""
+    """Return whether ``n`` latencies are too few for a high percentile ``rank``."""
     return rank in TAILS and not is_carried(n, rank)
 
 

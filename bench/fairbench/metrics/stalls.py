@@ -1,7 +1,7 @@
 """Stalls: how long prompts hold up answers that are being generated, and whose prompts.
 
-A batch with prompts delays every sequence that decodes on the same replica. The delay is booked to
-the clients of the prompts, in proportion to the computed tokens.
+A batch with prompts delays every sequence that decodes on the replica. The delay is booked to the
+clients of the prompts, in proportion to the computed tokens.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Gaps:
         self._time_s += np.bincount(cells, time_s, 2 * clients).reshape(2, clients)
 
     def pace_ratios(self) -> list[float]:
-        """Return each client's token rate beside others' prompts, relative to other times."""
+        """Return each client's token rate beside other clients' prompts, over the rate without."""
         pairs = zip(self._tokens.T.tolist(), self._time_s.T.tolist(), strict=True)
         return [
             ratio(ratio(tokens[1], time_s[1]), ratio(tokens[0], time_s[0]))
@@ -163,8 +163,9 @@ def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | No
     gaps = Gaps(clients, stall_limit_s(facts))
     total_s, own_s = np.zeros(clients), np.zeros(clients)
     matrix_s = np.zeros((clients, clients)) if clients <= MOST_CLIENTS else None
-    ends_s: dict[int, float] = {}  # worker -> end of the last step that decoded
-    asked: dict[int, Requests] = {}  # worker -> requests whose answers the worker generates
+    ends_s: dict[int, float] = {}  # ``ends_s`` has, by worker, the end of the last decode step.
+    # ``asked`` has, by worker, the requests whose answers the worker generates.
+    asked: dict[int, Requests] = {}
     for part in log.parts():
         if part.gpu_s is None:
             return None
@@ -202,7 +203,7 @@ def stall_limit_s(facts: Facts) -> float:
 def answers_of(requests: Requests, horizon_s: float) -> Answers:
     """Return when requests decode, from their first token to their end.
 
-    The last retraction of a request, up to the admission after it, is left out.
+    The time from a request's last retraction to the following admission is left out.
     """
     worker = _decode_worker(requests)
     begun = np.isfinite(requests.first_token_s) & (worker >= 0)

@@ -40,7 +40,7 @@ class ServiceRows(Protocol):
         ...
 
     def between(self, first: int, after: int) -> Service:
-        """Return the rows from ``first`` up to ``after``. Precondition: there is such a row."""
+        """Return the rows from ``first`` up to, without, ``after``. Precondition: a row exists."""
         ...
 
 
@@ -63,7 +63,7 @@ class FiledService:
             yield self.between(first, after)
 
     def between(self, first: int, after: int) -> Service:
-        """Return the rows from ``first`` up to ``after``. Precondition: there is such a row."""
+        """Return the rows from ``first`` up to, without, ``after``. Precondition: a row exists."""
         columns = self.column_types()
         return Service(**{name: self._column(name, first, after) for name in columns})
 
@@ -95,7 +95,7 @@ class FiledService:
 def to_arrow(values: NDArray[Any]) -> pa.Array:
     """Return numbers as an Arrow array without nulls; a contiguous array is not copied.
 
-    The conversions of pyarrow are avoided: they import pandas, if installed, which takes 45 MiB.
+    The function avoids pyarrow's conversions, which import pandas, if installed, and take 45 MiB.
     """
     import pyarrow as pa
 
@@ -193,7 +193,7 @@ class Tables:
         return len(status) > 0 and bool((status == REFUSED).all())
 
     def columns(self) -> SavedColumns:
-        """Return the columns of all tables as files store them."""
+        """Return the columns of all tables in the form in which files store columns."""
         log = self.service
         assert isinstance(log, Service | FiledService)
         return SavedColumns(

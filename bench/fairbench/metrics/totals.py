@@ -33,7 +33,7 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
     """Return each client's cache hit rate, or NaN for a client without an admitted request."""
     admitted = ~np.isnan(requests.admitted_s)
     client = requests.client[admitted]
-    cached, extended = (  # sums of whole numbers of tokens are exact
+    cached, extended = (  # Sums of whole numbers of tokens are exact.
         np.bincount(client, weights=tokens[admitted], minlength=clients).tolist()
         for tokens in (requests.cached_tokens, requests.extend_tokens)
     )
@@ -43,8 +43,8 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
 def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
     """Return the time in seconds at which ``percent`` of the programs had finished.
 
-    Only programs that arrived before the end of the window count: these programs are the same
-    under every scheduler. The result is NaN without programs, or if too few programs finished.
+    Only programs that arrived before the end of the window count, because every scheduler gets
+    these programs. The result is NaN without programs, or if too few programs finished.
     """
     fixed = programs.take(programs.arrival_s < window.end_s)
     finishes = np.sort(fixed.finish_s[fixed.status == FINISHED])

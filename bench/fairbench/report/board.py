@@ -194,7 +194,7 @@ def board_legend(board: Board) -> Iterator[str]:
     yield from _carried(board)
     for metric in board.metrics:
         for place, reason in metric.left_out.items():
-            yield f"{CATALOGUE[metric.key].heading}: without {place}: {reason or 'no row has it'}."
+            yield f"{CATALOGUE[metric.key].heading}: without {place}: {reason or 'no values'}."
     yield from _holes(board)
 
 
@@ -380,7 +380,7 @@ def _pictures(board: Board) -> Iterator[Figure]:
 
 
 def _row_label(row: _Row, rows: int) -> str:
-    """Return the name of a row, or its number if there are too many rows for names."""
+    """Return the name of a row, or the row's number if the picture has too many rows for names."""
     return cut_middle(row.name, LABEL_CHARACTERS) if rows <= MOST_LABELLED else f"{row.number}"
 
 

@@ -220,7 +220,10 @@ def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         total_tok_s = sum(row["service_rate_tok_s"] or 0.0 for row in summary["clients"])
         share = (most["service_rate_tok_s"] or 0.0) / total_tok_s
         yield "largest", f"{most['client']} had {share:.1%} of the service"
-        yield "Gini index", f"{curve.gini:.3f} of service{by_weight}; 0 if all had the same"
+        yield (
+            "Gini index",
+            f"{curve.gini:.3f} of service{by_weight}; 0 if all had equal service",
+        )
 
 
 def ratio_lines(summary: Summary) -> Iterator[tuple[str, str]]:

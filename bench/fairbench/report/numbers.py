@@ -60,7 +60,7 @@ def whole_percent(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a time with at least three digits, even if it is an integer."""
+    """Format a time with at least three digits, even a time that is an integer."""
     return number(None if value is None else float(value))
 
 

@@ -45,7 +45,7 @@ BROWN = Swatch(
 )
 
 SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK, VIOLET, BROWN)
-"""All series, in the order in which clients and other names without a fixed series use them."""
+"""All series, in the order in which names without a fixed series, such as clients, get a series."""
 
 SCHEDULERS = {
     "lpm": VERMILION,

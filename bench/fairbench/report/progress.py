@@ -55,7 +55,7 @@ def _time_left(progress: Simulated, elapsed_s: float) -> str:
 
 
 def _simulated(progress: Simulated, elapsed_s: float) -> str:
-    """Describe a simulation: time, finished programs, and service shares if they fit."""
+    """Describe a simulation: time, finished programs, and (if they fit) shares of service."""
     if progress.measuring:
         return f"computing metrics of {progress.programs_started:,} programs"
     now_s, end_s = f"{progress.sim_time_s:,.0f}", progress.end_s

@@ -11,7 +11,7 @@ from fairbench.metrics.floods import Flood, Harm, floods, harm_of
 from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number, percent
 
-MANY = 1000.0  # a larger ratio is printed as "over 1,000"
+MANY = 1000.0  # A larger ratio is printed as "over 1,000".
 # A sentence mentions larger floods if these floods change the share by at least this fraction.
 LEAST_REST = 0.005
 NAMED = 3  # A sentence names at most this number of delayed clients.
@@ -124,7 +124,7 @@ def shortfall_line(found: Shortfall, clock: ClockTime | None) -> str:
 
 def overload_line(traffic: Traffic, found: Overload, basis: str) -> str:
     """Return a sentence on an overload: how many clients wait, when, and how long."""
-    why = "No single client causes it:" if len(traffic.clients) > 1 else "It is the only client:"
+    why = "No single client floods:" if len(traffic.clients) > 1 else "The log has one client:"
     who = f"{found.clients:,} of {len(traffic.clients):,} clients wait"
     return (
         f"{who} long from {window(found.start_s, found.end_s, traffic.clock)}: median {TTFT} "

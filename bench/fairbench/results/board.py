@@ -118,7 +118,7 @@ def _score_of_interval(
 
 
 Sample = Sequence[Value]
-"""A row's values, one per seed; all rows have the same seeds in the same order."""
+"""A row's values, one per seed; all rows have equal seeds in equal order."""
 
 
 class Ranks(NamedTuple):
@@ -323,7 +323,7 @@ def _lines(files: Sequence[Path]) -> list[BoardLine]:
                 what = f"seed {line.seed} of {line.place} is in {other} too"
                 raise DataError(
                     f"{file}: {what}; a seed of a configuration must be in a single file, "
-                    "because its best total is"
+                    "because the best total of a seed is computed from one file"
                 )
         lines += read
     return lines
@@ -454,8 +454,8 @@ def _lines_by_row(lines: Iterable[BoardLine]) -> Table:
         runs = table.setdefault(line.scheduler, {})
         if (line.place, line.seed) in runs:
             raise DataError(
-                f"{line.place}, {line.scheduler}, seed {line.seed}: this run is there twice; "
-                "remove one"
+                f"{line.place}, {line.scheduler}, seed {line.seed}: this run is given twice; "
+                "remove one of the two"
             )
         runs[line.place, line.seed] = line
     if not table:

@@ -237,7 +237,7 @@ LEAST_CHANGE = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class MetricContrast:
-    """A metric of two schedulers: both means on the same seeds, and the paired difference.
+    """A metric of two schedulers: the means over the common seeds, and the paired difference.
 
     ``more_seeds`` is the number of further seeds that would probably lead to a decision. None means
     that no seeds are needed, that too many seeds are needed, or that more seeds would not help.

@@ -79,7 +79,7 @@ def grid_labels(experiments: Sequence[Experiment]) -> list[Label]:
 
     Configurations are named like ``tot s1 dp 4``; keys that distinguish configurations with equal
     names follow the name. Parameters that distinguish schedulers with equal names follow a
-    scheduler's name. Seeds do not appear, so a configuration has the same name with every seed.
+    scheduler's name. Names do not contain seeds, so a configuration has one name for all seeds.
     """
     names = [f"{e['workload']['name']} {e['scenario']} {cluster_name(e)}" for e in experiments]
     places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])

@@ -161,7 +161,7 @@ def _metric_interval(
 
 # Smaller relative differences are ignored, because processors sum in different orders.
 ROUNDING = 1e-12
-POWER = 0.8  # the number of further seeds is chosen for this probability of a decision
+POWER = 0.8  # The number of further seeds is chosen for this probability of a decision.
 MIXED = "some values are only lower bounds, others only upper bounds"
 MOST_SEEDS = 1000  # A difference that needs more seeds is too small to matter.
 
@@ -177,7 +177,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The second scheduler's values minus the first scheduler's values on the same seeds.
+    """The second scheduler's values minus the first scheduler's values, paired by seed.
 
     ``runs`` is the number of seeds in which both schedulers have a value, ``undefined`` the number
     of other seeds. ``low`` and ``high`` are the ends of the interval of ``mean``, None if unknown.
@@ -210,7 +210,7 @@ class Difference:
 
     @property
     def exact(self) -> bool:
-        """Return whether all seeds have the same difference up to rounding, which is not 0."""
+        """Return whether the difference is equal in all seeds, up to rounding, and is not 0."""
         if not self.mean or self.deviation is None:
             return False
         return self.deviation <= ROUNDING * abs(self.mean)
@@ -246,7 +246,7 @@ class Difference:
 def difference(
     first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL, most: float = inf
 ) -> Difference:
-    """Return the paired difference of two schedulers' values, which have the same order of seeds.
+    """Return the paired difference of two schedulers' values, given in equal order of seeds.
 
     Values are between 0 and ``most``, so differences are between -``most`` and ``most``. Raises
     DataError for a value that is not a number, and ValueError for different numbers of values.

@@ -400,7 +400,7 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
         entry = metric_of(key)
         if entry is None or entry.better is Better.NEITHER:
             raise UsageError(
-                f"{option} {name}: has no worse direction; choose a metric that has one"
+                f"{option} {name}: has no better direction; choose a metric with a better direction"
             )
         reasons = [why_missing(key, spec) for spec in specs]
         if reasons and all(reasons):

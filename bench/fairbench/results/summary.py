@@ -265,7 +265,9 @@ def more_is_better(metric: str, known: Collection[str]) -> bool:
         alike = (one for one in known if one.startswith(CLIENTS) == ours)
         raise unknown_name("metric", metric, filter(_has_a_worse_side, alike))
     if not _has_a_worse_side(metric):
-        raise UsageError(f"metric {metric!r}: has no worse direction; choose a metric that has one")
+        raise UsageError(
+            f"metric {metric!r}: has no better direction; choose a metric with a better direction"
+        )
     return _better(metric) is Better.MORE
 
 

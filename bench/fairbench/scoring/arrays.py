@@ -32,14 +32,14 @@ FIELDS = (
 NEEDED = ("client", "start", "input_tokens", "output_tokens", *FIRST, *LAST)
 """Fields that a user cannot declare to be missing."""
 
-OVERCACHED = "had more cached than input tokens, all of which count as cached"
+OVERCACHED = "had more cached than input tokens, so all input tokens count as cached"
 UNCOUNTED = "failed without a count of input tokens, which counts as 0"
-SILENT = "ended without a single output token, which counts as failed"
+SILENT = "ended without any output token, and counts as failed"
 UNKNOWN_OUTPUT = "ended without a count of output tokens, which counts as 0"
-ONE_PIECE = "ended without a time of its first token, and counts as answered in one piece"
+ONE_PIECE = "ended without a time of the first token, and counts as answered in one piece"
 NAMELESS = "names no client, and counts as one of the client 'all'"
-REPEATED = "has an id that an earlier one has too, and counts like any other"
-TWICE = "repeats the id of a request, and counts as a part of it"
+REPEATED = "has the id of an earlier request, and counts as a separate request"
+TWICE = "repeats the id of a request, and counts as a part of this request"
 Mended = Counter[str]
 """The number of changed requests, by reason."""
 
@@ -176,7 +176,7 @@ def _states(columns: FileColumns, mended: Mended) -> tuple[Any, Flags]:
     states = states_of(said or [None] * len(columns), columns, unknown)
     for word, count in unknown.most_common(3):
         mended[
-            f"has the unknown status {printable(word)!r}, and is judged by its other fields"
+            f"has the unknown status {printable(word)!r}, and is judged by the other fields"
         ] += count
     errors = columns.field_values("error")
     return states, np.zeros(len(columns), np.bool_) if errors is None else errors_of(errors)
@@ -210,7 +210,7 @@ def _check_ends(requests: FileRequests, states: Any) -> None:
             others = ", ".join(printable(str(key)) for key in keys if key not in columns.taken)
             raise columns.problem(
                 row,
-                f"has no {' or '.join(ends)}, unlike other requests (it has "
+                f"has no {' or '.join(ends)}, unlike other requests (this request has "
                 f"{others or 'no other field'}). Name the field with --map FIELD=NAME; a "
                 "failed request must have an error, a status or no output tokens",
             )
@@ -265,8 +265,8 @@ def _sums(gaps: list[Floats]) -> Floats:
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     """Return the columns ``status`` (as in the table of requests) and ``failed``.
 
-    A request without a stated state has finished if it has an end. Otherwise it was refused if the
-    layout ``refuses`` requests, else it failed.
+    A request without a stated state has finished if the request has an end. Otherwise the request
+    was refused if the layout ``refuses`` requests, and has failed in all other layouts.
     """
     unsaid, ended = states == UNSAID, ~np.isnan(last)
     unended = REFUSED if refuses else FAILED
@@ -329,10 +329,10 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
         "start is missing": np.isnan(start),
         "a time is infinite": np.isinf(start) | np.isinf(first) | np.isinf(last),
         "a time is beyond 10^12 s": np.any(np.abs([start, first, last]) > MAX_TIME_S, axis=0),
-        "its first token is before its start": first < start,
-        "its end is before its first token": last < first,
-        "it ended, but its first token is missing": ended & np.isnan(first),
-        "it is finished, but its end is missing": (made["status"] == FINISHED) & ~ended,
+        "the first token is before the start": first < start,
+        "the end is before the first token": last < first,
+        "the request ended, but the first token is missing": ended & np.isnan(first),
+        "the request is finished, but the end is missing": (made["status"] == FINISHED) & ~ended,
         "input_tokens is missing": np.isnan(made["input_tokens"]),
         **{
             f"{field} must be a whole number from {least} to {most}": _no_count(

@@ -98,7 +98,7 @@ def read_scored(
     """
     for path, count in Counter(Path(realpath(path)) for path in paths).items():
         if count > 1:
-            raise UsageError(f"{path}: given {count} times, so its requests would be repeated")
+            raise UsageError(f"{path}: given {count} times, so the requests would be repeated")
     asked = score_asked(mapped(names or {}), layout, line)
     unit = None if unit_s is None else next(u for u, ns in UNITS.items() if ns == unit_s * 1e9)
     parts = [read_requests(path, asked, unit) for path in paths]
@@ -166,7 +166,7 @@ def _check_at_once(columns: FileColumns) -> None:
     if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
         raise DataError(
             f"{columns.file}: has no start times (sglang.bench_serving does not record them). "
-            "Without them, only a run at request_rate inf without max_concurrency can be "
+            "Without start times, only a run at request_rate inf without max_concurrency can be "
             "scored; name a column of start times with --map start=NAME"
         )
 
@@ -176,7 +176,7 @@ def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
     found = int((status == FINISHED).sum())
     if completed in (None, found):
         return []
-    return [f"{path.name} says that {completed:,} requests completed, by its records {found:,} did"]
+    return [f"{path.name} says that {completed:,} requests completed, but has records of {found:,}"]
 
 
 def _worker_numbers(workers: Any) -> Any:

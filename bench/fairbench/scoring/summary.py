@@ -133,12 +133,14 @@ def scored_summary(
 # served before the last arrival. Otherwise the window could miss all service of a client.
 LEAST_SHARE = 0.1
 
-ASKED = "as asked for"
+ASKED = "as requested"
 ARRIVALS = "when the last request came, including that request"
-SESSIONS = "at the last answer, since programs of several requests go on after they have come"
+SESSIONS = (
+    "at the last answer, because programs of several requests continue after the last arrival"
+)
 AT_ONCE = "at the last answer, because the requests came almost all at once"
-NO_TIME = "where it begins, because nothing took any time after that"
-LATE = "at the last answer, since a client came too late to be served before the last request came"
+NO_TIME = "at the window's start, because no request took any time after the start"
+LATE = "at the last answer, because a client came too late to be served before the last arrival"
 
 
 class ScoredWindow(NamedTuple):

@@ -25,7 +25,7 @@ from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figu
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic, overload_line, traffic_lines
 
 MOST_ROWS = 30  # At most this number of clients has a row.
-NOBODY = "There is no flood: no client sends much more than the others."
+NOBODY = "There is no flood: no client sends much more than other clients."
 PEAK_S = 60.0
 
 

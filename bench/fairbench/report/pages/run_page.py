@@ -98,7 +98,7 @@ def _lorenz(curve: Lorenz, fair: Lorenz | None) -> Figure:
     series = [Series(f"service ({curve.gini:.2f})", *_thinned(curve))]
     if fair:
         series.append(Series(f"fair share ({fair.gini:.2f})", *_thinned(fair)))
-    series.append(Series("all the same (0)", [0.0, 100.0], [0.0, 1.0]))
+    series.append(Series("equal service (0)", [0.0, 100.0], [0.0, 1.0]))
     return Figure(
         line_chart(
             "Lorenz curve of service",
@@ -190,7 +190,7 @@ def time_spent_figure(summary: Summary) -> Figure:
     return Figure(
         bar_chart("GPU time by purpose", bars, PURPOSES_PX),
         f"GPU time of all replicas by purpose: {limit_line(summary)}. No scheduler needs less than "
-        "the first two bars for these requests; the others are losses.",
+        "the first two bars for these requests; the other bars are losses.",
     )
 
 

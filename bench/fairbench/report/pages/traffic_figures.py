@@ -50,7 +50,7 @@ def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int
     """Return each client's number in ``palette.SERIES``.
 
     Heavy clients have the first colours, which stand out. The other clients have the remaining
-    colours in order, repeated if there are more clients than colours.
+    colours in order; colours repeat if clients outnumber colours.
     """
     first = [name for name in shown if name in heavy]
     found = {name: number % len(SERIES) for number, name in enumerate(first)}

@@ -79,7 +79,7 @@ def _of_the_window(summary: Summary) -> Iterator[str]:
         yield (
             f"The measured window ({whole(_window_s(summary))} s) is shorter than the "
             f"P{tail} latency of the well-behaved clients ({shown} s), so the slowest "
-            "programs got most of their service after it."
+            "programs got most of their service after the window."
         )
     if not is_carried(n := summary["victim_n"], tail):
         yield (f"A P{tail} needs about {ENOUGH[tail]} latencies, and a client has only {n}.")
@@ -108,7 +108,7 @@ def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iter
 
 
 def counted_warnings(runs: Sequence[Summary]) -> Iterator[str]:
-    """Yield each warning with the number of runs that have it."""
+    """Yield each warning with the number of runs that the warning concerns."""
     tail = shown_tail(runs)
     counts = {
         "ended early": sum(not run["complete"] for run in runs),
