@@ -1,4 +1,4 @@
-"""The catalogue of metrics, by key, and the columns of tables that follow from the catalogue.
+"""The catalogue of metrics, by key, and the columns of tables that show metrics.
 
 All code that computes, shows, stores, compares or documents metrics uses this catalogue. To add a
 metric, add an entry to ``metrics.entries`` or ``metrics.optional_entries``.

@@ -107,8 +107,8 @@ def median_pace_s(requests: Requests) -> float:
 def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Floats:
     """Return, for each call, the shortest time to first token of a call with as much or more work.
 
-    The work of a call is the number of its tokens to compute, or its element of ``tokens``; times
-    are in seconds.
+    The work of a call is the call's element of ``tokens``, by default the call's uncached prompt
+    tokens. Times are in seconds.
     """
     answered = ~np.isnan(requests.first_token_s)
     if not answered.any():
@@ -191,7 +191,7 @@ def contended(
     Args:
         requests: All calls of the run.
         facts: The run's workers, KV pool, clients and so on, which the tables do not contain.
-        window: The part of the run that is judged.
+        window: The period of the run over which shares are computed.
         short: The weighted tokens that each client lacked at the window's end.
         demand: The weighted tokens due to each client in the window.
     """

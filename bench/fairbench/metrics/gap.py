@@ -1,7 +1,7 @@
 """The largest difference in service between two clients while both wait at every worker.
 
 [DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound this difference. Service is as charged at
-admission, without recomputation.
+admission, without recomputation. A joint backlog is an interval in which two clients both wait.
 
 The search has three levels. Time is divided into cells with the service of each client at the edges
 (``Cells``). The service at the edges bounds the difference within each pair of clients (``Pairs``).
@@ -565,12 +565,12 @@ class _Search:
         # together.
         self._best = Gap(-1.0, 0, 0, 0.0, 0.0)
 
-        # The joint backlogs on the list will be examined; each has an upper bound on its gap.
+        # The listed joint backlogs will be examined; the arrays hold upper bounds on their gaps.
         self._listed: list[tuple[Joint, Floats]] = []
 
     @property
     def _above(self) -> float:
-        """The number of tokens up to which a joint backlog's range cannot change the result."""
+        """A number of tokens; a joint backlog with a smaller range cannot change the result."""
         return max(self._known, self._best.tokens)
 
     def largest(self) -> Gap:

@@ -78,7 +78,7 @@ def is_few(n: int | None, rank: int) -> bool:
 def _tail(known: Iterable[tuple[int | None, bool]]) -> int:
     """Return P99 if all samples support a P99, else P95.
 
-    ``known`` has the number of latencies of each sample, and whether its summary has a P95.
+    ``known`` has, for each sample, the number of latencies, and whether the summary has a P95.
     """
     found = list(known)
     carried = all(is_carried(n, P99) for n, _ in found)

@@ -20,7 +20,7 @@ from fairbench.targets import RequestCosts
 MOST_CLIENTS = 30  # ``Stalls.matrix_s`` is not computed for more clients.
 STALL_S = 0.5  # A stall is a gap between two tokens of at least this time.
 STALL_STEPS = 4.0  # A stall lasts at least this multiple of a lone request's decode step.
-_MARGIN_S = 1e-6  # Times that differ by less are equal.
+_MARGIN_S = 1e-6  # Times that differ by less, in seconds, count as equal.
 # The bins of gaps reach from 1 us to 10 days; each bin is 1% wider than the last.
 _SHORTEST_S, _GROWTH, _BINS = 1e-6, 1.01, 2_800
 
@@ -132,7 +132,7 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """The stalls of a run.
+    """The time for which prompts held up answers in a run.
 
     - ``by_others_s`` and ``by_own_s`` are the seconds, summed over a client's answers, for which
       prompts of other clients and of the client itself held up the answers.
@@ -155,7 +155,7 @@ class Stalls:
 
 
 def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | None:
-    """Return the stalls of a run; None if the composition of steps, or their cost, is unknown."""
+    """Return the stalls of a run; None if batches or the costs of steps are unknown."""
     if facts.costs is None:
         return None
     clients = len(facts.clients)
@@ -363,7 +363,7 @@ class OtherPrompts:
 
 
 def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
-    """Return the stretch at whose end each request's first token was made, -1 outside the part.
+    """Return the stretch that ended with each request's first token, -1 if in another part.
 
     The stretch is the last stretch with prompts of the client before the client received the token.
     """

@@ -150,7 +150,7 @@ def experiment_of(run: StoredRun) -> Experiment:
 
 
 def alone_key(experiment: Experiment) -> str:
-    """Return the key of stored latencies of clients alone, by configuration and seed."""
+    """Return the key, for a configuration and seed, of stored latencies of clients alone."""
     return key_of(place_of(experiment))
 
 
