@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def _goodput(metric: Metric) -> Metric:
-    """Return a metric of goodput, for runs in which a client has latency targets."""
+    """Return the metric, limited to runs in which a client has latency targets."""
     page = "[goodput](../guide/goodput.md#how-it-is-judged)"
     return replace(metric, when=lambda run: run.has_targets, page=page)
 
@@ -121,7 +121,7 @@ GOODPUT = tuple(map(_goodput, (
 
 
 def _in_windows(length_s: float, key: str, when: str) -> tuple[Metric, Metric]:
-    """Return the metrics of shares in windows of a length, of the run and of its clients."""
+    """Return two metrics of shares in windows of this length: of the run, and of each client."""
     shown = (Shown(Display.CONTRAST, 2), Shown(Display.REPEATS, 14)) if length_s == 60 else ()
     common = Metric(
         key, f"of fair share {when}", better=MORE, of=CLIENT, form=Form.PERCENT, most=1.0,
@@ -151,7 +151,7 @@ WINDOWS = tuple(
 
 
 def _tree(metric: Metric) -> Metric:
-    """Return a metric of shares in a tree, for runs with tenants."""
+    """Return the metric of shares in a tree of tenants, limited to runs with tenants."""
     page = "[tenants](../guide/tenants.md#what-a-run-is-judged-by)"
     return replace(metric, when=lambda run: run.tenants, page=page)
 
@@ -193,7 +193,7 @@ NO_ANSWER = "no answer of the client has two tokens"
 
 
 def _stall(metric: Metric) -> Metric:
-    """Return a metric of stalls, for runs whose steps are known."""
+    """Return the metric of stalls, limited to runs whose decode steps or token gaps are known."""
     better = MORE if metric.better is MORE else LESS
     return replace(metric, better=better, when=lambda run: run.stalls is not None)
 
@@ -230,7 +230,7 @@ STALLS = tuple(map(_stall, (
 
 
 def _memory(metric: Metric) -> Metric:
-    """Return a metric of KV memory, for runs that record the holders of KV memory."""
+    """Return the metric of KV memory, limited to runs that record which clients hold KV memory."""
     return replace(metric, of=CLIENT, when=lambda run: run.tables.memory is not None)
 
 
@@ -284,7 +284,7 @@ def _session(name: str, heading: str, percent: int, meaning: str) -> Metric:
 
 
 def _victim_session(name: str, heading: str, percent: int, meaning: str) -> Metric:
-    """Return the metric for the mean percentile of the well-behaved clients' sessions."""
+    """Return the metric for a session percentile, averaged over the well-behaved clients."""
     return Metric(
         f"victim_{name}_p{percent}_s", f"P{percent} of well-behaved {heading}", unit="s",
         better=LESS, undefined=NO_VICTIM, when=lambda run: run.facts.sessions,
@@ -299,13 +299,13 @@ def _has_gateway(run: RunData) -> bool:
 
 
 def _of_sessions(metric: Metric) -> Metric:
-    """Return a metric of sessions, for runs whose programs are sessions."""
+    """Return the metric of sessions, limited to runs whose programs are sessions."""
     page = "[sessions](#sessions)"
     return replace(metric, page=page, when=lambda run: run.facts.sessions)
 
 
 def _slowdown(percent: int) -> tuple[Metric, Metric]:
-    """Return a slowdown percentile's metrics: of the well-behaved clients, and of each client."""
+    """Return two metrics of a slowdown percentile: of well-behaved clients, and of each client."""
     key, heading = f"session_slowdown_p{percent}", f"P{percent} of the slowdown of sessions"
     common = Metric(key, heading, better=LESS, undefined=NO_COHORT, of=CLIENT, digits=2,
         meaning="time in which a call of the session was in progress, divided by this time if each "
@@ -323,7 +323,7 @@ def _slowdown(percent: int) -> tuple[Metric, Metric]:
 
 
 def _session_share(length_s: float, key: str, when: str, *shown: Shown) -> tuple[Metric, Metric]:
-    """Return the metrics for the lowest share of a session, in the run and of each client."""
+    """Return two metrics of the lowest share of a session: in the run, and of each client."""
     common = Metric(
         key, f"lowest share of a session {when}", better=MORE, of=CLIENT, form=Form.PERCENT,
         most=1.0, undefined=TOO_FEW_CALLS,
@@ -416,7 +416,7 @@ def _of_side(number: int, side: str) -> tuple[Metric, Metric]:
 
 
 def _side(metric: Metric) -> Metric:
-    """Return a metric of disaggregated runs."""
+    """Return the metric, limited to runs with disaggregated prefill and decode workers."""
     return replace(metric, when=lambda run: run.sides)
 
 
@@ -431,7 +431,7 @@ SIDES = tuple(map(_side, (
 
 
 def _limit(metric: Metric) -> Metric:
-    """Return a metric of the limit, which ``RunData.limit_values`` has under the metric's key."""
+    """Return the metric of the run's limit, whose value ``RunData.limit_values`` computes."""
     return replace(
         metric,
         when=lambda run: metric.key in run.limit_values,
@@ -500,7 +500,7 @@ def _lateness(statistic: str) -> Metric:
 
 
 def _held(statistic: str) -> Metric:
-    """Return the metric for a statistic of how long requests of a live run waited for a slot."""
+    """Return the metric for how long requests of a live run waited for ``--max-concurrency``."""
     return Metric(
         f"held_{statistic}_s", f"{statistic} wait for a limit on concurrency", unit="s",
         undefined=NOT_SENT,
@@ -541,7 +541,7 @@ def _incentive(rank: int) -> Metric:
 
 
 def _beside(metric: Metric) -> Metric:
-    """Return a metric of a run beside other runs, which comparisons add to the run's summary."""
+    """Return the metric, limited to comparisons, which add the metric to a run's summary."""
     page = "[comparisons](../guide/sweep.md#columns-of-a-comparison)"
     return replace(metric, page=page, when=lambda run: False)
 
