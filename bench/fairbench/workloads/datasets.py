@@ -73,10 +73,9 @@ class Schema:
 
 
 def schema_of(record: Mapping[str, Any], kind: str) -> Schema | None:
-    """Return the first layout of ``kind`` whose fields the record has, or None if no layout fits.
+    """Return the first layout whose identifying fields the record has, or None if no layout fits.
 
-    Kind ``single`` accepts every layout that contains a prompt; other kinds accept only layouts
-    that were made for them.
+    For programs of kind ``single``, the layouts of this kind are tried before all other layouts.
     """
     known = schemas_for(kind) + list(SCHEMAS) if kind == Single.kind else SCHEMAS
     return next((s for s in known if all(mark in record for mark in s.marks)), None)
@@ -100,7 +99,7 @@ def fields_of(kind: str) -> list[str]:
 
 
 def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a copy of a record with fields renamed: ``names`` maps new names to present names.
+    """Return a copy of a record with new fields; ``names`` maps a new field to its source field.
 
     A name with dots, such as ``a.b``, selects a field of a nested object. Raises ValueError for a
     missing field.
