@@ -1,6 +1,7 @@
-"""Options of a cluster: prefill and decode replicas, eviction, several routers, gateway.
+"""Checks of cluster options: prefill and decode replicas, eviction, several routers, gateway.
 
-Also runs whose replicas are an installed engine's own code (``engine_code``).
+The module also checks ``engine_code``, with which an installed engine's code runs in the
+simulation.
 """
 
 from __future__ import annotations
@@ -47,14 +48,15 @@ from fairbench.schedulers.peers import ROUTERS, RoutersParams
 from fairbench.schedulers.registry import build_local
 
 SIDES = ("prefill", "decode")
-# engines with prefill and decode workers, and with fairbench's eviction policies
+# engines for which prefill and decode workers and eviction policies are simulated
 ENGINES = (DEFAULT_ENGINE, "vllm")
 KEYS = frozenset({*SIDES, "routers", "eviction", "memory_records"})
-APART = ("routers", "eviction", "memory_records")  # keys that apply only to colocated replicas
+# keys that are not supported with separate prefill and decode replicas
+APART = ("routers", "eviction", "memory_records")
 
 
 def check_sides(flags: Mapping[str, Any]) -> None:
-    """Raise UsageError if ``dp`` is given beside ``prefill`` and ``decode``."""
+    """Raise UsageError if ``dp`` is given together with ``prefill`` or ``decode``."""
     given = [key for key in SIDES if flags.get(key) is not None]
     if given and flags.get("dp") is not None:
         raise UsageError(
@@ -66,8 +68,9 @@ def check_sides(flags: Mapping[str, Any]) -> None:
 def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
     """Set ``dp`` to the number of all replicas if the draft has ``prefill`` and ``decode``.
 
-    Flags for ``prefill`` and ``decode`` override a file's ``dp``. Raises UsageError for one of
-    both alone, for a different ``dp``, and for parts that a disaggregated cluster lacks.
+    Flags for ``prefill`` and ``decode`` override ``dp`` of a file. Raises UsageError if only one of
+    ``prefill`` and ``decode`` is given, if ``dp`` contradicts their sum, and for options that a
+    disaggregated cluster does not support.
     """
     sides = {key: draft[key] for key in SIDES if draft.get(key) is not None}
     if not sides:
@@ -105,7 +108,7 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
 
 
 def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check a draft's number of routers, eviction policy, prefill and decode. Raises UsageError."""
+    """Check number of routers, eviction policy, prefill and decode. Raises UsageError."""
     with about("routers", "backend.kind"):
         _settle_routers(draft, backend)
     with about(EVICTION, MEMORY_RECORDS, "engine", "backend.kind"):
@@ -114,12 +117,12 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
 
 
 def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the parts whose parameters apply: routers, eviction policy, disaggregation."""
+    """Return the parts of the cluster whose parameters have an effect, by the draft's keys."""
     return routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
 
 
 def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for settings that the engine lacks in a disaggregated cluster."""
+    """Raise UsageError for settings that are not supported in a disaggregated cluster."""
     if settings.get(key := "vllm.async_scheduling"):
         raise UsageError(f"{key} = True: not with prefill and decode")
     key = f"{DISAGGREGATION}.reserve"
@@ -130,15 +133,15 @@ def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None
 
 
 def disaggregation_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the part with the parameters of disaggregation; empty for a colocated cluster."""
+    """Return the part with the parameters of disaggregation; () without prefill replicas."""
     return (DISAGGREGATION,) if draft.get("prefill") is not None else ()
 
 
 def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
-    """Raise UsageError for a given setting of a cluster part that no experiment has.
+    """Raise UsageError for a setting that has no effect, because no experiment uses the part.
 
-    ``given`` are the keys of settings from flags. Settings of schedulers are not checked, because
-    one command line may serve several schedulers.
+    ``given`` are the keys of settings from flags. Settings of schedulers are not checked, because a
+    command may run several schedulers, of which only one has the setting.
     """
     needs = {policy: f"{EVICTION} = {policy!r}" for policy in ALL_EVICTIONS}
     needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}
@@ -152,9 +155,10 @@ EVICTION, MEMORY_RECORDS = "eviction", "memory_records"
 
 
 def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check a draft's eviction policy, and remove memory records that are not requested.
+    """Check the eviction policy, and remove the key ``memory_records`` if it is False.
 
-    Raises UsageError for an unknown policy, and for an engine or backend with its own eviction.
+    Raises UsageError for an unknown policy, and for an engine or backend that does not support a
+    choice of the policy.
     """
     if draft.get(MEMORY_RECORDS) is False:
         del draft[MEMORY_RECORDS]
@@ -175,7 +179,7 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
 
 
 def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
-    """Raise UsageError unless the backend's servers support fairbench's policy ``value``."""
+    """Raise UsageError unless the servers of the backend support the eviction policy ``value``."""
     kind = backend.kind
     if key != EVICTION or not backend.evictions:
         raise UsageError(
@@ -195,7 +199,7 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 
 
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the draft's eviction policy as a part with parameters, if any.
+    """Return the eviction policy as a part with parameters; () for the default policy.
 
     Raises UsageError for an unknown name.
     """
@@ -209,9 +213,9 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def memory_parts(
     draft: Mapping[str, object], backend: BackendConfig | None, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the part with the parameters of memory shares. Precondition: a setting names it.
+    """Return the part with the parameters of memory shares, which a setting has named.
 
-    Raises UsageError for real servers, and without an eviction policy that has shares.
+    Raises UsageError for real servers, and if the eviction policy does not know memory shares.
     """
     key = f"{MEMORY}.share"
     if make_params(MEMORY, MemoryParams, settings).share:
@@ -232,13 +236,14 @@ def memory_parts(
     return (MEMORY,)
 
 
-SERVED = ("every_s", "ahead_tok_s", "forget_s")  # parameters that real routers support
+# parameters of several routers that real routers support
+SERVED = ("every_s", "ahead_tok_s", "forget_s")
 
 
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
-    """Check a draft's number of routers, and remove the key for a single router.
+    """Check the number of routers, and remove the key ``routers`` for a single router.
 
-    Raises UsageError for a number of routers before real or emulated servers.
+    Raises UsageError for several routers in front of real or emulated servers.
     """
     number = draft.get(ROUTERS)
     if number == 1 and not isinstance(number, bool):
@@ -250,7 +255,7 @@ def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
 
 
 def routers_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the part with the parameters of several routers; empty for one router."""
+    """Return the part with the parameters of several routers; () for a single router."""
     return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
 
 
@@ -266,24 +271,26 @@ def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
 
 
 GATEWAY_KEYS = ("gateway", "saturation")
-ADMISSION_MODEL = "llama-3.1-8b"  # the model of a profile that is named by its GPU alone
-SERVED_DETECTOR = "concurrency"  # the saturation detector of `serve`, which works with any engine
+ADMISSION_MODEL = "llama-3.1-8b"  # the model of a timing profile if only the GPU is named
+# the default saturation detector of `serve`, which works with any engine
+SERVED_DETECTOR = "concurrency"
 MOST_REQUESTS = (
     f"{SERVED_DETECTOR}.requests"  # name of the setting that limits the requests at a worker
 )
 HEADROOM = (
     f"{SERVED_DETECTOR}.headroom"  # name of the setting that limits requests waiting at a worker
 )
-# of every client: in tokens of context, in requests, in tokens of reserved memory
+# Settings that limit the load of every client: in tokens of context, in requests, in tokens of
+# reserved memory.
 CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
 CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
-# default of `serve`, with which a client alone gets four fifths of the workers
+# default of `serve`, at which a single active client gets four fifths of the workers
 DEFAULT_RESERVE = 0.25
-SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # default of `serve`, unless another value is set
+SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # default of `serve`
 
 
 def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
-    """Return the draft's gateway policy and detector by key; {} without a gateway.
+    """Return the gateway policy and the saturation detector by key; {} without a gateway.
 
     Raises UsageError for an unknown name, or for a detector without a gateway.
     """
@@ -304,9 +311,9 @@ def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
 
 
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every admission control parameter in front of real servers as NAME.PARAM.
+    """Return every parameter of admission control by a real router, by NAME.PARAM.
 
-    The result is empty without admission control. Raises UsageError for a wrong value, and if no
+    The result is {} without admission control. Raises UsageError for a wrong value, and if no
     timing profile of the workers is set.
     """
     if not own_settings(ADMISSION, settings):
@@ -318,7 +325,7 @@ def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def admission_profile(params: AdmissionParams) -> TimingProfile:
-    """Return the timing profile of real workers: an id, or a GPU with the default model.
+    """Return the timing profile of real workers, given by id, or by GPU with the default model.
 
     Raises UsageError for an unknown or missing profile.
     """
@@ -332,7 +339,7 @@ def admission_profile(params: AdmissionParams) -> TimingProfile:
 
 
 def settle_gateway(draft: Draft, backend: BackendConfig | None) -> None:
-    """Set the draft's gateway policy and detector, if the draft has a gateway.
+    """Set the gateway policy and the saturation detector of a draft that has a gateway.
 
     Raises UsageError.
     """
@@ -349,8 +356,8 @@ def _check_gateway(
 ) -> None:
     """Raise UsageError if a gateway is set for real or emulated servers.
 
-    The error is also raised for admission control with a third-party router, without known costs of
-    the workers, and with an emulator whose clock differs from the router's clock.
+    The error is also raised for admission control with a third-party router, without a timing
+    profile of the workers, and with an emulator whose clock differs from the router's clock.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
     if policy != OFF and backend is not None:
@@ -371,9 +378,10 @@ def _check_gateway(
 
 
 def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of a gateway in front of real servers as NAME.PARAM.
+    """Return every parameter of a gateway in front of real servers, by NAME.PARAM.
 
-    Raises UsageError for an unknown name, a wrong value, or a value that real servers rule out.
+    Raises UsageError for an unknown name, a wrong value, or a value that is not supported in front
+    of real servers.
     """
     owners: dict[str, Any] = {
         policy: policy_class(policy).Params,
@@ -396,11 +404,12 @@ def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) ->
 
 ENGINE_CODE = "engine_code"
 DEFAULT_POLICY = "fcfs"
-WITH_SETTINGS = frozenset({"lpm"})  # policies of engines whose parameters fairbench sets
+WITH_SETTINGS = frozenset({"lpm"})  # policies inside engines that have parameters in fairbench
 
-# Keys of parts that fairbench models, and an engine's own code has not, or has in another form.
+# Keys of parts that fairbench simulates, and that an engine's own code lacks or implements
+# differently.
 MODELLED = ("prefill", "decode", "eviction", "memory_records", "gateway", "saturation")
-# Settings of fairbench's model of an engine, for which the engine's own code has no argument.
+# Settings of fairbench's model of an engine for which the engine's own code has no argument.
 OF_THE_MODEL = (
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",
@@ -420,7 +429,7 @@ def check_own_code(
     local: str,
     settings: Mapping[str, Any],
 ) -> None:
-    """Raise UsageError for parts that cannot be combined with the draft's ``engine_code``."""
+    """Raise UsageError for options that cannot be combined with ``engine_code``."""
     given = f"{ENGINE_CODE} = {draft[ENGINE_CODE]!r}"
     if not isinstance(draft[ENGINE_CODE], str):
         raise UsageError(f"{given}: must be the path of a Python, or installed").of(ENGINE_CODE)
@@ -448,7 +457,7 @@ def check_own_code(
 
 
 def _check_plugged_in(policy: str, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for a scheduler of fairbench that cannot decide inside ``engine_code``."""
+    """Raise UsageError for a scheduler of fairbench that cannot run inside ``engine_code``."""
     scheduler = build_local(policy, settings)
     for does, what in (
         (type(scheduler).accepts is not LocalScheduler.accepts, "refuses requests"),
@@ -477,12 +486,12 @@ def _check_settings(engine: str, settings: Mapping[str, Any]) -> None:
 
 
 def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterable[str]) -> str:
-    """Return the policy in the engine: the local scheduler as given, else the pair's, else FCFS.
+    """Return the policy in the engine: the given local scheduler, else ``of_pair``, else FCFS.
 
     Args:
         draft: The draft, which has ``engine_code``.
-        of_pair: Local scheduler of the draft's pair.
-        known: Names of the policies that engines have themselves.
+        of_pair: Local scheduler of the pair that the draft's ``scheduler`` names.
+        known: Names of policies that engines implement.
     """
     if "local" in draft:
         return str(draft["local"])

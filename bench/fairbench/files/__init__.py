@@ -1,4 +1,4 @@
-"""Readers of users' files, whose content is untrusted; no other package reads such files itself."""
+"""Readers of users' files, whose content is untrusted. Only this package opens such files."""
 
 from typing import TYPE_CHECKING
 

@@ -97,7 +97,7 @@ def runs_of(table: TraceTable) -> Runs:
 
 
 def _only_values(code: Ints, value: Ints, count: int) -> Ints:
-    """Return, for each code, the only value that occurs with the code, or -1 if there are several."""
+    """Return, for each code, the only value that occurs with the code, or -1 for several."""
     least, most = np.full(count, 2**62), np.full(count, -1)
     np.minimum.at(least, code, value)
     np.maximum.at(most, code, value)

@@ -126,7 +126,7 @@ CONVERT = {"text": _prompt_blocks, "hash_ids": _block_array}
 
 
 def trace_asked(names: Mapping[str, FieldColumn], layout: str | None, line: int) -> ReadOptions:
-    """Return the options for reading a file for a replay; ``layout`` None means: detect the layout."""
+    """Return options for reading a trace file; with ``layout`` None, the layout is detected."""
     calls = {} if layout is None else {layout: CALLED.get(layout, layout)}
     return ReadOptions(*(FIELDS, names, layout, calls, line, "--trace-line"), convert=CONVERT)
 
@@ -226,7 +226,7 @@ def trace_table(
 
 
 def _check_columns(columns: FileColumns, *, counted: bool) -> None:
-    """Raise DataError if a required field has no column, or a column that the user named is missing."""
+    """Raise DataError if a required field, or a column that the user named, is missing."""
     instead = {"input_tokens": "text", "start": "session"}
     for field in ("start", "input_tokens", "output_tokens")[: None if counted else 1]:
         ways = [one for one in (field, instead.get(field)) if one]
@@ -427,7 +427,7 @@ def _synthetic_parts(columns: FileColumns, rows: Ints) -> tuple[str, ...]:
 
 
 def _unused_cached_column(requests: FileRequests, kept: Flags, parts: PromptBlocks) -> str:
-    """Return the name of the column of cached tokens, which replays ignore, or "" without column."""
+    """Return the column of cached tokens, which replays ignore, or "" without such a column."""
     cached = requests.cached_tokens[kept]
     found = requests.columns.of_fields("cached_tokens")
     lost = bool(found) and bool(((np.nan_to_num(cached) > 0) & (parts.counts == 0)).any())
