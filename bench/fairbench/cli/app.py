@@ -27,21 +27,21 @@ from fairbench.doors import COMMAND_GROUP, Command, registered, through
 from fairbench.errors import FairbenchError, Interrupted, NotJudged, UsageError, complaint
 from fairbench.version import __version__
 
-# The common flags, in the order of --help; the remaining flags follow as they are declared.
+# The common flags in the order of --help; all other flags follow in the order of declaration.
 FIRST = (
     *("preset", "scheduler", "schedulers", "workload", "workloads", "trace", "scenario"),
     *("scenarios", "dp", "prefill", "decode", "gpu", "duration", "seed", "num_runs", "settings"),
 )
-PANELLED = ("run", "sweep", "plan", "compare")  # commands whose --help shows the flags by panel
+PANELLED = ("run", "sweep", "plan", "compare")  # commands whose --help groups the flags in panels
 
 
 def panel_of(param: Any) -> str:
-    """Return the panel of a command's parameter; ``OTHER`` for a parameter without a panel."""
+    """Return the panel (heading) of a command's parameter; ``OTHER`` without a panel."""
     return getattr(param, "rich_help_panel", None) or OTHER
 
 
 class PanelCommand(TyperCommand):
-    """A command whose ``--help`` shows its flags by panel."""
+    """A command whose ``--help`` groups the flags in panels."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the panels that contain flags of the command."""
@@ -63,7 +63,7 @@ class PanelCommand(TyperCommand):
         return sorted(self.get_params(ctx), key=lambda param: places.get(param.name or "", 1_000))
 
 
-# The groups of ``fairbench --help`` in their order; a door may add a group.
+# The groups of commands in ``fairbench --help``, in order; an extension package may add a group.
 SIMULATE, STORED, LOGS = "Simulate and compare", "Stored results", "Logs and records"
 SERVERS, CI, PAPERS = "Real servers", "Continuous integration", "Papers"
 
@@ -114,7 +114,7 @@ GROUPS = (SIMULATE, STORED, LOGS, SERVERS, CI, PAPERS)
 
 
 def command_names() -> list[str]:
-    """Return the names of all commands. Raises UsageError if a door adds a command that exists."""
+    """Return the names of all commands. Raises UsageError if an extension adds an existing name."""
     added = sorted(registered(COMMAND_GROUP))
     if twice := _OWN.keys() & set(added):
         raise UsageError(f"{COMMAND_GROUP}: an installed package adds {min(twice)!r}, which exists")
@@ -122,7 +122,7 @@ def command_names() -> list[str]:
 
 
 def command_named(name: str) -> Command:
-    """Return the command with the given name; the command of a door is loaded."""
+    """Return the command with the given name; a command of an extension package is loaded."""
     command: Command = _OWN.get(name) or through(COMMAND_GROUP, name)
     return command
 
@@ -130,7 +130,7 @@ def command_named(name: str) -> Command:
 def _shown(name: str) -> Command:
     try:
         return command_named(name)
-    except UsageError as error:  # the package of the door is not installed
+    except UsageError as error:  # The extension package is not installed.
         return Command(PAPERS, str(error).partition(": ")[2], "")
 
 
@@ -146,7 +146,7 @@ def commands() -> Mapping[str, Command]:
     }
 
 
-# Typer's errors, which derive from click's class or from Typer's copy of this class.
+# Base classes of Typer's errors: the class in click, or Typer's copy of this class.
 WrongUsage: Any = typer.BadParameter.__base__
 
 
@@ -161,7 +161,7 @@ def _code_of(error: FairbenchError) -> int:
 
 
 class _Listed(TyperCommand):
-    """A command in the list of ``fairbench --help``, which has only a name and a line of help."""
+    """A command in the list of ``fairbench --help``, with only a name and a line of help."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the whole line of help; the limit is ignored."""
@@ -169,9 +169,9 @@ class _Listed(TyperCommand):
 
 
 class _Commands(TyperGroup):
-    """The group of all commands, which turns errors into a line on stderr and an exit code.
+    """The group of all commands, which converts errors to a line on stderr and an exit code.
 
-    Only the used command is loaded; the list of commands needs only names.
+    Only the command that is used is loaded; the list of commands needs only names.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -182,7 +182,7 @@ class _Commands(TyperGroup):
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except WrongUsage as error:
-            # the error of a group of commands that was called without a command
+            # This error means that a group of commands was called without a command.
             if (text := error.format_message()).startswith("Usage: "):
                 typer.echo(text, err=True)
             else:
@@ -194,7 +194,7 @@ class _Commands(TyperGroup):
         except MemoryError:
             complain("there is not enough memory")
             code = FAILED
-        # files of users are checked where they are opened, so this file is an output
+        # Errors of input files are handled where the files are opened, so this file is an output.
         except OSError as error:
             complain(f"{written_file(error)}: {error.strerror or error}")
             discard_output()
@@ -246,9 +246,9 @@ def _is_foreign_number(word: str) -> bool:
 
 
 def load(name: str) -> Any:
-    """Return the click object of a command, which is a function or a group of commands.
+    """Return the click object of a command, which is a single command or a group of commands.
 
-    Raises UsageError for a command of a door whose package is not installed.
+    Raises UsageError for a command of an extension package that is not installed.
     """
     entry = command_named(name)
     module, _, attribute = entry.target.partition(":")
@@ -266,7 +266,7 @@ def load(name: str) -> Any:
 
 @contextmanager
 def _before_typer() -> Iterator[None]:
-    """Turn exceptions that typer would ignore or print as a traceback into exit codes."""
+    """Convert exceptions that typer would ignore, or print as a traceback, to exit codes."""
     try:
         yield
     except Interrupted as error:
@@ -274,13 +274,14 @@ def _before_typer() -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as error:
         raise typer.Exit(interrupted(error)) from None
-    except BrokenPipeError:  # the reader of standard output has ended, as with `| head`
+    # The reader of standard output has ended, for example `head` in `fairbench list | head`.
+    except BrokenPipeError:
         discard_output()
         raise typer.Exit(FAILED) from None
 
 
 def _wording(error: Any) -> str:
-    """Return typer's error as one line: the flag, and the allowed values if a value is wrong."""
+    """Return an error of typer as one line: the flag, and the allowed values for a wrong value."""
     details = getattr(error.__cause__, "errors", None)
     if details is not None:
         first = details()[0]

@@ -78,7 +78,9 @@ def diagnose_log(
     """
     check_writable(report)
     if slo:
-        capacity.parse_slos(slo)  # so that a wrong target is refused before the replay
+        # Targets are checked here, Targets are checked here, so that a wrong target is refused
+        # before the replay..
+        capacity.parse_slos(slo)
     params = log_params(file, log_flags)
     flags: dict[str, Any] = given_options({"gpu": gpu, "model": model, "engine": engine})
     schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)
@@ -95,7 +97,7 @@ def diagnose_log(
     if report is not None:
         write_report(
             diagnosis.diagnosis_page(found), report
-        )  # written after the answer is printed, so that a full disk loses no answer
+        )  # The answer is printed first, so that a full disk does not lose the answer.
         if not as_json:
             typer.echo(f"report  {report}")
     if found.missing:

@@ -16,7 +16,7 @@ STDOUT = 1  # the file descriptor of standard output
 
 
 def complain(message: str, notes: Iterable[str] = ()) -> None:
-    """Print one line on stderr, followed by ``notes``, such as the end of a server's log."""
+    """Print an error message on stderr, then ``notes``, such as the end of a server's log."""
     line = printable(" ".join(message.split()))
     print(f"fairbench: {line}", *map(printable_lines, notes), sep="\n", file=sys.stderr)
 
@@ -33,9 +33,10 @@ def interrupted(error: KeyboardInterrupt) -> int:
 
 
 def written_file(error: OSError) -> str:
-    """Return the name of the output that an error concerns: a file, or standard output.
+    """Return the name of the output that could not be written: a file, or standard output.
 
-    An error without a file name concerns standard output if a printing function raised the error.
+    An error without a file name is an error of standard output if a printing function raised the
+    error.
     """
     if error.filename is not None:
         return str(error.filename)

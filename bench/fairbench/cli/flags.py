@@ -1,4 +1,4 @@
-"""Flags of commands as typer's options, and code that several commands share."""
+"""Conversion of flags to options of typer, and code that several commands share."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ DEFAULT_RESULT_DIR = Path("results/runs")
 
 
 def option(panel: str | None, about: str, *names: str, **rest: Any) -> Any:
-    """Declare an option of a command, with the option's panel in ``--help``."""
+    """Declare an option of a command, shown in the given panel of ``--help``."""
     return Option(*names, help=about, rich_help_panel=panel, **rest)
 
 
 def option_of(one: Flag, help: str = "", **changes: Any) -> Any:
-    """Return typer's option for a flag, optionally with another help text or other properties."""
+    """Return typer's option for a flag, optionally with a new help text or new properties."""
     one = one.but(help, **changes)
     names = (one.option,) if one.option else ()
     limits = {"min": one.least, "max": one.most}
@@ -86,7 +86,7 @@ ReportFile = Annotated[
 
 
 def json_option(what: str = "", panel: str | None = OUTPUT) -> Any:
-    """Declare ``--json`` of a command that prints ``what``; ``panel`` None is the usual panel."""
+    """Declare ``--json`` for a command that prints ``what``; ``panel`` None means no panel."""
     about = f"{what} as " if what else ""
     return option(panel, f"Print {about}one JSON object, and nothing else.", "--json")
 
@@ -94,7 +94,7 @@ def json_option(what: str = "", panel: str | None = OUTPUT) -> Any:
 def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the flags of a table as options; the command receives the given flags.
 
-    The command declares ``**flags: Unpack[TABLE]`` after the command's own parameters.
+    The function of the command declares ``**flags: Unpack[TABLE]`` as last parameter.
     """
     declared = flags_of(table)
 
@@ -107,7 +107,7 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
         parameters = [*map(_parameter, declared.values()), *rest]
-        # Typer reads the options from this signature
+        # Typer reads the options from this signature.
         called.__dict__["__signature__"] = inspect.Signature(parameters)
         called.__annotations__ = {one.name: one.annotation for one in parameters}
         called.__name__, called.__doc__ = command.__name__, command.__doc__
@@ -117,7 +117,7 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def _given(declared: Mapping[str, Flag], values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of the flags that the user gave; texts become values."""
+    """Yield name and value of each flag that the user gave; texts are parsed."""
     for name, one in declared.items():
         value = values[name]
         if not (value is None or value is False or value == []):
@@ -137,7 +137,7 @@ def _parameter(one: Flag) -> inspect.Parameter:
 
 
 def log_params(file: str, flags: LogFlags) -> TraceParams:
-    """Return the parameters with which a log or a trace is read. Raises UsageError."""
+    """Return the parameters for reading a log or a trace. Raises UsageError."""
     from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
 
     columns = dict(flags.get("trace_map") or {})
@@ -156,7 +156,7 @@ def log_params(file: str, flags: LogFlags) -> TraceParams:
 
 
 def only_resumed(resume: Path, what: str, but: str = "no other setting can") -> UsageError:
-    """Return the error for settings beside ``--resume``, which uses stored settings."""
+    """Return the error for settings given with ``--resume``, which uses stored settings."""
     return UsageError(
         f"--resume {resume} continues the {what} with its stored settings; {but} be given with it"
     )

@@ -164,13 +164,13 @@ def _part(name: str, described: type, params_class: type) -> Iterator[str]:
 
 
 def _entry(name: str, description: str) -> str:
-    """Return a name with the first line of its docstring or description, if any."""
+    """Return a line with a name and the first line of the description, if any."""
     first = description.strip().partition("\n")[0]
     return f"  {name:<20} {first.replace('``', '')}".rstrip()
 
 
 def _settings(settings: Mapping[str, Any], described: type | None = None) -> Iterator[str]:
-    """Yield parameters with their values, each followed by the parameter's meaning, if known."""
+    """Yield a line for each parameter: key, value, and meaning if known."""
     for key, value in settings.items():
         meaning = meaning_of(key, described)
         yield f"    {key} = {toml_value(value)}" + (f"  # {meaning}" if meaning else "")
@@ -183,7 +183,7 @@ def _meanings() -> dict[str, str]:
 
 
 def meaning_of(key: str, params: type | None) -> str:
-    """Return the meaning of ``PART.PARAM``; for a user's scheduler, from the class's docstring."""
+    """Return the meaning of ``PART.PARAM``; for a user's class, taken from its docstring."""
     if params is None:
         return ""
     name = key.partition(".")[2]

@@ -55,7 +55,7 @@ def sweep(
         option_of(
             SEEDS,
             "Number of seeds of each point; metrics get 95% confidence intervals.",
-            **{"least": None, "most": None},  # the sweep checks these limits itself
+            **{"least": None, "most": None},  # The limits are checked by the sweep.
         ),
     ] = None,
     quick: Annotated[
@@ -127,7 +127,7 @@ def sweep(
     runs_on = executor_named(executor, ray_address)
     others = [results.SweepStore(folder) for folder in reuse or ()]
     for other in others:
-        other.sweep()  # this call raises DataError unless the directory holds a sweep
+        other.sweep()  # This call raises DataError unless the directory contains a sweep.
     live = execute.LiveFlags(server_python, ready_check_timeout_sec)
     if allow_untested_release:
         execute.try_untested(specs)
@@ -145,7 +145,7 @@ def sweep(
 
 
 def _print_outdated(other: results.SweepStore, outdated: Sequence[OutdatedRun]) -> None:
-    """Print why runs of another sweep are not reused, if there are any, to stderr."""
+    """Print on stderr why runs of another sweep are not reused; print nothing if all are."""
     if outdated:
         runs = "1 run is" if len(outdated) == 1 else f"{len(outdated)} runs are"
         typer.echo(f"fairbench: {other.path}: {runs} not reused: {outdated[0]}", err=True)

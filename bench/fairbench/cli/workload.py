@@ -68,7 +68,8 @@ def check(
         "request_rate": request_rate,
         "duration_s": duration,
         "seed": seed,
-        "scheduler": "fcfs",  # a check needs a scheduler, whose name has no effect
+        # A spec needs a scheduler, but the scheduler has no effect on the check.
+        "scheduler": "fcfs",
     }
     facts = execute.check_facts(resolve(given_options(flags)))
     if as_json:

@@ -186,7 +186,7 @@ ENGINE_ONLY = (
 # Eviction policies that real servers cannot run, because requests do not contain the session.
 NEED_SESSIONS = frozenset({"retention"})
 
-# For each engine setting, the flag of vLLM that sets the value.
+# The flags of vLLM that set engine settings, by setting.
 VLLM_FLAGS = {
     "max_running_requests": "--max-num-seqs",
     "mem_fraction_static": "--gpu-memory-utilization",

@@ -26,8 +26,8 @@ def is_plugged_in(policy: str, engine: str | None) -> bool:
     return policy in locals_by_name()
 
 
-# For each engine, the parameters of fairbench that the engine's own code also has. A server flag of
-# an equal name sets the parameter.
+# The parameters of fairbench that the engine's own code also has, by engine. A server flag of an
+# equal name sets the parameter.
 CARRIED = {
     "sglang": (
         *("chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),

@@ -1,4 +1,4 @@
-"""Reports of servers: HTTP requests to information pages, and the facts on these pages."""
+"""Facts that servers report: HTTP requests to information pages, and parsers of these pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _direct = build_opener(ProxyHandler({}))
 
 
 def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> bool:
-    """Return whether the server answers at ``url`` with status 2xx within ``timeout_s`` seconds."""
+    """Return whether ``url`` answers with status 2xx within ``timeout_s`` seconds."""
     status = status_of(url, method=method, timeout_s=timeout_s)
     return status is not None and status < 300
 
@@ -76,7 +76,7 @@ MOST_RUNNING = "max_running_requests"
 
 
 def vocab_size_of(model: str) -> int | None:
-    """Return ``vocab_size`` in a model folder's file config.json, or None without the value."""
+    """Return ``vocab_size`` from config.json in a model's folder, or None if it is unknown."""
     try:
         config = json_file(Path(model) / "config.json", model)
         return int(config.get("text_config", config)["vocab_size"])
@@ -85,10 +85,10 @@ def vocab_size_of(model: str) -> int | None:
 
 
 def info_in(metrics: str) -> dict[str, Any]:
-    """Return the facts in a page of Prometheus metrics, under SGLang's keys.
+    """Return the facts in a page of Prometheus metrics, under the keys that SGLang uses.
 
-    The facts are the KV pool and the block size in tokens, the plugin's report, and the limit on
-    running requests. Missing facts are left out. Raises ValueError if the text is not a page of
+    The facts are the sizes of KV pool and block in tokens, the report of the plugin, and the limit
+    on running requests. Missing facts are left out. Raises ValueError if the text is not a page of
     metrics.
     """
     # The package is in the extra `live`.
@@ -125,11 +125,10 @@ def _plugin_report(labels: dict[str, str]) -> dict[str, Any]:
 class PluginReport:
     """The report of one process that runs a scheduler of fairbench.
 
-    - ``params`` holds each parameter as ``NAME.PARAM``.
-    - ``eviction`` names fairbench's eviction policy; None means the server's own order.
-    - ``async_scheduling`` is whether vLLM schedules asynchronously.
-    - ``residency`` holds the tokens of KV memory that each client holds.
-    - ``hooks`` counts the calls of each hooked method of SGLang.
+    - ``params`` holds each parameter as ``NAME.PARAM``. - ``eviction`` names fairbench's eviction
+    policy; None means the server's own order. - ``async_scheduling`` is whether vLLM schedules
+    asynchronously. - ``residency`` is the number of tokens in KV memory that each client holds. -
+    ``hooks`` counts the calls of each hooked method of SGLang.
     """
 
     local: str
@@ -148,8 +147,8 @@ class PluginReport:
 def fetch_report(url: str) -> list[PluginReport]:
     """Fetch the reports of all scheduler processes behind a URL.
 
-    The list is empty if the server runs only schedulers of its engine. Raises RunFailed if the
-    server does not answer or if its answer differs from the answers of SGLang and the emulator.
+    The list is empty if the server runs only schedulers of the engine. Raises RunFailed if the
+    server does not answer, or if the answer has an unknown form.
     """
     info = get_json(f"{url}/server_info")
     # The emulator has one scheduler, whose report is at the top level. SGLang has a report for each

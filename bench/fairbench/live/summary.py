@@ -1,4 +1,4 @@
-"""The result of a live run from its records, also for a killed run: summary and notes."""
+"""The result of a live run, computed from records, also for a killed run: summary and notes."""
 
 from __future__ import annotations
 
@@ -45,28 +45,30 @@ from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 
 _MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
-LATE_MS = 10.0  # limit in milliseconds on the P99 lateness, above which the result has a note
+# limit in milliseconds on the P99 lateness of sending, above which the result has a note
+LATE_MS = 10.0
 NO_CACHED = "the server does not report cached tokens"
 CACHED_AT_END = (
     "the server reports cached tokens at the end of an answer, and too many answers had not ended"
 )
-# limit on the fraction of answers that may lack cached tokens because they did not end
+# limit on the fraction of answers that lack cached tokens because the answers did not end
 FEW_CUT = 0.05
 NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"
 
 
 def lateness_ms(requests: Iterable[RequestRecord]) -> Floats:
-    """Return the milliseconds between the due time and the sending of each sent request."""
+    """Return, for each sent request, the milliseconds between due time and sending."""
     return np.array(
         [1000 * (r.submit_s - r.arrival_s) for r in requests if r.submit_s is not None], float
     )
 
 
 def gaps_s(requests: Iterable[RequestRecord]) -> Floats:
-    """Return the seconds between the single tokens of finished requests.
+    """Return the gaps between tokens of finished requests, in seconds.
 
-    Tokens that arrive together share the preceding gap equally, as in SGLang's benchmark.
+    The gap before a chunk is divided equally among the tokens of the chunk, as in SGLang's
+    benchmark.
     """
     gaps = [token_gaps_s(r.chunk_s, r.chunk_tokens) for r in requests if r.status == FINISHED]
     return np.concatenate(gaps) if gaps else np.array([])
@@ -86,7 +88,7 @@ def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
 
 
 def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
-    """Return the server's text in the first error of each kind; of JSON, only the message."""
+    """Return, for each kind of error, the message of the first error."""
     messages: dict[str, str] = {}
     for request in requests:
         if request.error is not None:
@@ -98,7 +100,7 @@ def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
 
 
 def _message(said: str) -> str:
-    """Return the message in an API's error, which may be truncated, or else the whole text."""
+    """Return the message in an error of an API, which may be truncated, or else the whole text."""
     found = _MESSAGE.search(said) if said.startswith("{") else None
     return found[1].replace('\\"', '"') if found else " ".join(said.split())
 
@@ -106,9 +108,9 @@ def _message(said: str) -> str:
 def summary_of(
     spec: ExperimentSpec, records: LiveRecords, tables: Tables, result: DriveResult, served: Served
 ) -> dict[str, Any]:
-    """Return the summary as JSON types: metrics, the experiment, and its server."""
+    """Return the summary as JSON types: metrics, the experiment, and the server."""
     refused = [request for request in records.requests if request.status == REFUSED]
-    # An answer with a status 4xx is a refusal, not a failure.
+    # An answer with a status 4xx counts as refused, not as failed.
     kinds = error_counts(refused).items()
     failed = sum(number for kind, number in kinds if not kind.startswith("HTTP 4"))
     facts = replace(_facts(spec, result, served), failed=failed)
@@ -142,7 +144,7 @@ def summary_of(
 def _measured(records: LiveRecords) -> Measurements:
     """Return the measurements of the driver that are not in the tables.
 
-    Requests that still waited for a slot at the end of the run have no wait.
+    Requests that waited for a slot at the end of the run are excluded from the waits.
     """
     requests = records.requests
     held_s = [r.held_s for r in requests if r.held_s or r.submit_s is not None]
@@ -157,7 +159,8 @@ def _measured(records: LiveRecords) -> Measurements:
 
 def _token_gaps(requests: Iterable[RequestRecord]) -> TokenGaps | None:
     """Return the gaps before all chunks after the first chunk; None without such a chunk."""
-    rows = sorted(requests, key=lambda record: record.request_id)  # the order of the table
+    # the order of the table of requests
+    rows = sorted(requests, key=lambda record: record.request_id)
     first_s = np.array([row.chunk_s[0] if row.chunk_s else np.nan for row in rows])
     found = TokenGaps.after(first_s, [np.diff(row.chunk_s) for row in rows], ())
     return found if len(found.request) else None
@@ -180,7 +183,7 @@ def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
 
 
 def _prices(spec: ExperimentSpec, served: Served) -> WorkPrices | None:
-    """Return the least GPU times of requests on an emulated server; None on a real one."""
+    """Return the least GPU times of requests on emulated servers; None for a real server."""
     if served.timing_profile is None or not is_known(served.timing_profile):
         return None
     profile = load_profile(served.timing_profile)
@@ -198,7 +201,7 @@ def _service_bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound |
 
 
 def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """Set metrics that need unreported data to null, with the reason."""
+    """Set metrics to null if the server did not report the necessary data; return the reasons."""
     answered = [request for request in records.requests if request.first_token_s is not None]
     if any(request.admitted_s is None for request in answered):
         forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)
@@ -218,7 +221,7 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
-    """Return notes that a reader needs to interpret the numbers."""
+    """Return notes that are necessary to interpret the numbers."""
     remarks: dict[str, str] = {}
     late_ms = statistic_of("p99", lateness_ms(records.requests))
     if late_ms > LATE_MS and spec.request_rate != inf:
@@ -280,8 +283,8 @@ def outcome(
     """Return the result of the records in ``folder``.
 
     ``ended`` are the names of workers that ended during the run. ``broken`` is the reason why the
-    run had to end early, or "". A run with either, or without a successful request, is incomplete,
-    and a note says why. ``remarks`` are further notes by key.
+    run had to end early, or "". If a worker ended, if ``broken`` is not "", or if no request
+    succeeded, the run is incomplete, and a note says why. ``remarks`` are further notes by key.
     """
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])
@@ -307,7 +310,7 @@ def outcome(
 
 
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
-    """Return the result of a killed run. Raises DataError if its records cannot be read."""
+    """Return the result of a killed run. Raises DataError if the records cannot be read."""
     path = folder / SERVED_FILE
     try:
         served = msgspec.convert(json_file(path, f"{path}"), Served)
@@ -322,7 +325,7 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
 
 
 def recovered(records: LiveRecords) -> DriveResult:
-    """Return the end of a run that only its records describe: incomplete, at the last record.
+    """Return the end of a killed run: incomplete, at the time of the last record.
 
     Requests and programs that were in progress are not in the records.
     """

@@ -20,9 +20,9 @@ from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION
 from fairbench.schedulers.params import make_params
 
 PYTHON = "FAIRBENCH_SGLANG_PYTHON"
-# SGLang itself loads the plugin in this Python.
+# SGLang loads the plugin in this Python.
 SERVER_PYTHON = ServerPython(("sglang", "fairbench"), "sglang==0.5.23", PYTHON, plugin="sglang")
-# Settings of the engine that have options of equal names on SGLang's command line.
+# Engine settings for which SGLang's command line has options with equal names.
 ENGINE_FLAGS = {
     name: f"--{name.replace('_', '-')}"
     for name in (
