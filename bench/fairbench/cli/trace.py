@@ -135,7 +135,7 @@ def cut_trace(
 def scale(
     file: File,
     output: Output,
-    rate: Annotated[float, Option(help="Factor on the request rate.")],
+    rate: Annotated[float, Option(help="Multiply the request rate by this factor.")],
     seed: Seed = 0,
     as_json: AsJson = False,
     **flags: Unpack[TraceFlags],

@@ -60,8 +60,8 @@ def check_sides(flags: Mapping[str, Any]) -> None:
     given = [key for key in SIDES if flags.get(key) is not None]
     if given and flags.get("dp") is not None:
         raise UsageError(
-            f"dp = {flags['dp']}: not beside {given[0]} = {flags[given[0]]}: give either dp, or "
-            "prefill and decode"
+            f"dp = {flags['dp']}: cannot be combined with {given[0]} = {flags[given[0]]}: give "
+            "either dp, or prefill and decode"
         )
 
 
@@ -77,7 +77,9 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
         return
     for key, other in (SIDES, SIDES[::-1]):
         if other not in sides:
-            raise UsageError(f"{key} = {sides[key]!r}: needs {other}, too: how many replicas")
+            raise UsageError(
+                f"{key} = {sides[key]!r}: needs {other}, too, the number of {other} replicas"
+            )
     whole = 0
     for key, number in sides.items():
         if not isinstance(number, int) or isinstance(number, bool):
@@ -88,22 +90,21 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
     what = f"prefill = {sides['prefill']}"
     if backend is not None:
         raise UsageError(
-            f"{what}: backend {backend.kind} is not disaggregated, only simulated runs"
+            f"{what}: not supported by backend {backend.kind}, but only by simulated runs"
         )
     if (engine or DEFAULT_ENGINE) not in ENGINES:
-        raise UsageError(f"{what}: engine {engine} has none: choose from {', '.join(ENGINES)}")
+        choices = " or ".join(ENGINES)
+        raise UsageError(f"{what}: not supported by engine {engine}; engine must be {choices}")
     for key in APART:
         if draft.get(key) is not None:
-            raise UsageError(f"{key} = {draft[key]!r}: not with prefill and decode")
+            raise UsageError(f"{key} = {draft[key]!r}: cannot be combined with prefill and decode")
     if whole > MAX_REPLICAS:
         raise UsageError(
-            f"{what}, decode = {sides['decode']}: at most {MAX_REPLICAS} replicas in all"
+            f"{what}, decode = {sides['decode']}: the sum must be at most {MAX_REPLICAS}"
         )
     strongest = max(map(draft.origin, SIDES))
     if draft["dp"] != whole and draft.is_said("dp") and draft.origin("dp") >= strongest:
-        raise UsageError(
-            f"dp = {draft['dp']!r}: prefill and decode are {whole} replicas: leave dp out"
-        )
+        raise UsageError(f"dp = {draft['dp']!r}: must be prefill + decode = {whole}; leave dp out")
     draft["dp"] = whole
 
 
@@ -124,7 +125,7 @@ def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None:
     """Raise UsageError for settings that are not supported in a disaggregated cluster."""
     if settings.get(key := "vllm.async_scheduling"):
-        raise UsageError(f"{key} = True: not with prefill and decode")
+        raise UsageError(f"{key} = True: cannot be combined with prefill and decode")
     key = f"{DISAGGREGATION}.reserve"
     if settings.get(key) == "admission" and (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
         raise UsageError(
@@ -434,21 +435,21 @@ def check_own_code(
     if not isinstance(draft[ENGINE_CODE], str):
         raise UsageError(f"{given}: must be the path of a Python, or installed").of(ENGINE_CODE)
     if backend is not None:
-        own = f"{given}: only in simulations, and backend {backend.kind} has its own engine"
+        own = f"{given}: supported only in simulations, not by backend {backend.kind}"
         raise UsageError(own).of(ENGINE_CODE, "backend.kind")
     name = engine or DEFAULT_ENGINE
     if name not in (known := registered(CODE_GROUP)):
         choices = " or ".join(known)
-        raise UsageError(f"{given}: engine {name} has none; engine must be {choices}").of(
+        raise UsageError(f"{given}: not supported for engine {name}; engine must be {choices}").of(
             ENGINE_CODE, "engine"
         )
     for key in MODELLED:
         if draft.get(key) is not None:
-            raise UsageError(f"{key} = {draft[key]!r}: not with {ENGINE_CODE}; leave it out").of(
-                key, ENGINE_CODE
-            )
+            raise UsageError(
+                f"{key} = {draft[key]!r}: not supported with {ENGINE_CODE}; leave it out"
+            ).of(key, ENGINE_CODE)
     if settings.get(policy := f"{ADMISSION}.policy", OFF) != OFF:
-        raise UsageError(f"admission control: not with {ENGINE_CODE}; leave it out").of(
+        raise UsageError(f"admission control: not supported with {ENGINE_CODE}; leave it out").of(
             policy, ENGINE_CODE
         )
     _check_settings(name, settings)
@@ -480,8 +481,8 @@ def _check_settings(engine: str, settings: Mapping[str, Any]) -> None:
         value = settings.get(key)
         if value is not None and value != getattr(usual, name, None):
             raise UsageError(
-                f"{key} = {value!r}: not with {ENGINE_CODE}, because the engine's own code "
-                "decides this; leave it out"
+                f"{key} = {value!r}: not supported with {ENGINE_CODE}, because the engine's "
+                "own code decides this; leave it out"
             ).of(key, ENGINE_CODE)
 
 

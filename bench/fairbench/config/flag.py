@@ -24,11 +24,11 @@ COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
 class Flag:
     """The declaration of a flag; ``flags_of`` adds ``name`` and ``type`` from a table of flags.
 
-    - ``help`` explains the flag, and ``panel`` is the heading above the flag in ``--help``. -
-    ``default`` is the default value, or a text that describes the default value. - ``key`` names
-    the value that the flag sets: a key of an experiment file, ``engine.PARAM`` or another setting,
-    ``backend.KEY``, or ``trace.KEY`` of a replayed trace. An empty key stands for the flag's name;
-    the flag's name is appended to a key that ends with a dot.
+    - ``help`` explains the flag, and ``panel`` is the heading above the flag in ``--help``.
+    - ``default`` is the default value, or a text that describes the default value.
+    - ``key`` names the value that the flag sets: a key of an experiment file, ``engine.PARAM`` or
+      another setting, ``backend.KEY``, or ``trace.KEY`` of a replayed trace. An empty key stands
+      for the flag's name; the flag's name is appended to a key that ends with a dot.
     """
 
     help: str

@@ -50,27 +50,35 @@ class ExperimentSpec(BaseModel):
 
     The text in brackets is the meaning of None.
 
-    - ``scheduler``: a scheduler's name, or ``router+local``. - ``dp``: number of replicas;
-    ``prefill`` of them only compute prompts, and ``decode`` of them only generate tokens [all
-    replicas do both]. - ``gpu``: id of a timing profile, or ``NO_PROFILE`` for real servers. -
-    ``model``: model of the profile; for real servers, a path or a name on a hub. -
-    ``request_rate``: programs/s of each well-behaved client over the whole cluster [the workload's
-    rate times ``dp``]. - ``duration_s``: seconds during which programs arrive [until every
-    well-behaved client has sent ``num_programs``]. - ``window``: the measured period: ``arrivals``
-    (after the warm-up, while programs arrive) or ``whole`` (the whole run) [arrivals]. -
-    ``settings``: every parameter ``NAME.PARAM`` of router, local scheduler and ``MACHINE``. -
-    ``weights``: weights by client, or by tenant with a name that ends in / [1 for all]; clients
-    that are not named have weight 1. - ``goodput``: latency targets by LATENCY or NAME.LATENCY,
-    which override the workload's. - ``percentiles``: latency percentiles of summaries, separated by
-    commas [the default ones]. - ``gateway``: policy of the queue in front of the router [no queue];
-    ``saturation``: its saturation detector. - ``routers``: number of routers that share the workers
-    [one]. - ``engine``: engine of simulated workers [the default engine]. - ``engine_code``: Python
-    whose installed engine decides, with the policy ``local`` [fairbench's model of the engine]. -
-    ``eviction``: eviction policy of KV memory [the engine's LRU]; ``memory_records``: whether the
-    clients that hold KV memory are recorded under LRU, too. - ``preset``: the preset that provided
-    defaults; has no effect on records. - ``backend``: servers of the experiment [the simulator];
-    the scheduler of an endpoint is ``AS_SERVED``. - ``given``: the values that the user chose
-    (``config.origins``) [unknown]; has no effect on records.
+    - ``scheduler``: a scheduler's name, or ``router+local``.
+    - ``dp``: number of replicas; ``prefill`` of them only compute prompts, and ``decode`` of them
+      only generate tokens [all replicas do both].
+    - ``gpu``: id of a timing profile, or ``NO_PROFILE`` for real servers.
+    - ``model``: model of the profile; for real servers, a path or a name on a hub.
+    - ``request_rate``: programs/s of each well-behaved client over the whole cluster [the
+      workload's rate times ``dp``].
+    - ``duration_s``: seconds during which programs arrive [until every well-behaved client has sent
+      ``num_programs``].
+    - ``window``: the measured period: ``arrivals`` (after the warm-up, while programs arrive) or
+      ``whole`` (the whole run) [arrivals].
+    - ``settings``: every parameter ``NAME.PARAM`` of router, local scheduler and ``MACHINE``.
+    - ``weights``: weights by client, or by tenant with a name that ends in / [1 for all]; clients
+      that are not named have weight 1.
+    - ``goodput``: latency targets by LATENCY or NAME.LATENCY, which override the workload's.
+    - ``percentiles``: latency percentiles of summaries, separated by commas [the default ones].
+    - ``gateway``: policy of the queue in front of the router [no queue]; ``saturation``: its
+      saturation detector.
+    - ``routers``: number of routers that share the workers [one].
+    - ``engine``: engine of simulated workers [the default engine].
+    - ``engine_code``: Python whose installed engine decides, with the policy ``local`` [fairbench's
+      model of the engine].
+    - ``eviction``: eviction policy of KV memory [the engine's LRU]; ``memory_records``: whether the
+      clients that hold KV memory are recorded under LRU, too.
+    - ``preset``: the preset that provided defaults; has no effect on records.
+    - ``backend``: servers of the experiment [the simulator]; the scheduler of an endpoint is
+      ``AS_SERVED``.
+    - ``given``: the values that the user chose (``config.origins``) [unknown]; has no effect on
+      records.
     """
 
     model_config = ConfigDict(

@@ -1,12 +1,13 @@
 """Runs on real servers: server processes, kinds of servers (backends), and the driver.
 
-run.py            one experiment from start to end: servers, router, driver, result launchers.py
-machines on which servers start: this machine, or hosts that a command reaches backends/         the
-kinds of servers, one file for each kind, and the workers that a run starts processes/ processes of
-servers: addresses, environment, readiness, restart, end driver/           the load: sends the
-programs of an experiment and records the answers records.py          files of records, and their
-conversion to the tables of a simulation summary.py          the result of a run, computed from
-records; `fairbench recover` openai.py, http_server.py    HTTP APIs, for driver, router and emulator
+run.py            one experiment from start to end: servers, router, driver, result
+launchers.py      machines on which servers start: this machine, or hosts that a command reaches
+backends/         the kinds of servers, one file for each kind, and the workers that a run starts
+processes/        processes of servers: addresses, environment, readiness, restart, end
+driver/           the load: sends the programs of an experiment and records the answers
+records.py        files of records, and their conversion to the tables of a simulation
+summary.py        the result of a run, computed from records; `fairbench recover`
+openai.py, http_server.py     HTTP APIs of servers, for driver, router and emulator
 """
 
 from typing import TYPE_CHECKING

@@ -37,11 +37,13 @@ from fairbench.results.manifest import environment, library_version
 class Wanted:
     """The servers that an experiment needs: ``replicas`` replicas with ``gpus`` GPUs each.
 
-    - ``python`` contains the requirements on the Python that starts the servers. - ``chosen`` is
-    the path of the Python that the user named, or None. - ``share_gpus`` allows several replicas on
-    one GPU. - ``spread`` distributes the replicas over as many machines as possible. - ``name`` is
-    the prefix of the replicas' names. - ``asked`` is the setting of the number of replicas for
-    messages, with ``{}`` in place of the number.
+    - ``python`` contains the requirements on the Python that starts the servers.
+    - ``chosen`` is the path of the Python that the user named, or None.
+    - ``share_gpus`` allows several replicas on one GPU.
+    - ``spread`` distributes the replicas over as many machines as possible.
+    - ``name`` is the prefix of the replicas' names.
+    - ``asked`` is the setting of the number of replicas for messages, with ``{}`` in place of the
+      number.
     """
 
     replicas: int

@@ -354,9 +354,10 @@ class Answered(msgspec.Struct):
 class AnswerJudgement(NamedTuple):
     """The result of ``judge`` for an answer or event: output, end, or fault.
 
-    - ``output`` means that the answer or event contains output. - ``ended`` means that the answer
-    has ended for a good reason. - ``texts`` are the texts of the model in all choices. - ``typed``
-    is the content of an event of an API that names the types of events.
+    - ``output`` means that the answer or event contains output.
+    - ``ended`` means that the answer has ended for a good reason.
+    - ``texts`` are the texts of the model in all choices.
+    - ``typed`` is the content of an event of an API that names the types of events.
     """
 
     answer: Answered | None
@@ -461,8 +462,9 @@ def whole_fault(payload: bytes) -> Fault | None:
 class StreamJudge:
     """A judge of the events of a stream. The attributes describe all events received so far.
 
-    - ``output`` means that the stream has contained output. - ``ended`` means that a choice has
-    ended; ``finished`` means that all ``answers`` choices have ended.
+    - ``output`` means that the stream has contained output.
+    - ``ended`` means that a choice has ended; ``finished`` means that all ``answers`` choices have
+      ended.
     """
 
     def __init__(self, answers: int = 1) -> None:

@@ -46,10 +46,12 @@ class PluginConfig:
     """A local scheduler with all parameters as ``NAME.PARAM``, including default values.
 
     - ``params`` also include the parameters of the eviction policy, and ``LOAD_CAP`` if this limit
-    is set. - ``weights`` are the clients' weights; a client that is not listed has weight 1. -
-    ``eviction`` is the name of the eviction policy of the server's cache, which distinguishes
-    ``clients``; None means the server's own order. - ``classes`` is the order in which the engine
-    serves priorities; each priority then has a separate scheduler. None means a single scheduler.
+      is set.
+    - ``weights`` are the clients' weights; a client that is not listed has weight 1.
+    - ``eviction`` is the name of the eviction policy of the server's cache, which distinguishes
+      ``clients``; None means the server's own order.
+    - ``classes`` is the order in which the engine serves priorities; each priority then has a
+      separate scheduler. None means a single scheduler.
     """
 
     local: str

@@ -38,15 +38,17 @@ class RequestRecord(msgspec.Struct, frozen=True):
     """The record of an ended request: columns of ``metrics.records.Requests``, and more facts.
 
     - ``arrival_s`` is the time at which the request was due, plus ``held_s`` seconds in which the
-    driver had no free slot. - ``submit_s`` is the time at which the driver sent the request, or
-    None for an unsent request. The key in the file is "sent_s". - ``admitted_s`` is None unless the
-    server reports how long the request was queued. - ``cached_tokens`` is None unless the server
-    reports the number. - ``chunk_s`` and ``chunk_tokens`` are times and sizes in tokens of the
-    received chunks. - ``error`` is the reason why the request was refused, or why the answer broke
-    off. - ``min_new_tokens`` is the minimum number of output tokens that the request asked for. -
-    ``estimated`` is true if the server did not report the tokens of the prompt or of the answer. -
-    ``compulsory_tokens`` are the tokens of the prompt that no earlier prompt or answer contains, or
-    None if unknown.
+      driver had no free slot.
+    - ``submit_s`` is the time at which the driver sent the request, or None for an unsent request.
+      The key in the file is "sent_s".
+    - ``admitted_s`` is None unless the server reports how long the request was queued.
+    - ``cached_tokens`` is None unless the server reports the number.
+    - ``chunk_s`` and ``chunk_tokens`` are times and sizes in tokens of the received chunks.
+    - ``error`` is the reason why the request was refused, or why the answer broke off.
+    - ``min_new_tokens`` is the minimum number of output tokens that the request asked for.
+    - ``estimated`` is true if the server did not report the tokens of the prompt or of the answer.
+    - ``compulsory_tokens`` are the tokens of the prompt that no earlier prompt or answer contains,
+      or None if unknown.
     """
 
     request_id: Count

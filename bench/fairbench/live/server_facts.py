@@ -125,10 +125,11 @@ def _plugin_report(labels: dict[str, str]) -> dict[str, Any]:
 class PluginReport:
     """The report of one process that runs a scheduler of fairbench.
 
-    - ``params`` holds each parameter as ``NAME.PARAM``. - ``eviction`` names fairbench's eviction
-    policy; None means the server's own order. - ``async_scheduling`` is whether vLLM schedules
-    asynchronously. - ``residency`` is the number of tokens in KV memory that each client holds. -
-    ``hooks`` counts the calls of each hooked method of SGLang.
+    - ``params`` holds each parameter as ``NAME.PARAM``.
+    - ``eviction`` names fairbench's eviction policy; None means the server's own order.
+    - ``async_scheduling`` is whether vLLM schedules asynchronously.
+    - ``residency`` is the number of tokens in KV memory that each client holds.
+    - ``hooks`` counts the calls of each hooked method of SGLang.
     """
 
     local: str

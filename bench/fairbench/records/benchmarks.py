@@ -15,8 +15,8 @@ times to seconds. The sources of the fields are:
   before 0.4 ``start_time``, ``end_time`` and ``first_token_time``. Requests cut off at the end of a
   run are unfinished.
 - inference-perf: ``per_request_lifecycle_metrics.json``, a list of requests. The fields follow
-  ``RequestLifecycleMetric`` and ``InferenceInfo`` (apis/base.py of
-  kubernetes-sigs/inference-perf at 03e89d4); earlier versions have the counts directly in ``info``.
+  ``RequestLifecycleMetric`` and ``InferenceInfo`` (apis/base.py of kubernetes-sigs/inference-perf
+  at 03e89d4); earlier versions have the counts directly in ``info``.
 - LLMPerf: a list of requests, ``*_individual_responses.json``, with the fields of common_metrics.py
   (ray-project/llmperf at 1eac866).
 - genai-bench: totals and requests, with the fields of ``RequestLevelMetrics`` (metrics/metrics.py

@@ -424,7 +424,7 @@ def check_one_clock(columns: FileColumns, start: Floats, column: ColumnValues) -
         row = int(np.argmax(wrong))
         dated = abs(start[row]) >= DATED_S and abs(start[row]) > abs(start[known[0]])
         kinds = ("dates", "seconds") if dated else ("seconds", "dates")
-        kind = "is a date, unlike the times" if dated else "is no date, unlike those"
+        kind = "is a date, unlike the times" if dated else "is not a date, unlike the times"
         raise columns.problem(
             row,
             f"{shown(column.name, column.values[row])}: {kind} before it, or is in another unit: "
@@ -445,7 +445,11 @@ def check_moments(
         return
     row = int(np.argmax(wrong))
     what = {"end": "its end", "first_token": "its first token"}[column.field]
-    said = f"{what} is before its start" if moments[row] < start[row] else f"{what} is by no clock"
+    said = (
+        f"{what} is before its start"
+        if moments[row] < start[row]
+        else f"{what} is not on the clock of its start"
+    )
     hint = f"if {column.name} is a length of time, --map {way}={column.name}"
     raise columns.problem(row, f"{said} ({shown(column.field, column.values[row])}): {hint}")
 

@@ -225,9 +225,10 @@ class Stream:
     """The receiver of the answer to one request; ``over`` is done after the end of the answer.
 
     - ``chunk_s`` and ``chunk_tokens`` are the times (seconds of the run) and the sizes in tokens of
-    the received chunks. - ``error`` is the reason why the answer is incomplete, or None. -
-    ``untouched`` is True until the server has sent data. - ``unnamed`` is the number of the worker
-    that is assumed if the answer names no worker.
+      the received chunks.
+    - ``error`` is the reason why the answer is incomplete, or None.
+    - ``untouched`` is True until the server has sent data.
+    - ``unnamed`` is the number of the worker that is assumed if the answer names no worker.
     """
 
     def __init__(

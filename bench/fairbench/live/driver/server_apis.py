@@ -109,10 +109,11 @@ class BadEvent(Exception):
 class StreamedAnswer(ABC):
     """The answer so far, which each event updates.
 
-    - Counts of tokens are None if the server does not report them. - ``estimated`` is True while
-    the server has not reported all tokens of the answer. - ``done`` is true after the last event of
-    the stream. - ``queue_s`` is the time in seconds from arrival to first admission, on the
-    server's clock. - ``answer_id`` is the server's id of the answer.
+    - Counts of tokens are None if the server does not report them.
+    - ``estimated`` is True while the server has not reported all tokens of the answer.
+    - ``done`` is true after the last event of the stream.
+    - ``queue_s`` is the time in seconds from arrival to first admission, on the server's clock.
+    - ``answer_id`` is the server's id of the answer.
     """
 
     def __init__(self) -> None:

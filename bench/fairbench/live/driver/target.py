@@ -25,20 +25,23 @@ class DriverTarget:
     """A server, or a router in front of several servers.
 
     - ``lengths`` decides how an answer gets its true length. With ``exact``, the request demands
-    exactly this number of tokens. With ``header``, the limit is the workload's ``max_new_tokens``,
-    and the emulator reads the true length from a header. With ``free``, the request contains only a
-    maximum. - ``max_concurrency`` limits the requests in progress; None means no limit. -
-    ``idle_timeout_s`` is the number of real seconds without data after which a stream has failed.
-    There is no timeout before the first token, because starvation is measured. - ``time_scale`` is
-    the number of emulated seconds per real second. - ``foreign_router`` means that a third-party
-    router is in front of the servers. The headers of fairbench are then also encoded in the request
-    id, and a worker is known only if the answer names the worker. - ``objectives`` maps a client to
-    the name of an objective, which is sent with the client's requests; fairbench's router knows the
-    latency targets of each objective. - ``names`` maps a client to its name in requests, if the
-    names differ. - ``extra_body`` contains further fields of each body; ``max_tokens_field`` is the
-    field of OpenAI's APIs for the maximum length of an answer. - ``rate_limited`` is the reaction
-    to status 429: ``fail``, or ``wait`` for the time that the answer states, for at most
-    ``longest_wait_s`` real seconds in total.
+      exactly this number of tokens. With ``header``, the limit is the workload's
+      ``max_new_tokens``, and the emulator reads the true length from a header. With ``free``, the
+      request contains only a maximum.
+    - ``max_concurrency`` limits the requests in progress; None means no limit.
+    - ``idle_timeout_s`` is the number of real seconds without data after which a stream has failed.
+      There is no timeout before the first token, because starvation is measured.
+    - ``time_scale`` is the number of emulated seconds per real second.
+    - ``foreign_router`` means that a third-party router is in front of the servers. The headers of
+      fairbench are then also encoded in the request id, and a worker is known only if the answer
+      names the worker.
+    - ``objectives`` maps a client to the name of an objective, which is sent with the client's
+      requests; fairbench's router knows the latency targets of each objective.
+    - ``names`` maps a client to its name in requests, if the names differ.
+    - ``extra_body`` contains further fields of each body; ``max_tokens_field`` is the field of
+      OpenAI's APIs for the maximum length of an answer.
+    - ``rate_limited`` is the reaction to status 429: ``fail``, or ``wait`` for the time that the
+      answer states, for at most ``longest_wait_s`` real seconds in total.
 
     Raises UsageError for an invalid value.
     """

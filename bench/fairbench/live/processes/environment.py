@@ -148,10 +148,12 @@ class ServerPython:
     """The requirements on the Python that starts servers of a kind; default: this Python.
 
     - ``modules`` are the modules that this Python must have; ``install`` is the pip requirement
-    that installs the first module. - ``variable`` is the environment variable that names the Python
-    if the user names none. - ``for_cpu`` is a program that prints True if the engine needs no GPU.
+      that installs the first module.
+    - ``variable`` is the environment variable that names the Python if the user names none.
+    - ``for_cpu`` is a program that prints True if the engine needs no GPU.
     - ``plugin`` names an engine whose plugin has a function ``check``, which raises UsageError for
-    an unfit release. The field ``check`` contains the name of the function, followed by arguments.
+      an unfit release. The field ``check`` contains the name of the function, followed by
+      arguments.
     """
 
     modules: tuple[str, ...] = ()
