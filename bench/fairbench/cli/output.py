@@ -188,8 +188,8 @@ def add_bench_line(
 ) -> None:
     """Append a summary in sglang.bench_serving's format to the file ``path``, if given.
 
-    ``details`` adds an entry per request. Raises UsageError if the file cannot be written, and for
-    ``details`` without a file.
+    With ``details``, the line also contains the values of each request. Raises UsageError if the
+    file cannot be written, and for ``details`` without a file.
     """
     from fairbench.report.bench_line import append_line, bench_details, bench_line
 

@@ -132,7 +132,7 @@ def without_secrets(args: Sequence[str]) -> list[str]:
 def storable(content: Any) -> Any:
     """Return a file's content with the secrets of ``server_args`` and ``router_command`` removed.
 
-    Secrets in nested tables are removed, too.
+    Secrets in nested tables are also removed.
     """
     if isinstance(content, Mapping):
         return {

@@ -314,7 +314,7 @@ def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return every parameter of admission control by a real router, by NAME.PARAM.
 
-    The result is {} without admission control. Raises UsageError for a wrong value, and if no
+    Without admission control, the result is {}. Raises UsageError for a wrong value, and if no
     timing profile of the workers is set.
     """
     if not own_settings(ADMISSION, settings):

@@ -134,7 +134,7 @@ def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
 def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
     """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table by [NAME.]LATENCY.
 
-    Returns None without words. Raises UsageError for invalid words and duplicates.
+    The result is None if no word is given. Raises UsageError for invalid words and duplicates.
     """
     given: dict[str, str] = {}
     words = [text.replace(",", " ").split() or [text] for text in texts or ()]

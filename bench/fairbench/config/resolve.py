@@ -137,9 +137,10 @@ def resolve(
     """Return the full spec of an experiment from flags, settings and a file.
 
     ``flags`` override keys of ``file``, and ``assignments`` override settings of ``file``. With
-    ``new_defaults``, only the chosen values of a stored ``file`` are kept. ``path`` is the location
-    of ``file``. Raises UsageError with one line that names the field, the value and the allowed
-    values. Raises DataError, which also names the file, if a value of the file is wrong.
+    ``new_defaults``, only the chosen values of a stored ``file`` are kept. ``path`` is the path of
+    the file whose content is ``file``. Raises UsageError with one line that names the field, the
+    value and the allowed values. Raises DataError, which also names the file, if a value of the
+    file is wrong.
     """
     draft = Draft(flags, assignments or {})
     try:

@@ -48,7 +48,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class ExperimentSpec(BaseModel):
     """A complete experiment, which is saved with every result and determines the records.
 
-    The text in brackets is the meaning of None.
+    A text in brackets is the meaning of a field whose value is None.
 
     - ``scheduler``: a scheduler's name, or ``router+local``.
     - ``dp``: number of replicas; ``prefill`` of them only compute prompts, and ``decode`` of them

@@ -135,7 +135,8 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
     """Return the sweep with the values in ``axes`` in every grid.
 
-    Axes that set the amount of work turn ``quick`` off. Raises the errors of ``make_sweep``.
+    If ``axes`` set a duration or a number of programs, ``quick`` is turned off. Raises the errors
+    of ``make_sweep``.
     """
     flags = current_keys(axes)
     grid = [{**one, **flags} for one in sweep.grid]

@@ -104,8 +104,8 @@ def cluster_in(
 ) -> Iterator[Workers | None]:
     """Start workers for several runs, with logs in ``parent``; yield None for an endpoint.
 
-    Raises KeyboardInterrupt if interrupted before the workers are ready. In this case, ``parent``
-    is removed if ``fresh`` is True.
+    Raises KeyboardInterrupt if interrupted before the workers are ready. After such an
+    interruption, ``parent`` is removed if ``fresh`` is True.
     """
     if spec.backend is None or not spec.backend.is_managed:
         yield None

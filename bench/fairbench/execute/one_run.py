@@ -76,8 +76,8 @@ def run_simulated(
 def recover_run(path: Path) -> RunResult:
     """Save the finished requests of a killed run, and mark the run as incomplete.
 
-    Unfinished requests are left out. Raises UsageError if the directory does not belong to a killed
-    run, or if the run is still running.
+    Requests that were unfinished when the run was killed are left out. Raises UsageError if the
+    directory does not belong to a killed run, or if the run is still running.
     """
     if (path / MANIFEST).exists():
         raise UsageError(f"{path}: this run is saved already; print it with `fairbench show`")

@@ -173,7 +173,7 @@ def keep_outcome(
 ) -> str:
     """Store the error of a failed task and return its reason, or remove an old error, return "".
 
-    ``result`` is a summary or a Failure. An interrupted task does not count as failed.
+    ``result`` is the summary of the run or a Failure. An interrupted task does not count as failed.
     """
     if not isinstance(result, Failure) and result["complete"]:
         store.clear_failure(key)

@@ -361,9 +361,9 @@ def file_of(kind: str, ref: str, folder: Traversable) -> tuple[Traversable, str]
 def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[str, Any]:
     """Return the tables of a TOML file, which error messages call ``shown``.
 
-    Raises DataError if the file is unreadable or not valid TOML. The message quotes the wrong line,
-    unless ``secret`` is True. Dates, and integers of more than 64 bits, are refused, because no key
-    of fairbench accepts such values.
+    Raises DataError if the file is unreadable or not valid TOML. The error message quotes the
+    invalid line, unless ``secret`` is True. Dates, and integers of more than 64 bits, are refused,
+    because no key of fairbench accepts such values.
     """
     text = _toml_text(file, shown)
     if found := _DEEP_KEY.search(text):
@@ -427,7 +427,7 @@ def _error_place(message: str, text: str, *, secret: bool) -> str:
 def dumps(data: Mapping[str, Any]) -> str:
     """Return nested mappings, strings, numbers, booleans and arrays as TOML text.
 
-    The data must not contain None. Parsing the text gives equal data.
+    The data must not contain None. Parsing the returned text gives data equal to ``data``.
     """
     return "\n".join(_toml_lines(data, ())).lstrip("\n") + "\n"
 

@@ -243,7 +243,7 @@ class Exporter:
     def waited(self, what: str, request: Request) -> None:
         """Add the seconds since the arrival of a request to a histogram.
 
-        Engines report arrivals on the monotonic clock.
+        Engines report the arrival times of requests on the monotonic clock.
         """
         client = self._client_label(request.client)
         if self._labels.get(client, MAX_HISTOGRAMS) >= MAX_HISTOGRAMS:

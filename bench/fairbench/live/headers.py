@@ -96,8 +96,8 @@ _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOT
 def tagged(client: str, due: Due, now_s: float) -> str:
     """Return the client's name, followed by the remaining time to each deadline and target pace.
 
-    All three values are in milliseconds. Without a deadline and a pace, the name is returned
-    unchanged.
+    The remaining times and the pace are in milliseconds. For a request without deadlines and target
+    pace, the name of the client is returned unchanged.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
     left = [

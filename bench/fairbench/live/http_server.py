@@ -105,7 +105,7 @@ def _request_line(request: web.Request) -> str:
 
 
 class Problem(Exception):
-    """The exception that refuses a request. The client receives the message.
+    """The exception with which a request is refused; the client receives the message.
 
     ``worker`` is the number of the worker that has failed, or None.
     """
@@ -135,9 +135,9 @@ class Problem(Exception):
     def event(self, *, named: bool = False, done: bool = True) -> bytes:
         """Return the error as the last events of a stream, in a form that clients understand.
 
-        Clients of OpenAI's API and of SGLang understand this form. Clients of APIs with ``named``
-        events read only named events. ``done`` is False if the API has no event "[DONE]", or if the
-        worker sends the event.
+        Clients of OpenAI's API and of SGLang recognise these events as an error. Clients of APIs
+        with ``named`` events read only named events. ``done`` is False if the API has no event
+        "[DONE]", or if the worker sends the event.
         """
         body = error_body(self.status, str(self))
         if named:
@@ -267,7 +267,7 @@ class Connections:
         self._resume()
 
     async def stop_accepting(self) -> None:
-        """Accept no more connections. Open connections stay open."""
+        """Accept no more connections. Connections that are already open stay open."""
         loop = asyncio.get_running_loop()
         for one in self._sockets:
             loop.remove_reader(one)
@@ -462,7 +462,7 @@ async def listening(
     *,
     decompress: bool = True,
 ) -> AsyncIterator[Listening]:
-    """Serve the application inside the block. If a client disconnects, its handler is cancelled.
+    """Serve the application inside the block. A disconnect cancels the request's handler.
 
     Port 0 means any free port. With ``tls``, the server accepts only HTTPS. Without ``decompress``,
     compressed bodies of requests are not decompressed. The number of connections stays within the
@@ -503,8 +503,9 @@ async def listening(
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
     """Serve a second application on a port of 127.0.0.1 inside the block, and yield its URL.
 
-    This server does not handle signals, because another server of this process does. Request bodies
-    are not decompressed. Raises UsageError, naming the ``flag``, if the port is not available.
+    This server does not handle signals, because another server of this process does. Compressed
+    bodies of requests are not decompressed. Raises UsageError, naming the ``flag``, if the port is
+    not available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()

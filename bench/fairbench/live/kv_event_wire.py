@@ -35,7 +35,7 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
     ``token_ids`` contains the tokens of all blocks, ``block_size`` tokens for each entry of
     ``block_hashes``. A model with several kinds of attention has a group of layers for each kind
     (``group_idx``). The blocks of different groups are stored and removed independently. The fields
-    are in the order of vLLM's arrays.
+    are declared in the order in which vLLM's arrays contain the values.
     """
 
     block_hashes: Sequence[BlockHash]
@@ -128,7 +128,7 @@ def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, byte
 def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
     """Return the batch in the frames of a message, or None for the end of a replay.
 
-    Events of unknown kinds are left out. Raises ValueError if the frames are not a message, or if
+    Events of unknown types are left out. Raises ValueError if the frames are not a message, or if
     all events are unknown.
     """
     if len(frames) not in (2, 3) or len(frames[-2]) != SEQ_BYTES:

@@ -21,7 +21,7 @@ DEFAULT_NEW_TOKENS = 128  # default limit on output tokens of a request, equal t
 
 
 class MessagePart(msgspec.Struct):
-    """A part of a message. A part without text, such as an image, counts as empty."""
+    """A part of a message; a part without text, such as an image, counts as empty text."""
 
     text: str | None = None
 
@@ -57,7 +57,8 @@ class Delta(msgspec.Struct):
 class Choice(msgspec.Struct):
     """A choice of an answer or event.
 
-    Completions have ``text``; chats have ``delta`` or ``message``.
+    In the completions API, a choice has ``text``; in the chat API, a choice has ``delta`` or
+    ``message``.
     """
 
     text: str | None = None
@@ -219,7 +220,7 @@ class Typed(NamedTuple):
 def typed(answer: Any) -> Typed | None:
     """Return the content of an answer or event of the Responses API or the Messages API.
 
-    Returns None for answers and events of other APIs.
+    The result is None for answers and events of any other API.
     """
     kind = answer.type if isinstance(answer.type, str) else ""
     if kind.startswith(_RESPONSE_EVENT):
@@ -642,7 +643,7 @@ def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
     """Return ``start``, the content of a message, and further fields such as tool calls as JSON.
 
-    Adjacent texts are joined.
+    Adjacent texts are joined to one text.
     """
     parts: list[Piece] = []
     for content in (message.get(name) for name in _CONTENTS):

@@ -1,6 +1,6 @@
 """Records of live runs: files of JSON lines, conversion to tables, and merging of drivers.
 
-Times are seconds since the start of the run. Clients and states are written as names.
+Times are seconds since the start of the run. Clients and states of requests are written as names.
 
 If a run has several drivers, each driver has a folder with its records and the offset of its clock.
 A record is written as soon as a request or program ends. Therefore ``fairbench recover`` can merge
@@ -40,7 +40,7 @@ class RequestRecord(msgspec.Struct, frozen=True):
     - ``arrival_s`` is the time at which the request was due, plus ``held_s`` seconds in which the
       driver had no free slot.
     - ``submit_s`` is the time at which the driver sent the request, or None for an unsent request.
-      The key in the file is "sent_s".
+      In the file, this field has the key "sent_s".
     - ``admitted_s`` is None unless the server reports how long the request was queued.
     - ``cached_tokens`` is None unless the server reports the number.
     - ``chunk_s`` and ``chunk_tokens`` are times and sizes in tokens of the received chunks.
@@ -259,7 +259,7 @@ def compare_clocks(
     A call of ``ask`` takes time, because another process reads its clock and replies. The reading
     is assigned to the midpoint between call and reply. The error is at most half the round trip,
     even if the two directions take different times (Cristian, "Probabilistic clock
-    synchronization", 1989). The result is from the fastest of ``rounds`` readings.
+    synchronization", 1989). The function takes ``rounds`` readings, and uses the fastest reading.
     """
     return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
 
@@ -340,8 +340,8 @@ def clocks(folder: Path) -> list[ClockComparison]:
 def merge(folder: Path, time_scale: float) -> None:
     """Write the records of several drivers into ``folder``, with times on this machine's clock.
 
-    ``time_scale`` is the number of emulated seconds per real second. A second call writes the same
-    records.
+    ``time_scale`` is the number of emulated seconds per real second. A second call writes equal
+    records again.
     """
     found = clocks(folder)
     if not found:

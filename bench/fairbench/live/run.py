@@ -171,7 +171,7 @@ def run_live(
     driving: Driving = drive_here,
     listen: str = LOOPBACK,
 ) -> RunResult:
-    """Run an experiment on its backend. Finished requests are written to ``directory`` at once.
+    """Run an experiment on real servers; records are written as soon as a request ends.
 
     Given ``workers`` must fit the spec (see ``can_serve``); their caches are emptied first, and the
     workers keep running. If ``workers`` is None, workers are started and ended. ``driving`` sends

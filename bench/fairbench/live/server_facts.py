@@ -45,7 +45,7 @@ def get_text(
 ) -> str:
     """Return the text at ``url``.
 
-    Raises RunFailed without an answer within ``timeout_s`` seconds.
+    Raises RunFailed if the server does not answer within ``timeout_s`` seconds.
     """
     try:
         with _direct.open(Request(url, headers=dict(headers)), timeout=timeout_s) as answer:
@@ -88,8 +88,8 @@ def info_in(metrics: str) -> dict[str, Any]:
     """Return the facts in a page of Prometheus metrics, under the keys that SGLang uses.
 
     The facts are the sizes of KV pool and block in tokens, the report of the plugin, and the limit
-    on running requests. Missing facts are left out. Raises ValueError if the text is not a page of
-    metrics.
+    on running requests. Facts that the page lacks are left out. Raises ValueError if the text is
+    not a page of metrics.
     """
     # The package is in the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families

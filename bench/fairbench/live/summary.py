@@ -327,7 +327,7 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
 def recovered(records: LiveRecords) -> DriveResult:
     """Return the end of a killed run: incomplete, at the time of the last record.
 
-    Requests and programs that were in progress are not in the records.
+    The records do not contain requests and programs that were in progress when the run was killed.
     """
     arrivals = [program.arrival_s for program in records.programs]
     ends = [program.finish_s for program in records.programs]

@@ -374,7 +374,7 @@ def cell_of(record: Mapping[str, Any], name: str) -> Any:
 def object_of(value: Any) -> Any:
     """Parse a text that contains a JSON object or a list; return any other value unchanged.
 
-    Exports to CSV store nested objects as texts. The result is None for invalid JSON.
+    Exports to CSV store nested objects as texts. A text with invalid JSON becomes None.
     """
     if isinstance(value, str) and value.startswith(("{", "[{")):
         try:

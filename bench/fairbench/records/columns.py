@@ -131,7 +131,7 @@ class FileColumns:
         return f"{self.file}, line {place}" if isinstance(place, int) else place
 
     def problem(self, row: int, what: str) -> RecordError:
-        """Return an error about a request; rows count from 0."""
+        """Return an error with message ``what`` about the request in ``row`` (from 0)."""
         return RecordError(f"{self.where(row)}: {what}")
 
     def of_fields(self, *fields: str) -> list[ColumnValues]:

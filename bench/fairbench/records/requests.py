@@ -3,7 +3,7 @@
 Tracing tools also record spans that are not requests: the span of an agent or a chain repeats the
 sum of the calls below the span. Several lines of a log may describe one request. Some services
 count cached tokens as part of the input; other services count cached tokens separately. This module
-removes these differences between tools for all commands.
+converts the records of all tools to one form.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
         unit: Unit of times without a unit, None if unknown.
 
     Raises:
-        DataError: If the file contains no requests, or an impossible value.
-        UsageError: If the choices do not fit the file.
+        DataError: If the file contains no requests, or if a value is impossible.
+        UsageError: If an option in ``asked`` or ``unit`` contradicts the file.
     """
     columns = read_columns(path, asked)
     if unit is not None and columns.layout.own_units:
@@ -147,7 +147,7 @@ def known_counts(columns: FileColumns, field: str) -> Floats:
 def labels_of(columns: FileColumns, field: str) -> list[str]:
     """Return a field's values as texts, for each request from the first column with a value.
 
-    A missing value becomes "".
+    A missing value of the field becomes "".
     """
     found: list[str] | None = None
     for column in columns.of_fields(field):

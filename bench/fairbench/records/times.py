@@ -437,7 +437,7 @@ def check_moments(
 ) -> None:
     """Raise DataError for times that are not on the clock of their request's start.
 
-    The check finds columns of durations that were wrongly read as times.
+    This error usually means that a column of durations was read as times of day or dates.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
     wrong = (of_other_clock(moments, start) & (moments <= cells.MAX_TIME_S)) | (moments < start)

@@ -16,7 +16,7 @@ class Item:
     ``text_tokens`` is the length of a question, article or document (0 if there is no text);
     ``exchanges`` are the (question, answer) lengths in order. Items with equal ``key`` have the
     same content, and items with equal ``text_key`` have the same text, such as a system prompt.
-    ``turn`` becomes the ``turn`` of the program's ``Job``.
+    ``turn`` is the position of the program in the trace file, or None (see ``Job``).
     """
 
     key: str

@@ -60,8 +60,7 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
 def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
     """Return a trace's workload in which the named clients are heavy. Raises UsageError.
 
-    The named clients replay the trace unchanged. Metrics of well-behaved clients exclude the named
-    clients.
+    Heavy clients replay the trace unchanged. Metrics of well-behaved clients exclude heavy clients.
     """
     if not names:
         return workload

@@ -178,7 +178,7 @@ class LiveBackend(ABC, Generic[C]):
     """The path at which workers empty their caches and reset their schedulers."""
 
     def info(self, url: str) -> dict[str, Any]:
-        """Return the facts that a worker reports. Raises RunFailed without an answer."""
+        """Return the facts that a worker reports. Raises RunFailed if it does not answer."""
         return get_json(f"{url}/server_info")
 
     def verify(self, url: str) -> None:

@@ -114,7 +114,7 @@ class Workers:
         return same_workers(spec, self._spec)
 
     def server_info(self) -> dict[str, Any]:
-        """Return the facts that the first worker reports. Raises RunFailed without an answer."""
+        """Return the facts of the first worker. Raises RunFailed if the worker does not answer."""
         return live_backend(self._spec).info(self.servers[0].url)
 
     def flush_cache(self) -> None:
@@ -141,7 +141,7 @@ def running_workers(
     on_ready: OnReady = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Workers]:
-    """Start and verify the experiment's workers. At the end of the block, the workers end.
+    """Start and verify the experiment's workers. All workers are ended after the block.
 
     A worker that ends earlier is restarted (see ``supervised``). Raises UsageError without a place
     for the workers. Raises RunFailed if a worker does not start or runs another scheduler, and

@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def send(self, request: bytes, listener: Listener) -> None:
-        """Write a request. The response goes to ``listener``."""
+        """Write a request. The methods of ``listener`` receive the response."""
         self.reusable = False
         self._listener = listener
         self._headers = {}
@@ -167,7 +167,7 @@ class Pool:
         return "\r\n".join(lines) + "\r\nContent-Type: application/json\r\n"
 
     def idle(self) -> Connection | None:
-        """Return a kept connection, or None. The server may already be closing the connection."""
+        """Return an open connection, or None; the server may be closing this connection."""
         while self._idle:
             connection = self._idle.pop()
             if connection.reusable:
@@ -259,7 +259,7 @@ class Stream:
         connection.send(request, self)
 
     async def wait(self) -> None:
-        """Wait for the end of the response. On cancellation, close the connection."""
+        """Wait for the end of the response. If the wait is cancelled, close the connection."""
         try:
             await self.over
         except asyncio.CancelledError:

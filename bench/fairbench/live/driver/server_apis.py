@@ -130,7 +130,7 @@ class StreamedAnswer(ABC):
     def take_event(self, payload: bytes, event: str = "") -> int:
         """Read the data of an event called ``event``; return the number of new output tokens.
 
-        If the number is unknown, the result is 0. Raises BadEvent.
+        The result is 0 if the server does not report a number. Raises BadEvent.
         """
         if payload == DONE:
             self.done = True
@@ -245,7 +245,7 @@ class _Meta(msgspec.Struct):
 
 
 class GenerateAnswer(StreamedAnswer):
-    """An answer of ``/generate``. Each event repeats the output so far.
+    """An answer of ``/generate``. Each event of the stream repeats all earlier output.
 
     With incremental streaming, an event has only new output.
     """

@@ -25,7 +25,7 @@ class DriverTarget:
     """A server, or a router in front of several servers.
 
     - ``lengths`` decides how an answer gets its true length. With ``exact``, the request demands
-      exactly this number of tokens. With ``header``, the limit is the workload's
+      exactly the true number of tokens. With ``header``, the limit is the workload's
       ``max_new_tokens``, and the emulator reads the true length from a header. With ``free``, the
       request contains only a maximum.
     - ``max_concurrency`` limits the requests in progress; None means no limit.

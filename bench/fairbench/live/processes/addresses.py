@@ -92,7 +92,7 @@ def hosts_of(url: str) -> frozenset[str]:
 def same_worker(
     url: str, others: Collection[str], found: dict[str, frozenset[str]] | None = None
 ) -> str | None:
-    """Return another URL that leads to the same server as ``url``, or None. May take seconds.
+    """Return another URL that leads to the same server as ``url``, or None if there is none.
 
     Two different full host names with a common IP address count as different servers, because the
     address may belong to a gateway in front of two servers. ``found`` keeps the addresses of

@@ -152,7 +152,7 @@ class Server:
     def failed(self, how: str) -> RunFailed:
         """Return an error; the message contains the cause, and the note the end of the log.
 
-        The message shows control characters as escapes. The note shows the log unchanged.
+        Control characters are escaped in the message, and unchanged in the note.
         """
         error = RunFailed(self._shown(how))
         error.add_note(self.process.log_tail())
@@ -230,7 +230,7 @@ def _wait_ready(
 
 
 def stop_all(servers: Sequence[Server]) -> None:
-    """End servers in parallel. Return when all servers have ended."""
+    """End servers in parallel. Return after all servers have ended."""
     for server in servers:
         server.process.ask_to_stop()
     for server in servers:

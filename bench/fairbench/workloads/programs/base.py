@@ -31,7 +31,7 @@ class Job(ABC):
     """A client's unit of work: LLM calls that depend on each other, and their total demand.
 
     Jobs that arrive at one instant start in the order of ``turn``, the position of a job in the
-    trace file. For a job with ``turn`` None, the position of the client counts instead.
+    trace file. A job with ``turn`` None starts at the position of the job's client.
     """
 
     turn: int | None = None

@@ -90,8 +90,8 @@ def scaled(table: TraceTable, rate: float) -> TraceTable:
 def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
     """Return the times and clients of one trace with the prompts and answers of another trace.
 
-    Requests are combined in order, up to the length of the shorter trace. Sessions and end times
-    are dropped, and the result is marked as synthetic.
+    Request i gets its time from one trace and its prompt from the other; the result is as long as
+    the shorter trace. Sessions and end times are dropped, and the result is marked as synthetic.
     """
     rows = np.arange(min(len(senders), len(prompts)))
     who, what = senders.selected(rows), prompts.selected(rows)
@@ -111,8 +111,8 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    Equal keys give equal labels in all files. A reader who lacks the key cannot test whether a name
-    occurs. Sessions become numbers, so their names need no hash.
+    Equal keys give equal labels in all files. A reader of the result who lacks the key cannot test
+    whether a client's name occurs. Sessions become numbers, so session names need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"

@@ -59,7 +59,7 @@ class FileTraffic(Protocol):
 class Runs(NamedTuple):
     """Runs of blocks: a run is a sequence of blocks that all prompts contain as a whole.
 
-    Only at the end of a prompt, a run may be cut.
+    A run may be cut only at the end of a prompt.
 
     The prompt of request i consists of the runs ``first[i]`` to ``first[i + 1]`` - 1. ``key`` is
     the name of a run, and ``blocks`` the number of the run's blocks in the prompt.

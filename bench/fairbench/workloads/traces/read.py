@@ -203,7 +203,7 @@ def read_with_requests(
 ) -> tuple[ReadTrace, FileRequests | None]:
     """Return the trace of a file, and the file's requests with further fields.
 
-    None stands for the requests if the format is one of ``PROGRAMS``.
+    The second result is None if the format of the file is one of ``PROGRAMS``.
 
     Args:
         params: How to read the file.

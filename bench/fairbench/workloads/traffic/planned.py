@@ -1,8 +1,8 @@
 """Arrivals with a planned rate: constant, on and off, ramp, phases, bursts, daily wave.
 
 Gaps are even, as in the synthetic experiments of [VTC] ([VTC-artifact], fair_bench/trace.py), or
-drawn like the gaps of kind ``gamma``. Gaps are drawn with mean 1 and divided by the rate at that
-time.
+drawn like the gaps of kind ``gamma``. Gaps between programs are drawn with mean 1 and divided by
+the present rate.
 """
 
 from __future__ import annotations
@@ -290,8 +290,8 @@ class Phases(PlannedKind):
 class Bursts(PlannedKind):
     """The kind ``bursts``: bursts at regular times.
 
-    The client's rate is the rate between bursts. Each period starts at this rate and ends with the
-    burst.
+    The client's rate is the rate between bursts. Each period starts at the client's rate and ends
+    with a burst.
     """
 
     kind = "bursts"

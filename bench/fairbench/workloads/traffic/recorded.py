@@ -69,7 +69,8 @@ class Azure(Gamma):
 def trace_gaps(path: str) -> tuple[float, ...]:
     """Return the gaps between requests of a trace, scaled to mean 1.
 
-    Simultaneous requests have gaps of 0. Raises DataError (file, line) for an unreadable trace.
+    The gap between simultaneous requests is 0. Raises DataError (file, line) for an unreadable
+    trace.
     """
     times: list[datetime] = []
     for number, row in csv_rows(Path(path), f"arrivals {path}"):

@@ -217,9 +217,9 @@ PROGRAM_S = 5.0
 class ClosedArrivals(ArrivalSource):
     """``users`` users in closed loops with exponential think times of mean ``think_s`` seconds.
 
-    Users start no programs from ``until_s`` on. The start times depend on the speed of the cluster,
-    so drivers use ``plan.User`` instead. The methods of ``ArrivalSource`` give estimates in which
-    every program takes ``PROGRAM_S`` seconds.
+    Users start no programs after ``until_s`` seconds. The start times depend on the speed of the
+    cluster, so drivers use ``plan.User`` instead. The methods of ``ArrivalSource`` give estimates
+    in which every program takes ``PROGRAM_S`` seconds.
     """
 
     users: int
