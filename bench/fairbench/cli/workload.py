@@ -25,7 +25,7 @@ workload = typer.Typer(
 
 @workload.callback()
 def _commands() -> None:
-    """Do nothing; this callback makes the app a group although it has a single command."""
+    """Do nothing. With this callback, typer treats the app, which has one command, as a group."""
 
 
 @workload.command()
@@ -68,8 +68,7 @@ def check(
         "request_rate": request_rate,
         "duration_s": duration,
         "seed": seed,
-        # A spec needs a scheduler, but the scheduler has no effect on the check.
-        "scheduler": "fcfs",
+        "scheduler": "fcfs",  # an experiment needs a scheduler, which has no effect here
     }
     facts = execute.check_facts(resolve(given_options(flags)))
     if as_json:

@@ -113,11 +113,27 @@ class WorkerParts:
 WorkerOf: TypeAlias = Callable[[WorkerParts], Replica]
 
 
+class CodeRun(NamedTuple):
+    """A run whose decisions an installed engine's own code takes.
+
+    ``python`` has the engine, whose scheduling policy is ``policy``. ``eviction`` is the engine's
+    eviction policy, None for its default. With ``charges_pass``, the measured time of a scheduling
+    pass delays its iteration.
+    """
+
+    python: str
+    policy: str
+    settings: Mapping[str, Any]
+    seed: int
+    eviction: str | None = None
+    charges_pass: bool = False
+
+
 class EngineCode(Protocol):
     """An installed engine whose own code decides for the replicas of one run.
 
     Classes are registered by entry points of the group ``doors.CODE_GROUP``, by the engine's name,
-    and are called with the Python, the policy, the settings and the seed of the run.
+    and are called with a ``CodeRun``.
     """
 
     # engine, policy and its owner, version, digest, commit and changed files

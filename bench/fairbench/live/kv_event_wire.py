@@ -92,7 +92,7 @@ class _ClearedArray(AllBlocksCleared, array_like=True, tag="AllBlocksCleared"):
 
 
 class _Batch(msgspec.Struct, array_like=True):
-    """A batch whose events are decoded one by one, so that unknown events can be skipped."""
+    """A batch with undecoded events, so that an unknown event leaves the known events readable."""
 
     ts: float
     events: list[msgspec.Raw]

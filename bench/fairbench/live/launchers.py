@@ -1,4 +1,4 @@
-"""Launchers, which find places for the servers of a run, on this machine or on other hosts.
+"""Launchers, which find places for the servers of a run on this machine or on other hosts.
 
 Run as a program on another machine, this module reports the machine's software as a line of JSON:
 
@@ -163,7 +163,7 @@ class Reach:
         return [*(word.replace(HOST, self.host) for word in self.words), inner]
 
     def ask(self, kind: type[T], python: str, *words: str) -> T:
-        """Run this module on the host with arguments ``words``; return the answer.
+        """Run this module as a probe on the host, with the arguments ``words``; return its answer.
 
         Raises UsageError if the module cannot be run, or if the answer is not of type ``kind``.
         """

@@ -27,8 +27,8 @@ SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
-# Names of gauges in the metrics of a server: the labels of the first gauge describe the scheduler,
-# and the second gauge is the limit on running requests.
+# Gauges in a server's metrics. The labels of ``PROOF`` hold the scheduler's name and parameters;
+# the value of ``LIMIT`` is the limit on running requests.
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
 LOAD_CAP = "engine.load_cap"  # the only engine setting that the plugin enforces, and not the engine
@@ -77,7 +77,7 @@ class PluginConfig:
     def environment(self) -> dict[str, str]:
         """Return the environment variables that give a server this configuration.
 
-        All variables are set, so that the server does not inherit values from this process.
+        Every variable is set, even if empty, so that the server inherits no value of this process.
         """
         eviction = {"policy": self.eviction, "clients": self.clients} if self.eviction else {}
         return {
@@ -103,7 +103,7 @@ class Evicting(NamedTuple):
     clients: tuple[str, ...] = ()
 
 
-OWN_ORDER = Evicting()  # the eviction order of the engine
+OWN_ORDER = Evicting()  # the engine evicts in its own order
 
 
 def plugin_config(
@@ -138,7 +138,7 @@ def plugin_config(
 
 
 def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[str, Any]:
-    """Return all parameters that a server reports for a scheduler, with the load cap if set."""
+    """Return the parameters of a scheduler as ``NAME.PARAM``, and the load cap if set."""
     told = as_settings(local, params)
     return told if load_cap in (None, NONE) else {**told, LOAD_CAP: load_cap}
 
@@ -153,6 +153,11 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
         raise UsageError(
             f"{LOCAL} = {local!r}: is a policy of SGLang itself; leave {LOCAL} out, and start "
             f"SGLang with --schedule-policy {local}"
+        )
+    if local_class(local).decodes_first is not None:
+        raise UsageError(
+            f"{LOCAL} = {local!r}: chooses between prompts and decoding, which only the simulated "
+            "SGLang supports; name another scheduler"
         )
     settings = read_variable(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     evicting = _evicting(environment)
@@ -251,7 +256,7 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first line of the root cause of a failed import."""
+    """Return the first line of the error that caused the failure of an import."""
     while (deeper := error.__cause__ or error.__context__) is not None:
         error = deeper
     return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -55,7 +55,7 @@ class EndpointBackend(LiveBackend[Endpoint]):
 
 
 def told_by(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts that a running server reports, or {} if it reports none.
+    """Return the description that a running server gives of itself, or {} if there is none.
 
     An emulator is recognised even behind fairbench's router, because the emulator's list of models
     names fairbench as the owner.

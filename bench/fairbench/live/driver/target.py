@@ -32,11 +32,11 @@ class DriverTarget:
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream has failed.
       There is no timeout before the first token, because starvation is measured.
     - ``time_scale`` is the number of emulated seconds per real second.
-    - ``foreign_router`` means that a third-party router is in front of the servers. The headers of
-      fairbench are then also encoded in the request id, and a worker is known only if the answer
-      names the worker.
-    - ``objectives`` maps a client to the name of an objective, which is sent with the client's
-      requests; fairbench's router knows the latency targets of each objective.
+    - ``foreign_router`` means that another project's router stands before the servers. Then,
+      fairbench's headers are repeated in the request id, and a request's worker is known only if
+      the answer names the worker.
+    - ``objectives`` maps a client to the objective that its requests name; fairbench's router knows
+      the latency targets of each objective.
     - ``names`` maps a client to its name in requests, if the names differ.
     - ``extra_body`` contains further fields of each body; ``max_tokens_field`` is the field of
       OpenAI's APIs for the maximum length of an answer.
@@ -93,7 +93,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # Reading the port checks whether the port is valid.
+        _ = parts.port  # ``port`` raises ValueError for an invalid port
     except ValueError as error:
         raise UsageError(f"base_url {url}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -150,7 +150,7 @@ class ServerPython:
     - ``modules`` are the modules that this Python must have; ``install`` is the pip requirement
       that installs the first module.
     - ``variable`` is the environment variable that names the Python if the user names none.
-    - ``for_cpu`` is a program that prints True if the engine needs no GPU.
+    - ``for_cpu`` is Python code that prints True if the engine needs no GPU.
     - ``plugin`` names an engine whose plugin has a function ``check``, which raises UsageError for
       an unfit release. The field ``check`` contains the name of the function, followed by
       arguments.
@@ -164,7 +164,7 @@ class ServerPython:
     check: str = "check_version"
 
     def named_python(self, chosen: str | None) -> str:
-        """Return ``chosen``, or the environment variable's Python, or this process's Python."""
+        """Return ``chosen``, or else the Python in ``variable``, or else this process's Python."""
         return chosen or os.environ.get(self.variable) or sys.executable
 
     def find_python(self, chosen: str | None) -> str:
@@ -198,7 +198,7 @@ OWN = ServerPython()
 
 
 def ask_python(python: str, program: str, *arguments: str) -> str:
-    """Return the output of a program under a Python. Raises UsageError if the Python cannot run."""
+    """Return what ``program`` (Python code) prints. Raises UsageError if ``python`` cannot run."""
     command = [python, "-c", program, *arguments]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -221,7 +221,7 @@ def require_live_extra() -> None:
 
 
 def allow_many_connections() -> None:
-    """Increase this process's limit on open files, because each queued request has a connection."""
+    """Raise this process's limit on open files, because each queued request needs a connection."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
