@@ -159,7 +159,7 @@ OnSaved: TypeAlias = Callable[[Path, Mapping[str, Any]], None]
 
 
 def run_lines(path: Path | None, *, details: bool) -> OnSaved:
-    """Return a callback that appends a line for each run to ``path``; None without ``path``.
+    """Return a callback that appends a line for each saved run to ``path``, unless None.
 
     Raises UsageError for an unwritable file, before any run.
     """
