@@ -67,8 +67,11 @@ def summary(whole_summary):
         (["--set", "quantum=5"], "--set quantum=5: write NAME.PARAM=VALUE"),
         (["--set", "dlpm.quantum"], "--set dlpm.quantum: write NAME.PARAM=VALUE"),
         (["--prefill", "0", "--decode", "1"], "prefill = 0: must be greater than or equal to 1"),
-        (["--prefill", "2"], "prefill = 2: needs decode, too: how many replicas"),
-        (["--prefill", "1", "--decode", "1", "--dp", "2"], "dp = 2: not beside prefill = 1"),
+        (["--prefill", "2"], "prefill = 2: needs decode, too, the number of decode replicas"),
+        (
+            ["--prefill", "1", "--decode", "1", "--dp", "2"],
+            "dp = 2: cannot be combined with prefill = 1",
+        ),
         (["--dp", "0"], "dp = 0: must be greater than or equal to 1"),
         (["--dp", "-1"], "dp = -1: must be greater than or equal to 1"),
         (["--request-rate", "-1"], "request_rate = -1.0: must be greater than 0"),

@@ -27,7 +27,7 @@ from fairbench.doors import COMMAND_GROUP, Command, registered, through
 from fairbench.errors import FairbenchError, Interrupted, NotJudged, UsageError, complaint
 from fairbench.version import __version__
 
-# The common flags, in the order of --help; the remaining flags follow as they are declared.
+# The common flags in the order of --help; all other flags follow in the order of declaration.
 FIRST = (
     *("preset", "scheduler", "schedulers", "workload", "workloads", "trace", "scenario"),
     *("scenarios", "dp", "prefill", "decode", "gpu", "duration", "seed", "num_runs", "settings"),
@@ -37,12 +37,12 @@ PANELLED = ("run", "sweep", "plan", "compare")
 
 
 def panel_of(param: Any) -> str:
-    """Return the panel of a command's parameter; ``OTHER`` for a parameter without a panel."""
+    """Return the panel (heading) of a command's parameter; ``OTHER`` without a panel."""
     return getattr(param, "rich_help_panel", None) or OTHER
 
 
 class PanelCommand(TyperCommand):
-    """A command whose ``--help`` shows its flags by panel."""
+    """A command whose ``--help`` groups the flags in panels."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the panels that contain flags of the command."""
@@ -250,9 +250,9 @@ def _is_foreign_number(word: str) -> bool:
 
 
 def load(name: str) -> Any:
-    """Return the click object of a command, which is a function or a group of commands.
+    """Return the click object of a command, which is a single command or a group of commands.
 
-    Raises UsageError for a command of a door whose package is not installed.
+    Raises UsageError for a command of an extension package that is not installed.
     """
     entry = command_named(name)
     module, _, attribute = entry.target.partition(":")
@@ -270,7 +270,7 @@ def load(name: str) -> Any:
 
 @contextmanager
 def _before_typer() -> Iterator[None]:
-    """Turn exceptions that typer would ignore or print as a traceback into exit codes."""
+    """Convert exceptions that typer would ignore, or print as a traceback, to exit codes."""
     try:
         yield
     except Interrupted as error:
@@ -284,7 +284,7 @@ def _before_typer() -> Iterator[None]:
 
 
 def _wording(error: Any) -> str:
-    """Return typer's error as one line: the flag, and the allowed values if a value is wrong."""
+    """Return an error of typer as one line: the flag, and the allowed values for a wrong value."""
     details = getattr(error.__cause__, "errors", None)
     if details is not None:
         first = details()[0]

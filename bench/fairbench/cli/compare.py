@@ -1,4 +1,4 @@
-"""``fairbench compare``: compare experiments with the first experiment, paired by seed."""
+"""``fairbench compare``: compare experiments with the first experiment, seed by seed."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def compare(
 ) -> None:
     """Compare experiments on the same seeds, with intervals.
 
-    Prints, for every metric, the difference to the baseline, paired by seed, with its 95%
-    confidence interval.
+    Prints, for every metric, the difference to the baseline, paired by seed, with a 95% confidence
+    interval.
     """
     # An unknown metric is refused before any run starts.
     chosen = [metrics.known_key(name) for name in metric or ()]

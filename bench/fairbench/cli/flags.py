@@ -1,4 +1,4 @@
-"""Flags of commands as typer's options, and code that several commands share."""
+"""Conversion of flags to options of typer, and code that several commands share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def option(panel: str | None, about: str, *names: str, **rest: Any) -> Any:
 
 
 def option_of(one: Flag, help: str = "", **changes: Any) -> Any:
-    """Return typer's option for a flag, optionally with another help text or other properties."""
+    """Return typer's option for a flag, optionally with a new help text or new properties."""
     one = one.but(help, **changes)
     names = (one.option,) if one.option else ()
     limits = {"min": one.least, "max": one.most}
@@ -111,7 +111,7 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
         parameters = [*map(_parameter, declared.values()), *rest]
-        # Typer reads the options from this signature
+        # Typer reads the options from this signature.
         called.__dict__["__signature__"] = inspect.Signature(parameters)
         called.__annotations__ = {one.name: one.annotation for one in parameters}
         called.__name__, called.__doc__ = command.__name__, command.__doc__
@@ -141,7 +141,7 @@ def _parameter(one: Flag) -> inspect.Parameter:
 
 
 def log_params(file: str, flags: LogFlags) -> TraceParams:
-    """Return the parameters with which a log or a trace is read. Raises UsageError."""
+    """Return the parameters for reading a log or a trace. Raises UsageError."""
     from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
 
     columns = dict(flags.get("trace_map") or {})

@@ -11,7 +11,7 @@ from fairbench.cli.exits import FAILED, Terminated, complain, interrupted
 
 
 def heed_sigterm() -> None:
-    """Let SIGTERM raise an exception like Ctrl-C, so that open resources are closed."""
+    """Let SIGTERM raise an exception, as Ctrl-C does, so that open resources are closed."""
 
     def end(signum: int, _: FrameType | None) -> None:
         raise Terminated

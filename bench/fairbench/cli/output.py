@@ -1,4 +1,4 @@
-"""Output of commands: summaries, comparisons, pages, and lines like sglang.bench_serving's."""
+"""Output of commands: summaries, comparisons, pages, and lines in sglang.bench_serving's format."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def chosen_width() -> int | None:
 
 
 def show(made: Callable[..., str], *args: Any) -> None:
-    """Print the text that ``made`` returns for the colours and width of stdout."""
+    """Print the text that ``made`` returns, given the colours and the width of stdout."""
     colour, width = terminal_look()
     typer.echo(made(*args, colour=colour, width=width), nl=False)
 
@@ -133,7 +133,7 @@ def check_writable(path: Path | None, flag: str = "--report") -> None:
 
 
 def write_report(page: Page, path: Path, flag: str = "--report") -> None:
-    """Write a page in the format of the file's suffix. Raises UsageError on failure."""
+    """Write a page as HTML or Markdown, by the suffix of the file. Raises UsageError."""
     report.write_page(page, path, flag)
 
 
@@ -159,7 +159,7 @@ OnSaved: TypeAlias = Callable[[Path, Mapping[str, Any]], None]
 
 
 def run_lines(path: Path | None, *, details: bool) -> OnSaved:
-    """Return a callback that appends a run's line to the file ``path``, if given.
+    """Return a callback that appends a line for each saved run to ``path``, unless None.
 
     Raises UsageError for an unwritable file, before any run.
     """
@@ -172,7 +172,7 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
 def add_run_line(
     path: Path | None, run: Path, summary: Mapping[str, Any], *, details: bool
 ) -> None:
-    """Call ``add_bench_line`` for a stored run. Raises DataError if its requests are unreadable."""
+    """Call ``add_bench_line`` for a stored run. Raises DataError if records are unreadable."""
 
     def requests() -> Requests:
 
@@ -191,8 +191,8 @@ def add_bench_line(
 ) -> None:
     """Append a summary in sglang.bench_serving's format to the file ``path``, if given.
 
-    ``details`` adds an entry per request. Raises UsageError if the file cannot be written, and for
-    ``details`` without a file.
+    With ``details``, the line also contains the values of each request. Raises UsageError if the
+    file cannot be written, and for ``details`` without a file.
     """
     from fairbench.report.bench_line import append_line, bench_details, bench_line
 

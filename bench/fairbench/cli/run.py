@@ -200,7 +200,7 @@ def run(
 
 
 def _say_old_defaults(spec: ExperimentSpec, file: Path) -> None:
-    """Print on stderr which values of a stored experiment are old defaults."""
+    """Print on stderr which values of a stored experiment are defaults that have changed since."""
     if changed := results.old_defaults(spec):
         complain(
             f"default changed since {file} was stored: {', '.join(changed)}; this run keeps the "
@@ -255,7 +255,7 @@ def _repeatedly(
     *,
     as_json: bool,
 ) -> None:
-    """Run several seeds and print their combined summary; exit if they are incomplete."""
+    """Run several seeds, and print the combined summary; raise an error if a run is incomplete."""
     repeats = execute.repeat(spec, num_runs, result_dir, options, context)
     if repeats.combined is None:
         raise context.interrupted.ended("interrupted before a run began")

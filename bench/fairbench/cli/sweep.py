@@ -127,7 +127,7 @@ def sweep(
     runs_on = executor_named(executor, ray_address)
     others = [results.SweepStore(folder) for folder in reuse or ()]
     for other in others:
-        other.sweep()  # this call raises DataError unless the directory holds a sweep
+        other.sweep()  # This call raises DataError unless the directory contains a sweep.
     live = execute.LiveFlags(server_python, ready_check_timeout_sec)
     if allow_untested_release:
         execute.try_untested(specs)

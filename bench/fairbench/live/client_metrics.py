@@ -1,4 +1,4 @@
-"""The metrics of each client in one process: sums of tokens, shares, and export to Prometheus."""
+"""Metrics of each client of a server process: sums of tokens, fair shares, Prometheus export."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ COUNTED = (
     "recomputed_tokens",
     "output_tokens",
 )
-MAX_CLIENTS = 1000  # limit on the clients with totals or labels of their own
-MAX_HISTOGRAMS = 100  # limit on the clients with histograms of their own
+MAX_CLIENTS = 1000  # limit on the number of clients with separate totals or labels
+MAX_HISTOGRAMS = 100  # limit on the number of clients with separate histograms
 BALANCE_EVERY_S = 1.0  # seconds between two updates of the balances
 SHARES_EVERY_S = 5.0  # seconds between two updates of the shares
-WINDOW_S = 60.0  # length of the window over which a client's share is measured, in seconds
+WINDOW_S = 60.0  # length in seconds of the window over which the share of a client is measured
 SHARE, BALANCE = "fairbench_client_fair_share_ratio", "fairbench_client_balance"
 SHARE_TEXT = (
     "Service in the last minute, relative to the client's max-min fair share: above 1, the client "
@@ -54,7 +54,7 @@ def service_of(input_tokens: float, output_tokens: float) -> float:
 
 
 class Look(NamedTuple):
-    """Each client's service up to ``at_s`` seconds, and the clients that waited at that time."""
+    """A sample at time ``at_s`` (s): each client's service so far, and the waiting clients."""
 
     at_s: float
     service: Mapping[str, float]
@@ -80,7 +80,7 @@ class RecentShares:
         waiting: Collection[str],
         weights: Mapping[str, float],
     ) -> dict[str, float]:
-        """Return the ratio of each client that was served in the window or waits for service.
+        """Return the ratio of service to fair share of each client that was served or waits.
 
         Args:
             now_s: The time of this call, in seconds.
@@ -96,7 +96,8 @@ class RecentShares:
         gained = {
             name: max(0.0, total - before.get(name, 0.0))
             for name, total in service.items()
-            if name != OTHERS  # this label stands for many clients, whose own shares are unknown
+            # This label stands for many clients, whose individual shares are unknown.
+            if name != OTHERS
         }
         if now_s - (self._looks or [self._first])[-1].at_s >= SHARES_EVERY_S:
             self._looks.append(now)
@@ -109,7 +110,7 @@ class RecentShares:
 def fair_shares(
     total: float, demands: Mapping[str, float], weights: Mapping[str, float]
 ) -> dict[str, float]:
-    """Divide a total by weighted max-min fairness; no client gets more than its demand."""
+    """Divide ``total`` among clients by weighted max-min fairness, up to each client's demand."""
     each = sorted((demand / weights.get(name, 1.0), name) for name, demand in demands.items())
     heavy = sum(weights.get(name, 1.0) for name in demands)
     shares = {}
@@ -131,8 +132,7 @@ class Ledger:
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        # sums by client, in the order of last use; the client that was inactive for longest is
-        # first
+        # Sums by client. The client that has been inactive for the longest time is first.
         self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter
@@ -151,7 +151,7 @@ class Ledger:
             self._exporter.waited(what, request)
 
     def totals_of(self, client: str) -> Totals:
-        """Return the client's sums, to which the caller may add."""
+        """Return the sums of a client; the caller may change the sums."""
         totals = self._clients.pop(client, None)
         if totals is None:
             totals = defaultdict(int)
@@ -236,7 +236,7 @@ class Exporter:
             name: Gauge(f"fairbench_rank_{name}", text, ["rank"], multiprocess_mode="mostrecent")
             for name, text in RANK_GAUGES.items()
         }
-        # clients with a label of their own, each with its position in the order of first use
+        # clients that have a label, with the position of each client in the order of first use
         self._labels: dict[str, int] = {}
         self._shares = RecentShares(time.monotonic())
         self._shown: dict[str, float] = {}  # the shares that the gauges show at present
@@ -247,7 +247,7 @@ class Exporter:
     def waited(self, what: str, request: Request) -> None:
         """Add the seconds since a request's arrival to a histogram of the request's client.
 
-        Engines report arrivals on the monotonic clock.
+        Engines report the arrival times of requests on the monotonic clock.
         """
         client = self._client_label(request.client)
         if self._labels.get(client, MAX_HISTOGRAMS) >= MAX_HISTOGRAMS:
@@ -276,7 +276,7 @@ class Exporter:
         if now_s - self._shares_at_s >= SHARES_EVERY_S:
             self._shares_at_s = now_s
             self._show(self._ratios(home, now_s))
-        # no request waits, so every client has received what it asked for
+        # No request waits, so every client has received the requested service.
         elif idle and not (home.ranks and home.ranks.waiting):
             self._show(dict.fromkeys(self._shown, 1.0))
 

@@ -1,6 +1,6 @@
-"""Records of live runs: files of JSON lines, their conversion to tables, and several drivers.
+"""Records of live runs: files of JSON lines, conversion to tables, and merging of drivers.
 
-Times are seconds since the start of the run. Clients and states are names.
+Times are seconds since the start of the run. Clients and states of requests are written as names.
 
 With several drivers, each driver has a folder with its records and its clock's offset. A record is
 written as soon as a request or program ends, so that ``fairbench recover`` can merge the records of
@@ -35,16 +35,16 @@ Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
-    """A finished request: the columns of ``metrics.records.Requests``, and further facts.
+    """The record of an ended request: columns of ``metrics.records.Requests``, and more facts.
 
     - ``arrival_s`` is the time at which the request was due, plus ``held_s`` seconds in which the
       driver had no free slot.
     - ``submit_s`` is the time at which the driver sent the request, or None for an unsent request.
-      The key in the file is "sent_s".
+      In the file, this field has the key "sent_s".
     - ``admitted_s`` is None unless the server reports how long the request was queued.
     - ``cached_tokens`` is None unless the server reports the number.
-    - ``chunk_s`` and ``chunk_tokens`` are the times and the sizes in tokens of the received chunks.
-    - ``error`` is the reason why the request was refused or its answer broke off.
+    - ``chunk_s`` and ``chunk_tokens`` are times and sizes in tokens of the received chunks.
+    - ``error`` is the reason why the request was refused, or why the answer broke off.
     - ``min_new_tokens`` is the minimum number of output tokens that the request asked for.
     - ``estimated`` is true if the server did not report the tokens of the prompt or of the answer.
     - ``compulsory_tokens`` are the tokens of the prompt that no earlier prompt or answer contains,
@@ -113,13 +113,13 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     """Convert records to the tables of a simulated run; the service log is computed from requests.
 
     If the server does not report an admission, the request counts as admitted at its first token.
-    If the server reports cached tokens for no request, all input counts as uncached. If the server
-    reports cached tokens for other requests only, the input of this request counts as neither
-    cached nor uncached. Raises DataError for a client that is not in ``clients``.
+    If the server never reports cached tokens, all input counts as uncached. If the server reports
+    cached tokens for some requests, the input of the remaining requests counts as neither cached
+    nor uncached. Raises DataError for a client that is not in ``clients``.
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _arrays(rows, RequestRecord, clients)
-    # The tables of a simulation have no column for the time at which a client sent a request.
+    # The time at which a request was sent is dropped, because the tables have no such column.
     del columns["submit_s"]
     if not columns["estimated"].any():
         del columns["estimated"]
@@ -275,8 +275,8 @@ def _once(ask: Callable[[], float], now_s: Callable[[], float]) -> Offset:
 class ClockComparison(msgspec.Struct, frozen=True):
     """A driver's clock compared with this machine's clock before and after a run.
 
-    ``after`` is None if the clock was not read again. ``host`` names the driver's machine; None
-    means this machine.
+    ``after`` is None if the clock was not read after the run. ``host`` names the machine of the
+    driver; None means this machine.
     """
 
     before: Offset
@@ -285,7 +285,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def drift_s(self) -> float:
-        """The change of the offset during the run in seconds; 0 within the combined uncertainty."""
+        """The change of the offset during the run (s); 0 if within the combined uncertainty."""
         if self.after is None:
             return 0.0
         drift_s = self.after.offset_s - self.before.offset_s
@@ -294,7 +294,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def uncertainty_s(self) -> float:
-        """The uncertainty in seconds of times that this comparison corrects."""
+        """The uncertainty in seconds of times that are corrected by this comparison."""
         after = self.before if self.after is None else self.after
         return max(self.before.uncertainty_s, after.uncertainty_s)
 
@@ -342,8 +342,8 @@ def clocks(folder: Path) -> list[ClockComparison]:
 def merge(folder: Path, time_scale: float) -> None:
     """Write the records of several drivers into ``folder``, with times on this machine's clock.
 
-    ``time_scale`` is the number of emulated seconds per real second. A second call writes the same
-    records.
+    ``time_scale`` is the number of emulated seconds per real second. A second call writes equal
+    records again.
     """
     found = clocks(folder)
     if not found:

@@ -1,4 +1,4 @@
-"""A live experiment: start of workers and router, the load of the driver, and the result."""
+"""A live run: the start of workers and router, the load from the driver, and the result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
-# pages that report that a router is ready; a router may lack some of them
+# pages on which a router reports that it is ready; some routers lack some pages
 READY_PAGES = ("/health", "/v1/models", "/readiness")
 
 
@@ -55,8 +55,8 @@ def router_recipe(
 ) -> Recipe:
     """Return the recipe for ``fairbench serve`` with the experiment's router and its parameters.
 
-    If the backend has an external router, the recipe starts that router's command. The router
-    listens at the address ``listen``.
+    If the backend has an external router, the recipe has the command of the external router. The
+    router listens at the address ``listen``.
     """
     place = LocalPlace(host=listen, listen=listen)
     theirs = None if spec.backend is None else spec.backend.external_router
@@ -66,8 +66,8 @@ def router_recipe(
     def command(ports: Sequence[int]) -> list[str]:
         arguments = [sys.executable, "-m", "fairbench", "serve", "--router", spec.router]
         arguments += ["--host", listen, "--port", str(ports[0])]
-        # The load of an experiment may overload the workers, so the queue has no limit. When the
-        # run ends, no client waits for the remaining answers.
+        # The load of an experiment may overload the workers, so the queue has no limit. The router
+        # ends immediately, because at the end of a run no client waits for answers.
         arguments += ["--max-queue", str(UNLIMITED), "--grace", "0", "--no-client-limit"]
         for worker in workers:
             arguments += ["--worker-url", worker.as_option()]
@@ -143,7 +143,7 @@ OnProgress = Callable[[ServersProgress | DriveProgress], None]
 
 
 class Driving(Protocol):
-    """The interface of functions that drive clients like ``drive``, but block."""
+    """The interface of functions that send the load like ``drive``, and return after the run."""
 
     def __call__(
         self,
@@ -155,11 +155,11 @@ class Driving(Protocol):
         on_progress: Callable[[DriveProgress], None],
         interrupted: Callable[[], bool],
     ) -> DriveResult:
-        """Drive the clients. At the end, the records are in ``folder``."""
+        """Send the load of all clients; write the records into ``folder``."""
 
 
 def drive_here(*work: Any, **options: Any) -> DriveResult:
-    """Drive the clients in this process, with the arguments of ``Driving``."""
+    """Send the load from this process, with the arguments of ``Driving``."""
     return asyncio.run(drive(*work, **options))
 
 
@@ -176,11 +176,11 @@ def run_live(
 ) -> RunResult:
     """Run an experiment on its backend; write each request to ``directory`` as soon as it ends.
 
-    If ``workers`` are given, they must fit the spec (see ``can_serve``); their caches are emptied
-    first, and they keep running. Without ``workers``, workers are started and ended. ``driving``
-    sends the load from machines that reach the router at ``listen``, an address of this machine.
-    When ``interrupted`` returns true, the run ends with its present records. Raises RunFailed if
-    servers fail to start, and KeyboardInterrupt if interrupted before the start.
+    Given ``workers`` must fit the spec (see ``can_serve``); their caches are emptied first, and the
+    workers keep running. If ``workers`` is None, workers are started and ended. ``driving`` sends
+    the load from machines that reach the router at ``listen``, an address of this machine. When
+    ``interrupted`` returns True, the run ends with the records so far. Raises RunFailed if servers
+    fail to start, and KeyboardInterrupt if interrupted before the start.
     """
     with run_folder(directory) as folder:
         with _serving(spec, folder, options, workers, on_progress, interrupted, listen) as serving:

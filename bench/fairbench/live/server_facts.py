@@ -23,7 +23,7 @@ _direct = build_opener(ProxyHandler({}))
 
 
 def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> bool:
-    """Return whether the server answers at ``url`` with status 2xx within ``timeout_s`` seconds."""
+    """Return whether ``url`` answers with status 2xx within ``timeout_s`` seconds."""
     status = status_of(url, method=method, timeout_s=timeout_s)
     return status is not None and status < 300
 
@@ -45,7 +45,7 @@ def get_text(
 ) -> str:
     """Return the text at ``url``.
 
-    Raises RunFailed without an answer within ``timeout_s`` seconds.
+    Raises RunFailed if the server does not answer within ``timeout_s`` seconds.
     """
     try:
         with _direct.open(Request(url, headers=dict(headers)), timeout=timeout_s) as answer:
@@ -76,7 +76,7 @@ MOST_RUNNING = "max_running_requests"
 
 
 def vocab_size_of(model: str) -> int | None:
-    """Return ``vocab_size`` in a model folder's file config.json, or None without the value."""
+    """Return ``vocab_size`` from config.json in a model's folder, or None if it is unknown."""
     try:
         config = json_file(Path(model) / "config.json", model)
         return int(config.get("text_config", config)["vocab_size"])
@@ -128,7 +128,7 @@ class PluginReport:
     - ``params`` holds each parameter as ``NAME.PARAM``.
     - ``eviction`` names fairbench's eviction policy; None means the server's own order.
     - ``async_scheduling`` is whether vLLM schedules asynchronously.
-    - ``residency`` holds the tokens of KV memory that each client holds.
+    - ``residency`` is the number of tokens in KV memory that each client holds.
     - ``hooks`` counts the calls of each hooked method of SGLang.
     """
 
@@ -148,8 +148,8 @@ class PluginReport:
 def fetch_report(url: str) -> list[PluginReport]:
     """Fetch the reports of all scheduler processes behind a URL.
 
-    The list is empty if the server runs only schedulers of its engine. Raises RunFailed if the
-    server does not answer or if its answer differs from the answers of SGLang and the emulator.
+    The list is empty if the server runs only schedulers of the engine. Raises RunFailed if the
+    server does not answer, or if the answer has an unknown form.
     """
     info = get_json(f"{url}/server_info")
     # The emulator has one scheduler, whose report is at the top level. SGLang has a report for each

@@ -1,4 +1,4 @@
-"""The result of a live run from its records, also for a killed run: summary and notes."""
+"""The result of a live run, computed from records, also for a killed run: summary and notes."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 
 _MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
-LATE_MS = 10.0  # limit in milliseconds on the P99 lateness, above which the result has a note
+# limit in milliseconds on the P99 lateness of sending, above which the result has a note
+LATE_MS = 10.0
 NO_CACHED = "the server does not report cached tokens"
 CACHED_AT_END = (
     "the server reports cached tokens at the end of an answer, and too many answers had not ended"
 )
-# limit on the fraction of answers that may lack cached tokens because they did not end
+# limit on the fraction of answers that lack cached tokens because the answers did not end
 FEW_CUT = 0.05
 NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"
@@ -109,9 +110,9 @@ def _message(said: str) -> str:
 def summary_of(
     spec: ExperimentSpec, records: LiveRecords, tables: Tables, result: DriveResult, served: Served
 ) -> dict[str, Any]:
-    """Return the summary as JSON types: metrics, the experiment, and its server."""
+    """Return the summary as JSON types: metrics, the experiment, and the server."""
     refused = [request for request in records.requests if request.status == REFUSED]
-    # An answer with a status 4xx is a refusal, not a failure.
+    # An answer with a status 4xx counts as refused, not as failed.
     kinds = error_counts(refused).items()
     failed = sum(number for kind, number in kinds if not kind.startswith("HTTP 4"))
     facts = replace(_facts(spec, result, served), failed=failed)
@@ -222,7 +223,7 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
-    """Return notes that a reader needs to interpret the numbers."""
+    """Return notes that are necessary to interpret the numbers."""
     remarks: dict[str, str] = {}
     late_ms = statistic_of("p99", lateness_ms(records.requests))
     if late_ms > LATE_MS and spec.request_rate != inf:
@@ -284,8 +285,8 @@ def outcome(
     """Return the result of the records in ``folder``.
 
     ``ended`` are the names of workers that ended during the run. ``broken`` is the reason why the
-    run had to end early, or "". A run with either, or without a successful request, is incomplete,
-    and a note says why. ``remarks`` are further notes by key.
+    run had to end early, or "". If a worker ended, if ``broken`` is not "", or if no request
+    succeeded, the run is incomplete, and a note says why. ``remarks`` are further notes by key.
     """
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])
@@ -311,7 +312,7 @@ def outcome(
 
 
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
-    """Return the result of a killed run. Raises DataError if its records cannot be read."""
+    """Return the result of a killed run. Raises DataError if the records cannot be read."""
     path = folder / SERVED_FILE
     try:
         served = msgspec.convert(json_file(path, f"{path}"), Served)

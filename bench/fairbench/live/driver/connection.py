@@ -37,9 +37,9 @@ class RunClock:
         return (self._loop.time() - self._start_s) * self._scale
 
     async def sleep_until(self, at_s: float) -> None:
-        """Return at the time ``at_s`` of this clock or slightly later; at once for a past time.
+        """Wait until time ``at_s`` of this clock; return at once if this time has passed.
 
-        The times are absolute, so that a late event does not delay later events.
+        Times are absolute, so that one late event does not delay later events.
         """
         wall_s = self._start_s + at_s / self._scale
         await asyncio.sleep(max(0.0, wall_s - self._loop.time()))
@@ -50,7 +50,7 @@ _LENGTHS = {b"content-length", b"transfer-encoding"}  # headers that determine w
 
 
 class Disconnected(Exception):
-    """The error for a connection that could not be opened, broke, or carried no valid HTTP."""
+    """An error: a connection could not be opened, broke, or carried invalid HTTP."""
 
 
 class Listener(Protocol):
@@ -67,9 +67,9 @@ class Listener(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """A connection for one response at a time.
+    """A connection, on which at most one response is in progress.
 
-    ``reusable`` is true if no response is in progress and the connection is still open.
+    ``reusable`` is True if no response is in progress and the connection is open.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def send(self, request: bytes, listener: Listener) -> None:
-        """Write a request. The response goes to ``listener``."""
+        """Write a request. The methods of ``listener`` receive the response."""
         self.reusable = False
         self._listener = listener
         self._headers = {}
@@ -97,13 +97,13 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._listener is None:  # data without a request is invalid
+        if self._listener is None:  # Data without a request is invalid.
             self.abort()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
-            raise  # an error in a callback is an error of fairbench, not of the server
+            raise  # An error in a callback is an error of fairbench, not of the server.
         except httptools.HttpParserError as error:
             self._end_response(Disconnected(f"not HTTP: {error}"))
             self.abort()
@@ -161,7 +161,7 @@ class Pool:
         self._idle: list[Connection] = []
 
     def head(self, path: str, headers: dict[str, str]) -> str:
-        """Return the request line and the headers of a POST, except the length of its body."""
+        """Return the request line and the headers of a POST, except the length of the body."""
         lines = [f"POST {self._prefix}{path} HTTP/1.1", f"Host: {self._authority}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         return "\r\n".join(lines) + "\r\nContent-Type: application/json\r\n"
@@ -200,14 +200,14 @@ class Pool:
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
-        await asyncio.sleep(0)  # the event loop closes an aborted transport in its next iteration
+        await asyncio.sleep(0)  # The event loop closes an aborted transport in the next iteration.
 
 
 OK, TOO_MANY = 200, 429
 END_S = 0.5  # limit in seconds on the time that a connection stays open after the end of an answer
 # seconds until a retry: without a valid header Retry-After, and the shortest wait
 UNSAID_WAIT_S, SHORTEST_WAIT_S = 1.0, 0.1
-MAX_ERROR_BYTES = 500  # limit on the bytes of a body without events that an error message may quote
+MAX_ERROR_BYTES = 500  # limit on the bytes of a response body that an error message quotes
 _WORKER = WORKER.encode()
 _WORKER_NUMBER = re.compile(rb"[0-9]{1,9}")
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
@@ -215,7 +215,7 @@ MAX_EVENT_BYTES = 16 * 2**20
 
 
 def waiting_s(retry_after: bytes) -> float:
-    """Return the seconds to wait that a Retry-After header states; 1 s for an invalid header."""
+    """Return the seconds to wait according to a Retry-After header; 1 s if it is invalid."""
     text = retry_after.decode("latin-1").strip()
     try:
         wait_s = parsedate_to_datetime(text).timestamp() - time.time()
@@ -232,7 +232,7 @@ class Stream:
     - ``chunk_s`` and ``chunk_tokens`` are the times (seconds of the run) and the sizes in tokens of
       the received chunks.
     - ``error`` is the reason why the answer is incomplete, or None.
-    - ``untouched`` is true until the server has sent something.
+    - ``untouched`` is True until the server has sent data.
     - ``unnamed`` is the number of the worker that is assumed if the answer names no worker.
     """
 
@@ -259,12 +259,12 @@ class Stream:
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, request: bytes, connection: Connection) -> None:
-        """Send the request on a connection, and receive its response."""
+        """Send the request on a connection, and begin to receive the response."""
         self._connection = connection
         connection.send(request, self)
 
     async def wait(self) -> None:
-        """Wait for the end of the response. On cancellation, close the connection."""
+        """Wait for the end of the response. If the wait is cancelled, close the connection."""
         try:
             await self.over
         except asyncio.CancelledError:
@@ -282,8 +282,8 @@ class Stream:
         self.untouched = False
         self._status = status
         self._retry_after = headers.get(b"retry-after", b"")
-        # Without a router, the server is the only worker. A router that refuses a request may not
-        # have sent the request to any worker.
+        # Without a router, the server is the only worker. For a refused request, no worker may be
+        # known, because the router may refuse before a worker is chosen.
         worker = headers.get(_WORKER, self._unnamed if status == OK else b"")
         self.worker = int(worker) if _WORKER_NUMBER.fullmatch(worker) else -1
 

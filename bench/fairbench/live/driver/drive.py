@@ -176,12 +176,11 @@ async def drive(
     on_progress: Callable[[DriveProgress], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> DriveResult:
-    """Run each client's programs, and append records to ``records_dir`` when requests end.
+    """Run the programs of all clients, and append records to ``records_dir`` as requests end.
 
-    The programs and their arrivals are the programs and arrivals of the simulator. The run ends
-    when all programs have ended, but at most ``max_drain_s`` seconds after the last arrival, or
-    when ``interrupted`` returns true. Requests in progress at the end are cancelled and recorded as
-    unfinished.
+    The programs and arrival times equal those of the simulator. The run ends when all programs have
+    ended, but at most ``max_drain_s`` seconds after the last arrival, or when ``interrupted``
+    returns true. Requests in progress at the end are cancelled and recorded as unfinished.
 
     Args:
         spec: The experiment.
@@ -189,9 +188,10 @@ async def drive(
         records_dir: The directory of the records.
         vocab: The token ids for prompts, if the API takes token ids.
         shard: The part of the clients that this driver drives.
-        starts_in_s: Called when all data is loaded; returns the seconds until the run begins.
-        on_progress: Called repeatedly with the progress of the run.
-        interrupted: Returns whether the run should end.
+        starts_in_s: Function that is called when all data is loaded; returns the seconds until the
+            run begins.
+        on_progress: Function that is called repeatedly with the progress of the run.
+        interrupted: Function that returns whether the run should end.
     """
     allow_many_connections()
     streams = _streams(spec, shard)

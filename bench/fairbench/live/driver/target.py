@@ -1,4 +1,4 @@
-"""The target of a driver: the server that receives the requests, and the settings of requests."""
+"""The target of a driver: the server that receives the requests, and settings of requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DriverTarget:
     """A server, or a router in front of several servers.
 
     - ``lengths`` decides how an answer gets its true length. With ``exact``, the request demands
-      exactly this number of tokens. With ``header``, the limit is the workload's
+      exactly the true number of tokens. With ``header``, the limit is the workload's
       ``max_new_tokens``, and the emulator reads the true length from a header. With ``free``, the
       request contains only a maximum.
     - ``max_concurrency`` limits the requests in progress; None means no limit.
@@ -38,12 +38,12 @@ class DriverTarget:
     - ``objectives`` maps a client to the objective that its requests name; fairbench's router knows
       the latency targets of each objective.
     - ``names`` maps a client to its name in requests, if the names differ.
-    - ``extra_body`` holds more fields for each body; ``max_tokens_field`` is the body field of
-      OpenAI's APIs for the maximum length.
+    - ``extra_body`` contains further fields of each body; ``max_tokens_field`` is the field of
+      OpenAI's APIs for the maximum length of an answer.
     - ``rate_limited`` is the reaction to status 429: ``fail``, or ``wait`` for the time that the
       answer states, for at most ``longest_wait_s`` real seconds in total.
 
-    Raises UsageError for an impossible value.
+    Raises UsageError for an invalid value.
     """
 
     base_url: str
