@@ -20,7 +20,7 @@ from fairbench.schedulers.base import Router
 from fairbench.sim.distinct_prefixes import Answers, DistinctPrefixes
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.targets import NOT_DUE, Due, RequestCosts, alone
-from fairbench.workloads.heavy_clients import EndedRequest, Reaction
+from fairbench.workloads.disguises import EndedRequest, Reaction
 from fairbench.workloads.plan import ClientPlan, User
 from fairbench.workloads.programs.base import Job
 

@@ -60,7 +60,7 @@ from fairbench.sim.front import SimFleet, ingress_of, refuse_stall, reports_of, 
 from fairbench.sim.records import Logs, restore, spooled, tables_of
 from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS
-from fairbench.workloads.heavy_clients import REACTIONS
+from fairbench.workloads.disguises import REACTIONS
 from fairbench.workloads.plan import (
     ClientPlan,
     last_arrival_s,
