@@ -53,7 +53,7 @@ class RequestTotals:
             self._dues_s.remove(request.next_deadline_s)
 
     def due_before(self, request: Request) -> int:
-        """Return how many requests are due no later than ``request``, or all without a deadline."""
+        """Return how many requests are due as early as ``request``; all, if it has no deadline."""
         due_s = request.next_deadline_s
         return int(self._dues_s.bisect_right(inf if due_s is None else due_s))
 
