@@ -535,7 +535,7 @@ class ClaimedRun(BlockNode):
 
     @property
     def last_access(self) -> Access:
-        """The number of the return that left the oldest unused copy; deeper nodes come first."""
+        """The stamp of the oldest unused copy, followed by the depth; deeper nodes come first."""
         copy = self.oldest()
         return (0 if copy is None else copy.stamp), -self.depth, 0
 

@@ -400,7 +400,7 @@ class Booking:
     """
 
     def __init__(self) -> None:
-        # The keys' prompts were preempted; this number of their tokens had been computed before.
+        # Keys are preempted requests; values are the prompt tokens computed before the preemption.
         self._reached: dict[Sequence, int] = {}
 
     def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:

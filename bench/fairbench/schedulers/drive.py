@@ -91,7 +91,7 @@ def drive(
             raise
         name = _selection_name(selection)
         raise RunFailed(
-            f"{name} yielded {shortened(repr(candidate))}: must be a request that waits"
+            f"{name} yielded {shortened(repr(candidate))}, which does not wait"
         ) from error
     finally:
         selection.close()
