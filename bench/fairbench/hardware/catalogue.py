@@ -270,7 +270,7 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
 
 
 def known_model(model: str) -> str:
-    """Return the catalogue's model for a name. Raises UsageError for an unknown name."""
+    """Return the model that a name means. Raises UsageError for an unknown name."""
     found = canonical_model(model, model_names())
     if found not in model_names():
         raise unknown_name("model", model, model_names())

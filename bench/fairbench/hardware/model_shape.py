@@ -29,7 +29,7 @@ class Latent:
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts: their number, the experts that a token uses, and their size."""
+    """A mixture of experts: how many experts exist, how many a token uses, and the expert size."""
 
     count: int
     active: int

@@ -215,7 +215,7 @@ class TimingProfile:
 
     @cached_property
     def fixed_ps(self) -> Callable[[int], int]:
-        """A function from batch size to the duration of a decode step without context, in ps."""
+        """A function from batch size to the duration in ps of a decode step without context."""
         return cache(self._batch_time)
 
     @cached_property
@@ -223,7 +223,7 @@ class TimingProfile:
         return StepTime(self.coefficients_ms, self.context_ps, cache(self._linear_ms))
 
     def decode_ps(self, sequences: int, context_tokens: int) -> int:
-        """Return the duration of a decode step in ps, by sequences and their total context."""
+        """Return the duration in ps of a decode step for this many sequences and context tokens."""
         return self.fixed_ps(sequences) + self.context_ps * context_tokens
 
     def saved_ps(self, shared_tokens: int) -> int:
@@ -361,7 +361,7 @@ class ProfileCosts:
         self._profile = profile
 
     def frontend_s(self, input_tokens: int) -> float:
-        """Return the seconds that a request spends outside an otherwise idle engine."""
+        """Return the seconds that a lone request spends in the HTTP server and tokenizer."""
         frontend = self._profile.frontend
         ms = frontend.request_ms + frontend.token_ms * input_tokens + frontend.delay_ms
         return ms / 1000
