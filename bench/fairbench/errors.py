@@ -52,7 +52,7 @@ class DataError(UsageError):
 
 
 class ProgramFailed(FairbenchError):
-    """An error inside a program: a request was refused because the KV pool can never hold it."""
+    """An error in a program: a request was refused because its tokens exceed the KV pool."""
 
 
 class RunFailed(FairbenchError):
@@ -237,7 +237,7 @@ def shortened(text: str) -> str:
 
 @contextmanager
 def writing(path: Path, named: str) -> Iterator[None]:
-    """Turn an OSError of the block into a UsageError; ``named`` is the path's flag or field."""
+    """Turn an OSError of the ``with`` block into a UsageError about the flag or field ``named``."""
     try:
         yield
     except OSError as error:
