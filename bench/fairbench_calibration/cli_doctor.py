@@ -34,7 +34,7 @@ def doctor(
             min=1,
             max=4096,
             help="Number of concurrent requests of the flood. [default: three times what the "
-"server runs, at most 512; 64 if unknown]",
+            "server runs, at most 512; 64 if unknown]",
         ),
     ] = None,
     seconds: Annotated[float, Option(min=1.0, help="Length of the flood test.")] = 60.0,

@@ -137,7 +137,7 @@ def validate(
 def _only_overview(**others: Any) -> None:
     given = [f"--{name}" for name, value in others.items() if value is not None]
     if given:
-        raise UsageError(f"--overview: {given[0]} cannot be given with it")
+        raise UsageError(f"--overview: cannot be combined with {given[0]}")
 
 
 def _validate_live(

@@ -136,7 +136,7 @@ def _gate_points(path: Path, left_out: Collection[str] = ()) -> dict[str, GatePo
     for point in points:
         if point.simulated and len(point.runs) > 1:
             one, two = (run.run.path for run in point.runs[:2])
-            raise DataError(f"{one} and {two} are the same simulated experiment; keep one of them")
+            raise DataError(f"{one} and {two} are the same simulated experiment; remove one run")
     return {key_of(point.experiment): point for point in points}
 
 

@@ -152,8 +152,8 @@ class OldFlag:
 
     def __set__(self, scheduler: object, value: bool) -> None:
         raise UsageError(
-            f"{type(scheduler).__name__}.{self._name}: is no longer asked for; where the scheduler "
-            f"has no such part, write self.{self._method} = None"
+            f"{type(scheduler).__name__}.{self._name}: this flag no longer has an effect; to turn "
+            f"the part off, write self.{self._method} = None"
         )
 
 
@@ -197,7 +197,9 @@ class HasParts:
         super().__init_subclass__()
         for one, other in (("on_prompt_time", "on_gpu_time"), ("on_gpu_time", "on_prompt_time")):
             if getattr(cls, one) is not None and getattr(cls, other) is None:
-                raise UsageError(f"class {cls.__name__}: has {one}, and needs {other}, too")
+                raise UsageError(
+                    f"class {cls.__name__}: defines {one}, and must also define {other}"
+                )
 
 
 class LocalScheduler(HasParts, ABC):

@@ -236,7 +236,7 @@ def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
         if upto == end:
             return edge[: position + 1], edge[position + 1 :]
         upto -= end
-    raise AssertionError("a cut lies inside its edge")
+    raise AssertionError("the edge is too short for this cut")
 
 
 IN_BATCH_TOKENS = 32  # the threshold of SGLang's in-batch prefix check

@@ -180,7 +180,7 @@ def _with_plugins(group: str) -> Mapping[str, str]:
         # not say the kind.
         if name in found or name in LOCALS or name in ROUTERS:
             raise UsageError(
-                f"two schedulers have the name {name!r}, one of them {value}; rename one"
+                f"two schedulers have the name {name!r}, one of them {value}; rename this scheduler"
             )
         found[name] = value
     return found

@@ -201,7 +201,7 @@ def simulate(
     """
     if spec.backend is not None:
         raise UsageError(
-            f"backend = {spec.backend.kind!r}: only the simulator can run this; leave backend out"
+            f"backend = {spec.backend.kind!r}: this function only simulates; leave backend out"
         )
     plans = spec.client_plans()
     source = spec.source()

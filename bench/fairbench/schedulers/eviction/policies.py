@@ -233,7 +233,7 @@ class QuotaEviction(ClientEviction):
         if others and not rest:
             raise UsageError(
                 f"{self.name}.percent: the quotas leave nothing for {next(iter(others))}; give "
-                "this client a quota, or lower the others"
+                "this client a quota, or lower the other quotas"
             )
         total = sum(others.values())
         percent = {**given, **{one: rest * of / total for one, of in others.items()}}
