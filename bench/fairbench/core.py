@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 PS_PER_S = 10**12
 
-# These are the limits of a client's weight, the client's entitlement relative to other clients.
+# ``LIGHTEST, HEAVIEST`` are the limits of a client's weight, the client's entitlement relative to
+# other clients.
 LIGHTEST, HEAVIEST = 1e-6, 1e6
 
 
@@ -30,7 +31,7 @@ class Segment(NamedTuple):
 
 
 Prompt = tuple[Segment, ...]
-# This function creates a NamedTuple in a third of the time that the class's constructor needs.
+# ``new_tuple`` creates a NamedTuple in a third of the time that the class's constructor needs.
 new_tuple = tuple.__new__
 LENGTH = itemgetter(1)  # a fast getter of a segment's length
 

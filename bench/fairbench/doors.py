@@ -19,7 +19,7 @@ from fairbench.version import DIRECTORY
 COMMAND_GROUP, EXECUTOR_GROUP = "fairbench.commands", "fairbench.executors"
 LAUNCHER_GROUP, ENGINE_GROUP = "fairbench.launchers", "fairbench.engines"
 STUDY_GROUP, CODE_GROUP = "fairbench.studies", "fairbench.engine_code"
-# Fairbench's own doors have this prefix. The rest of a door's name is the name of an extra.
+# The names of fairbench's own doors begin with ``OURS``. The rest of the name is an extra.
 OURS = "fairbench_"
 
 

@@ -134,12 +134,12 @@ def printable_lines(text: str) -> str:
 
 
 T = TypeVar("T")
-# Nested tables and arrays have at most this depth, so that recursion over values is safe.
+# Tables and arrays are nested at most ``MAX_DEPTH`` levels, so that recursion over values is safe.
 MAX_DEPTH = 32
-# At most this number of characters of a wrong value is printed.
+# At most ``MAX_SHOWN`` characters of a wrong value are printed.
 MAX_SHOWN = 100
-# If all allowed names have more characters in all than the first number, only the second number of
-# names is printed.
+# If the allowed names have more than ``MAX_CHOICES`` characters in all, only ``FEW_CHOICES`` names
+# are printed.
 MAX_CHOICES, FEW_CHOICES = 450, 12
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 

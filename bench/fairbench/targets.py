@@ -125,7 +125,7 @@ def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
         output_tokens: Length of the output, in tokens.
     """
     ttft_s = costs.frontend_s(input_tokens) + costs.prefill_s(0, input_tokens)
-    # This is the context of the last decode step.
+    # ``last`` is the context of the last decode step.
     last = input_tokens + max(1, output_tokens - 1)
     tpot_s = (costs.decode_step_s(1, input_tokens + 1) + costs.decode_step_s(1, last)) / 2
     return Alone(ttft_s, tpot_s, ttft_s + max(0, output_tokens - 1) * tpot_s)

@@ -17,7 +17,7 @@ ROOT = ""
 Tenants: TypeAlias = Literal["tree"]
 """The type of a scheduler's parameter: ``tree`` shares at each level; None ignores tenants."""
 
-# If clients are not known in advance, at most this number of names is remembered.
+# If clients are not known in advance, at most ``REMEMBERED`` names are remembered.
 REMEMBERED = 2**16
 
 

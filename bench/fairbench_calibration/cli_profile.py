@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fairbench_calibration.profiling.derived_profile import Derived
     from fairbench_calibration.profiling.figure import Points
 
-# These options have the names of simulation flags, but other allowed values.
+# The following options have the names of simulation flags, but other allowed values.
 GPU_OPTION = RUN["gpu"].but(default="")
 ENGINE = RUN["engine"].but(default="", metavar=None)
 SUFFIX = ".toml"  # suffix of profile files for --gpu

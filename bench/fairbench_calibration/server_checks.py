@@ -34,20 +34,20 @@ LIGHT, FLOOD = "fairbench-doctor-light", "fairbench-doctor-flood"
 PROMPT_TOKENS = 128
 # The output lengths in tokens differ, so that requests do not all end at the same time.
 OUTPUT_TOKENS = range(16, 49)
-# In this fraction of the trial, the well-behaved client is alone.
+# ``ALONE`` is the fraction of the trial in which the well-behaved client is alone.
 ALONE = 0.25
-# Seconds between requests of the well-behaved client, and after a failed request.
+# ``PAUSE_S`` is the time between requests of the well-behaved client, and after a failed request.
 PAUSE_S = 0.2
-# The flood has this number of concurrent requests if the server's limit is unknown, and at most the
-# second number.
+# The flood has ``UNKNOWN_FLOOD`` concurrent requests if the server's limit is unknown, and never
+# more than ``MOST_FLOOD``.
 UNKNOWN_FLOOD, MOST_FLOOD = 64, 512
-# The flood has this multiple of the server's limit as its number of concurrent requests.
+# The flood has ``OVERFILL`` times as many concurrent requests as the server runs.
 OVERFILL = 3
-# The flood waits if its mean time to first token exceeds this multiple of the mean time of the
+# The flood waits if its mean time to first token exceeds ``WAITS`` times the mean time of the
 # well-behaved client alone.
 WAITS = 2.0
-# A client waits like the flood if its mean time to first token exceeds this fraction of the flood's
-# mean time.
+# A client waits like the flood if its mean time to first token exceeds the fraction ``SPARED`` of
+# the flood's mean time.
 SPARED = 0.5
 ROUTER = "fairbench_router_info"
 

@@ -26,7 +26,7 @@ from fairbench.results.summary import values_of
 from fairbench_gate.formats import changes_table
 from fairbench_gate.outcome import changes
 
-# These keys identify a run and do not affect results; a rerun elsewhere keeps their values.
+# The keys in ``NOT_KEPT`` identify a run and do not affect results; a rerun keeps their values.
 NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 
 

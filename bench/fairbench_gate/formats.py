@@ -71,8 +71,7 @@ MARKS = {
     Verdict.ERROR: "💥 error",
 }
 WORST_FIRST = (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
-# The Markdown text has at most this number of characters, because GitHub refuses comments above
-# 65,536.
+# The Markdown text has at most ``MOST_CHARACTERS``, because GitHub refuses comments above 65,536.
 MOST_CHARACTERS = 60_000
 CHECKS = ("", "check", "baseline", "current", "change", "why")
 CHANGES = ("metric", "baseline", "current", "change", "")

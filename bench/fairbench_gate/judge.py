@@ -21,7 +21,7 @@ SHAPE = re.compile(
     r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>[0-9]{1,15}(\.[0-9]{1,15})?)(?P<unit>%?)"
 )
 
-# A number that is never negative can fall by at most this many percent.
+# A number that is never negative can fall by at most 100 percent.
 MOST_PERCENT = 100
 
 

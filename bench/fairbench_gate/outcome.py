@@ -24,11 +24,11 @@ from fairbench_gate.judge import (
 )
 from fairbench_gate.points import PairedPoint, over_seeds
 
-# Smaller relative changes do not count. Processors add floating point numbers in different orders,
-# which has smaller effects; a changed decision of a scheduler has larger effects.
 DIGITS = (3, 5, 8)
-# Changes of at least this many percent are printed without decimals.
+# Changes of at least ``LARGE`` percent are printed without decimals.
 LARGE = 1000
+# Relative changes below ``ROUNDING`` do not count. Processors add floating point numbers in different
+# orders, which has smaller effects; a changed decision of a scheduler has larger effects.
 ROUNDING = Fraction(1, 10**12)
 
 
@@ -115,9 +115,9 @@ def _differ(before: Value, after: Value) -> bool:
     return abs(after.exact - before.exact) > ROUNDING * abs(before.exact)
 
 
-# A point whose run failed has a check with this name.
+# A point whose run failed has a check with the name ``RUN``.
 RUN = "run"
-# Simulated runs without clauses have a check with this name.
+# Simulated runs without clauses have a check with the name ``NO_CHANGE``.
 NO_CHANGE = "no value may change"
 
 
@@ -186,7 +186,7 @@ class Outcome:
         return f"{counted(self.points, 'point')}, {counted(len(self.rows), 'check')}: {counts}"
 
 
-# The answer line names at most this many clauses.
+# The answer line names at most ``MOST_NAMED`` clauses.
 MOST_NAMED = 4
 ANSWERS = {
     Verdict.ERROR: "Not judged",

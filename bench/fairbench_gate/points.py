@@ -27,7 +27,7 @@ from fairbench.results.experiments import (
 )
 from fairbench.results.store import EXPERIMENT, Summary
 
-# A message names at most this many keys in which two experiments differ.
+# A message names at most ``MAX_SHOWN`` keys in which two experiments differ.
 MAX_SHOWN = 4
 
 

@@ -28,23 +28,23 @@ class RunningBatch:
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
         self.steps = 0
-        # The number of sequences is stored, because every step needs the number.
+        # ``size`` is the number of sequences, which is stored because every step needs the number.
         self.size = 0
-        # This mapping holds the sequences and their positions in SGLang's batch.
+        # The mapping ``sequences`` holds the sequences and their positions in SGLang's batch.
         self.sequences: dict[Sequence, int] = {}
         self._in_batch = InBatch({} if index is None else index)
-        # Keys are clients; values are numbers of requests.
+        # ``per_client`` maps clients to numbers of requests.
         self.per_client = self._in_batch.per_client
         self._context_base = 0
         self._reserve_base = 0
-        # The remaining outputs of these sequences may exceed SGLang's reservation.
+        # The remaining outputs of the sequences in ``_long`` may exceed SGLang's reservation.
         self._long: dict[Sequence, None] = {}
-        # This heap sorts sequences by the step after which each sequence ends. An entry is outdated
-        # if its step differs from ``Sequence.due``.
+        # The heap ``due`` sorts sequences by the step after which each sequence ends. An entry is
+        # outdated if its step differs from ``Sequence.due``.
         self.due: list[tuple[int, int, Sequence]] = []
-        # This position was assigned last.
+        # ``_joined`` is the position in the batch that was assigned last.
         self._joined = 0
-        # If true, GPU time is added to ``Sequence.gpu_ps``.
+        # If ``times_requests`` is true, GPU time is added to ``Sequence.gpu_ps``.
         self.times_requests = True
         self._time = DecodeTime()
 

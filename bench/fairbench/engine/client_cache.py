@@ -158,11 +158,11 @@ class PinAudit:
         self.lost_tokens += other.lost_tokens
 
 
-# This tolerance in tokens is needed because shares are sums of fractions and not exact.
+# ``ROUNDING`` is a tolerance in tokens, because shares are sums of fractions and not exact.
 ROUNDING = 1e-6
 
 
-# Under a policy that does not distinguish clients, the only queue has this name.
+# Under a policy that does not distinguish clients, the only queue has the name ``EVERYONE``.
 EVERYONE = ""
 
 
@@ -538,7 +538,7 @@ class ClientCache(KVCache):
         """End claims, or evict leaves, in the policy's order until ``tokens`` are freed."""
         target = self.free + tokens
         wanted = dict(requests or {})
-        # Keys are clients; values are the numbers of tokens still to be evicted for the clients'
+        # ``blamed`` maps clients to the numbers of tokens still to be evicted for the clients'
         # requests.
         blamed = dict(wanted)
         if self.free < target:

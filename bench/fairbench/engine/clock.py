@@ -19,9 +19,9 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_ps = 0
-        # This is a heap of events, the next event first.
+        # ``events`` is a heap of events, the next event first.
         self.events: list[Event] = []
-        # This is the position, in the order of events, of the last event that has run.
+        # ``_latest`` is the position, in the order of events, of the last event that has run.
         self._latest: Event = (0, -1, 0, 0, _nothing)
         self._inserted = 0
 

@@ -121,7 +121,8 @@ class EngineCode(Protocol):
     the run.
     """
 
-    # The keys include engine, policy and its owner, version, digest, commit and changed files.
+    # ``about`` has the engine, its version, digest, commit and changed files, and the policy and
+    # its owner.
     about: dict[str, Any]
 
     @classmethod
@@ -144,10 +145,10 @@ class EngineContract(Protocol):
     pool_tokens: int  # size of a worker's KV memory in tokens
     most_running: int  # the largest number of requests that a worker runs at a time
     chunk_tokens: int  # the most prompt tokens in one iteration
-    # If true, an iteration may compute prompts and decode together.
+    # If ``mixed_steps`` is true, an iteration may compute prompts and decode together.
     mixed_steps: bool
-    # The fraction of the GPU's memory from which the pool was computed, or None if the pool was
-    # given in tokens.
+    # ``mem_fraction_static`` is the fraction of GPU memory from which the pool was computed, or
+    # None if the pool was given in tokens.
     mem_fraction_static: float | None
 
     def with_pool(self, tokens: int) -> Mapping[str, Any]:

@@ -74,9 +74,9 @@ class Transfers:
         self.clock = clock
         self._token_ps = token_bytes / (params.bandwidth_gb_s * 10**9) * PS_PER_S
         self._latency_ps = round(params.latency_ms * PS_PER_MS)
-        # This is the end of the last transfer of each worker.
+        # ``_free_ps`` is the end of the last transfer of each worker.
         self._free_ps = [0] * workers
-        # These transfers have not started yet; keys are pairs of source and target, and values are
+        # ``_waiting`` maps pairs of source and target to the transfers that have not started yet,
         # in order.
         self._waiting: dict[tuple[int, int], deque[Transfer]] = {}
         self._requested = 0  # the number of transfers requested so far
@@ -128,8 +128,8 @@ class PrefillReplica:
         self.scheduler, self.batch = engine.scheduler, engine.batch
         self._decodes = decodes
         self._transfers = transfers
-        # Keys are requests that no decode worker has received yet; values are the engine's copies
-        # of the requests.
+        # ``_copies`` maps requests that no decode worker has received yet to the engine's copies of
+        # the requests.
         self._copies: dict[Sequence, Sequence | None] = {}
         self._unreserved = 0  # number of requests not passed to the engine yet
 
@@ -626,7 +626,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         """Return a retracted sequence to the batch, after memory was reserved for it again."""
 
 
-# With at most this number of running requests, SGLang allocates twice as many slots in advance.
+# With at most ``FEW_RUNNING`` running requests, SGLang allocates twice as many slots in advance.
 FEW_RUNNING = 32
 
 

@@ -101,9 +101,9 @@ class KVNode(Node):
         self.children = {}
         self.locks = 0
         self.last_access: Access = (0, 0, 0)
-        # The order of creation decides between leaves of equal rank.
+        # ``number`` is the order of creation, which decides between leaves of equal rank.
         self.number = 0
-        # True if the node has an entry in the heap of leaves.
+        # ``listed`` is true if the node has an entry in the heap of leaves.
         self.listed = False
         self.waiters: Waiters | None = None
 
@@ -133,7 +133,7 @@ class KVCache(PrefixTree[KVNode]):
     ``on_evict(prefix, tokens)`` is called when the last ``tokens`` tokens of a prefix are evicted.
     """
 
-    # If true, ``claim``, ``retain`` and ``pin`` have an effect.
+    # If ``knows_clients`` is true, ``claim``, ``retain`` and ``pin`` have an effect.
     knows_clients = False
 
     def __init__(
@@ -150,13 +150,13 @@ class KVCache(PrefixTree[KVNode]):
         self.evictable = 0
         self.locked = 0
         self.on_evict = on_evict
-        # This function receives an attached request whose cached prefix may have changed.
+        # ``on_moved`` receives an attached request whose cached prefix may have changed.
         self.on_moved: Callable[[KVWaiter], None] | None = None
-        # This is the time stamp of the last refresh.
+        # ``refresh_stamp`` is the time stamp of the last refresh.
         self.refresh_stamp = 0
         self._stamp = 0
         self._created = 0
-        # This is a heap of leaves by rank and number; the rank of an entry may be too low.
+        # ``_leaves`` is a heap of leaves by rank and number; the rank of an entry may be too low.
         self._leaves: list[tuple[Rank, int, KVNode]] = []
         self._latest: KVWaiter | None = None  # the request that was attached last
         self._stored: tuple[Prompt, KVNode] | None = None  # the prompt that was locked last

@@ -70,7 +70,8 @@ class FitTest:
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
         self._limits = limits
         self._clients = set(batch.per_client)
-        # The array has the remaining outputs and current lengths of the requests, in tokens.
+        # The array ``_lengths`` has the remaining outputs and current lengths of the requests, in
+        # tokens.
         self._lengths: list[tuple[int, int]] = []
         for sequence in batch.sequences:
             produced = batch.produced(sequence)

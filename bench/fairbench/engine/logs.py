@@ -66,13 +66,13 @@ class IntegerTable:
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
         self.blocks: BlockStore = MemoryBlocks(len(names))
-        # This function is called when a block is full, in place of ``file_block``.
+        # ``on_full`` is called when a block is full, in place of ``file_block``.
         self.on_full: Callable[[], None] | None = None
         self.pack = Struct(f"{len(names)}q").pack
         self._block = bytearray()
         self._row_bytes = 8 * len(names)
         self._block_bytes = ROWS_PER_BLOCK * self._row_bytes
-        # This is the size in bytes of the rows that a subclass stores elsewhere.
+        # ``_bytes_apart`` is the size in bytes of the rows that a subclass stores elsewhere.
         self._bytes_apart = 0
         self._filed = 0  # number of rows in ``blocks``
 
@@ -156,7 +156,7 @@ class Stretch:
 
 
 Ints: TypeAlias = NDArray[np.int64]
-# Up to this number, ``shares_upto`` is exact with machine integers.
+# Up to the total ``EXACT``, ``shares_upto`` is exact with machine integers.
 EXACT = 2**50
 HEAD_COLUMNS = 10
 HEAD = Struct(f"{HEAD_COLUMNS}q")
@@ -175,7 +175,7 @@ class InBatch:
 
     def __init__(self, index: dict[str, int]) -> None:
         self.index = index
-        # Keys are clients; values are numbers of requests.
+        # ``per_client`` maps clients to numbers of requests.
         self.per_client: dict[str, int] = {}
         self.clients, self.requests, self.base_tokens = array("q"), array("q"), array("q")
         self.step = 0
@@ -227,7 +227,7 @@ class OpenStretches:
     """The decode stretches in a log's last block, whose rows are created when the block is full."""
 
     def __init__(self) -> None:
-        # The heads are packed, because many objects would live for long.
+        # The heads of the stretches are packed, because many Python objects would live for long.
         self._heads = bytearray()
         self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
@@ -313,8 +313,8 @@ REQUEST_COLUMNS = (
     "extend_tokens", "output_tokens", "max_new_tokens", "retractions", "recompute_tokens", "status",
     "compulsory_tokens",
 )  # fmt: skip
-# The number of the decode worker, and the times at which the worker reserved memory and the prompt
-# was computed, sent and received.
+# The columns are the number of the decode worker, and the times at which the worker reserved memory
+# and the prompt was computed, sent and received.
 DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 

@@ -151,33 +151,35 @@ class EngineLoop(ABC, Generic[N]):
         self.batch, self.waiting = batch, waiting
         self.host = HostMemory(host_tokens, profile.pool.host_token_ps)
         self.cap = load_cap(cap, self._costs)
-        # The memory share hides requests of clients above their share of KV memory.
+        # ``share`` hides requests of clients that are above their share of KV memory.
         self.share: MemoryShare | None = None
-        # This function is called after every decision of the replica on its next step.
+        # ``on_pass`` is called after every decision of the replica on its next step.
         self.on_pass: Callable[[], None] | None = None
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock, self._profile, self._log = clock, profile, parts.log
-        # The values are stored here, because the profile's cached properties are slow.
+        # The step times are stored here, because the profile's cached properties are slow.
         self._step_ps, self._token_ps = profile.fixed_ps, profile.context_ps
         self._preempts = parts.scheduler.preempts
-        # These requests have arrived since the present iteration began.
+        # The requests in ``_inbox`` have arrived since the present iteration began.
         self._inbox: list[Sequence] = []
         self._run: DecodeRun | None = None
-        # This is the planned end of the latest run of decode steps.
+        # ``_end_ps`` is the planned end of the latest run of decode steps.
         self._end_ps = NEVER
-        # These are the time (ps) of a step of this run without context, and the context (tokens) at
-        # its beginning.
+        # The next two values are the time (ps) of a step of this run without context, and the
+        # context in tokens at the beginning of the run.
         self._fixed_ps = self._context_tokens = 0
-        # The stretch in progress is logged when the batch changes.
+        # ``_stretch`` is the stretch of decode steps in progress, which is logged when the batch
+        # changes.
         self._stretch: Stretch | None = None
         self._idle = True
-        # True if the present iteration computes prompts and is not a run of decode steps.
+        # ``_computes_prompts`` is true if the present iteration computes prompts and is not a run
+        # of decode steps.
         self._computes_prompts = False
         self._wake_up = WakeUp(clock, index, self._awake)
-        # At this decode step of the batch, the last pass blocked the worker.
+        # ``_passed`` is the decode step of the batch at which the last pass blocked the worker.
         self._passed = 0
-        # True if the present pass blocks the worker. A scheduler without ``pass_s`` takes part in
-        # every pass.
+        # ``_blocked`` is true if the present pass blocks the worker. A scheduler without ``pass_s``
+        # takes part in every pass.
         self._blocked = True
 
     @abstractmethod

@@ -97,29 +97,29 @@ class Sequence:
         self.total = request.input_tokens
         self.produced = 0
         self.worker = self.decode_worker = -1
-        # The following times exist in a disaggregated cluster only.
+        # Only requests of a disaggregated cluster have the following times.
         self.reserved_ps = self.computed_ps = self.sent_ps = self.received_ps = NEVER
         self.status = UNFINISHED
         self.node: KVNode | None = None  # end of a running request's locked prefix
-        # The position in the prompt at which the locked prefix ends.
+        # ``place`` is the position in the prompt at which the locked prefix ends.
         self.place: Place = (0, 0)
         self.filled = 0  # number of prompt tokens with KV values in memory
-        # A running prefill has this number of tokens that are not in the tree yet.
+        # ``private`` is the number of tokens of a running prefill that are not in the tree yet.
         self.private = 0
         self.gpu_ps = 0.0  # the request's part of iteration times
-        # These were the batch's ``DecodeTime`` sums when the request joined the batch.
+        # ``joined_time`` has the batch's ``DecodeTime`` sums when the request joined the batch.
         self.joined_time = NO_TIME
-        # The request ends after the batch's decode step with this number.
+        # ``due`` is the number of the batch's decode step after which the request ends.
         self.due = NEVER
-        # This was the number of the batch's decode steps before the request joined the batch.
+        # ``joined_step`` is the number of the batch's decode steps before the request joined.
         self.joined_step = 0
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
-        # The value is set when the request has finished; see ``DistinctPrefixes``.
+        # ``compulsory_tokens`` is set when the request has finished; see ``DistinctPrefixes``.
         self.compulsory_tokens = 0
         self.retractions = 0
-        # The prefix of this length has a copy in CPU memory.
+        # ``host_tokens`` is the length of the prefix that has a copy in CPU memory.
         self.host_tokens = 0
-        # This number of tokens was copied to and from CPU memory so far.
+        # ``swapped_tokens`` is the number of tokens copied to and from CPU memory so far.
         self.swapped_tokens = 0
 
     def refuse(self) -> None:

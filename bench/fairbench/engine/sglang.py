@@ -59,17 +59,17 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._passes = PassInterval(limits.num_continuous_decode_steps)
         self._has_tail = parts.profile.longest_ps > 0
         self._always_due = limits.num_continuous_decode_steps == 1
-        # If the batch is full, the scheduler makes no admission pass until a running request leaves
-        # the batch, unless the scheduler may preempt.
+        # While ``_batch_is_full`` is true, the scheduler makes no admission pass until a running
+        # request leaves the batch, unless the scheduler may preempt.
         self._batch_is_full = False
         self._admission: Admission | None = None  # the present or latest pass
-        # The admitted request has further chunks to compute.
+        # ``_chunked`` is the admitted request that has further chunks to compute.
         self._chunked: Sequence | None = None
         self._prefills: list[Prefill] = []  # the chunks of the present iteration
-        # These are the chunks of the present iteration in the format of timing profiles.
+        # ``_computed`` holds the chunks of the present iteration in the format of timing profiles.
         self._computed: list[Chunk] = []
         self._prefill_start_ps = 0
-        # In releases before 0.5.23, these finished sequences are still in the batch.
+        # ``_kept`` holds finished sequences that releases before 0.5.23 keep in the batch.
         self._kept: list[Sequence] = waiting.ended
         waiting.running = BatchView(
             batch, lambda: cache.free + cache.evictable, self._would_fit_without
@@ -161,8 +161,9 @@ class SGLangReplica(EngineLoop[KVNode]):
         prefills, self._prefills = self._prefills, []
         self._computes_prompts = False
         if self._chunked is not None or not (self.batch.size or self._kept):
-            # SGLang clears this flag when SGLang takes the unfinished request out of its batch, or
-            # replaces an empty batch. The next pass is made although the last pass found no room.
+            # SGLang clears the flag ``batch_is_full`` when taking the unfinished request out of its
+            # batch, or when replacing an empty batch. The next pass is made although the last pass
+            # found no room.
             self._batch_is_full = False
         start_ps = self._prefill_start_ps
         parts = prompt_parts(self._costs, now_ps - start_ps, self._computed)
@@ -230,7 +231,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         self.cache.grow(steps, self.batch.per_client, self.batch.size)
 
     def _release(self, sequence: Sequence) -> None:
-        # SGLang removes finished requests before its next pass.
+        # The flag is cleared, because SGLang removes finished requests before its next pass.
         self._batch_is_full = False
         self.batch.remove_sequence(sequence)
         store_outputs(self.cache, sequence, self.limits.rules.splits)
@@ -398,7 +399,7 @@ class Admission:
         self._cache = replica.cache
         self._most = most
         beside = replica.batch.size if limits.enable_mixed_chunk else 0
-        # This is the memory reserved for running and admitted requests.
+        # ``_total_offset`` is the memory reserved for running and admitted requests.
         self._total_offset = reserved_tokens + beside
         self._current_offset = beside  # memory taken by this pass
         self._input_left = limits.max_prefill_tokens - beside
@@ -410,7 +411,7 @@ class Admission:
         self.prefills: list[Prefill] = []  # the admitted chunks
         self.chunked: Sequence | None = None  # a request that has further chunks
         self.preempted: list[Sequence] = []
-        # True if the slots or the load cap kept a candidate out.
+        # ``no_slots`` is true if the slots or the load cap kept a candidate out.
         self.no_slots = False
         self.out_of_memory = False
 
@@ -473,7 +474,7 @@ class Admission:
             limit = limit if most is None else min(limit, most)
         tokens = min(left, limit)
         self._commit(sequence, tokens, 0, first=False, last=tokens == left)
-        # The test of the next candidate decides.
+        # The test of the next candidate decides whether the pass ends.
         self.out_of_memory = False
 
     def _commit(
@@ -494,7 +495,8 @@ class Admission:
         self._chunk_left -= tokens
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         if self._reserved_all():
-            # The flag is set although the present request was admitted, as in SGLang.
+            # As in SGLang, the flag ``out_of_memory`` is set although the present request was
+            # admitted.
             self.out_of_memory = True
             return True
         return self._used_up

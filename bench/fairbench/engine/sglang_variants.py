@@ -75,7 +75,7 @@ class MixedSGLangReplica(SGLangReplica):
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, cache: KVCache) -> None:
         super().__init__(parts, limits, cache)
-        # True if running requests decode in the present iteration.
+        # ``_mixes`` is true if running requests decode in the present iteration.
         self._mixes = False
         self._context_tokens_mixed = self._saved_mixed_ps = 0
 

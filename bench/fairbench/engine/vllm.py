@@ -58,7 +58,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self._chunks: list[Prefill] = []  # the chunks of the present step
         self._stalled: list[Sequence] = []  # sequences without a token in this step
         self._short = False  # True if the last decision lacked blocks
-        # The time of the last decision that lacked memory and preempted a request.
+        # ``_taken_ps`` is the time of the last decision that lacked memory and preempted a request.
         self._taken_ps = NEVER
 
     def _start(self) -> bool:
@@ -501,9 +501,9 @@ class AsyncVLLMReplica(VLLMReplica):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._now: StepInFlight | None = None  # the step that runs
-        # This step is decided, and follows the step that runs.
+        # ``_next`` is the decided step that follows the running step.
         self._next: StepInFlight | None = None
-        # The batch of the decode stretch in progress.
+        # ``_stretch_batch`` is the batch of the decode stretch in progress.
         self._stretch_batch = self.batch.by_client(0)
 
     def _start(self) -> bool:

@@ -19,8 +19,8 @@ from fairbench.engine.sequence import Sequence
 from fairbench.schedulers.eviction.policies import Access, EvictionPolicy
 from fairbench.schedulers.prefix_tree import Place, place_at, truncate
 
-# A slice is a part of a segment: the segment's key, the offset of the part, and the part's number
-# of tokens.
+# A slice is a part of a segment, and consists of the segment's key, the offset of the part, and the
+# part's number of tokens.
 Slice = tuple[str, int, int]
 Key = tuple[Slice, ...]  # the tokens of one block
 
@@ -145,11 +145,11 @@ class BlockNode:
         self.depth = depth
         self.blocks = 0
         self.children = {}
-        # Requests use the first copy; usually a node has only one copy.
+        # Requests use the first copy of a node; usually a node has only one copy.
         self.copies: list[RunCopy] = []
-        # These mappings hold the requests whose cached prefix ends at the node, without order and
-        # by the key of the block that would extend the prefix. For most nodes, the mappings are
-        # None.
+        # The next two mappings hold the requests whose cached prefix ends at the node, without
+        # order and by the key of the block that would extend the prefix. For most nodes, the
+        # mappings are None.
         self.waiters: dict[BlockWaiter, None] | None = None
         self.awaited: dict[Key, dict[BlockWaiter, None]] | None = None
 
@@ -353,7 +353,7 @@ class BlockCache(BlockTree):
     are blank.
     """
 
-    # If true, ``claim`` and ``retain`` have an effect.
+    # If ``knows_clients`` is true, ``claim`` and ``retain`` have an effect.
     knows_clients = False
 
     def __init__(
@@ -368,19 +368,19 @@ class BlockCache(BlockTree):
         super().__init__(block_size, node_type)
         self.blocks = self.blank = blocks
         self.unused_blocks = 0  # number of cached blocks not in use
-        # Each block counts here with its number of users beyond the first.
+        # ``shared`` is the sum over all blocks of the number of users beyond the first.
         self.shared = 0
         self.on_evict = on_evict
         self.prefix_caching = prefix_caching
-        # This element links the last unused copy to the first.
+        # The element ``_end`` links the last unused copy to the first.
         self._end = RunCopy(self.root, set())
         self._end.before = self._end.after = self._end
-        # These blocks were evicted in succession and are not reported yet. The fields are the
-        # prompt, the number of its tokens up to the last of the blocks, and the number of the
+        # ``_row`` describes the blocks that were evicted in succession and are not reported yet:
+        # the prompt, the number of its tokens up to the last of the blocks, and the number of the
         # blocks' tokens.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
-        # The eviction of this node belongs in the same report.
+        # The eviction of the node ``_above`` belongs in the same report.
         self._above: BlockNode | None = None
 
     # The following amounts are in tokens, for callers that do not count in blocks.

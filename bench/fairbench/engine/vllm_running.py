@@ -268,7 +268,7 @@ class RunningList:
         self._phases = BlockPhases(cache.block_size)
         self._seats: dict[Sequence, int] = {}
         self._admitted = 0
-        # The blocks of this number of decode steps are allocated.
+        # ``provided_steps`` is the number of decode steps whose blocks are allocated.
         self.provided_steps = 0
         self._ahead = limits.async_scheduling
         self.pending: set[Sequence] = set()
@@ -400,7 +400,7 @@ class Booking:
     """
 
     def __init__(self) -> None:
-        # Keys are preempted requests; values are the prompt tokens computed before the preemption.
+        # ``_reached`` maps preempted requests to the prompt tokens computed before the preemption.
         self._reached: dict[Sequence, int] = {}
 
     def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:

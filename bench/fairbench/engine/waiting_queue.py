@@ -25,8 +25,8 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Place, head_of, place_at
 from fairbench.schedulers.views import ListScan, NothingRunning, RunningView, Waiting
 
-# These are the sort keys of requests that come last. The key of a matched request is minus its
-# number of cached tokens.
+# ``DEPRIORITIZED, ARRIVED`` are the sort keys of requests that come last. The key of a matched
+# request is minus its number of cached tokens.
 DEPRIORITIZED, ARRIVED = 1, 2
 # A request's position in the sorted list consists of the sort key, and the rank among requests with
 # equal keys.
@@ -47,20 +47,21 @@ class Entry(Generic[N]):
         self.prompt = sequence.prompt
         self.total = sequence.total
         self.number = number
-        # The engine had computed this number of prompt tokens when the request entered.
+        # ``since`` is the number of prompt tokens that the engine had computed when the request
+        # entered.
         self.since = 0
         self.node: N | None = None
         self.place: Place = (0, 0)
         self.key, self.rank = ARRIVED, number
-        # This is the stamp of the last refresh that moved the request, with the key and rank before
-        # the move.
+        # ``before`` is the stamp of the last refresh that moved the request, with the key and rank
+        # before the move.
         self.before = (0, 0, 0)
-        # These first tokens name the group of a request with at most 32 cached tokens (a cold
-        # request).
+        # ``head`` has the first tokens of a request with at most 32 cached tokens (a cold request),
+        # which name the request's group.
         self.head: Prompt | None = None
-        # True if the match may have changed since the last refresh.
+        # ``dirty`` is true if the match may have changed since the last refresh.
         self.dirty = True
-        # True if the request is in the sorted list.
+        # ``placed`` is true if the request is in the sorted list.
         self.placed = False
         self.admitted = False
 
@@ -152,12 +153,12 @@ class MatchScan(ListScan):
         super().__init__([], ())
         self._ordered = ordered
         self._heads = ordered.heads()
-        # The next client to enter the merge has its first request at this position.
+        # ``_head`` is the position of the first request of the next client to enter the merge.
         self._head = next(self._heads, None)
-        # This is a heap of clients, by the position of a client's next request, with an iterator
-        # over the client's later requests.
+        # ``_merge`` is a heap of clients, by the position of a client's next request, with an
+        # iterator over the client's later requests.
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
-        # These clients were skipped and removed from the merge.
+        # ``_held`` holds clients that were skipped and removed from the merge.
         self._held: dict[str, None] = {}
         self._at: Order | None = None  # position of the last returned request
 
@@ -253,20 +254,22 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted = MatchOrder()
         self._leaving: list[Entry[N]] = []
         self._dirty: list[Entry[N]] = []
-        # These new requests are not in the sorted list yet.
+        # ``_fresh`` holds new requests that are not in the sorted list yet.
         self._fresh: list[Entry[N]] = []
-        # Cold requests with equal first tokens form a group. The mappings hold all requests of a
-        # group, the group's leader, and the new requests of the groups that have to elect a leader.
+        # Cold requests with equal first tokens form a group. The next three mappings hold all
+        # requests of a group, the group's leader, and the new requests of the groups that have to
+        # elect a leader.
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}
-        # These are the latest numbers at the tail and at the head of the queue.
+        # ``_number`` and ``_front`` are the latest numbers at the tail and at the head of the
+        # queue.
         self._number = self._front = 0
-        # These are the ranks of the latest moves backward and forward.
+        # ``_low`` and ``_high`` are the ranks of the latest moves backward and forward.
         self._low = self._high = 0
-        # True if ``match_order`` has been called in this pass.
+        # ``_looked`` is true if ``match_order`` has been called in this pass.
         self._looked = False
-        # This number of waiting requests was matched since the last ``matching_ps``.
+        # ``matched`` is the number of waiting requests matched since the last ``matching_ps``.
         self.matched = 0
         self.computed_tokens = 0  # prompt tokens that the engine has computed
         if cache_aware:
@@ -482,8 +485,8 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted.add((key, rank, entry))
 
 
-# In every 32nd pass that matches no requests, SGLang touches the prefixes of the first requests of
-# the queue. The second number is the number of these requests.
+# In every 32nd pass that matches no requests, SGLang marks the prefixes of the first
+# ``TOUCH_COUNT`` requests of the queue as used.
 TOUCH_EVERY, TOUCH_COUNT = 32, 128
 
 

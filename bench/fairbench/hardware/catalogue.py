@@ -138,7 +138,7 @@ def _rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.6g}")
 
 
-# The key's model has the shape of the value's model, and therefore the same iteration times.
+# ``SAME_SHAPE`` maps a model to a model of equal shape, and therefore of equal iteration times.
 SAME_SHAPE = {
     "llama-3-8b": "llama-3.1-8b",
     "llama-3-70b": "llama-3.1-70b",

@@ -39,7 +39,7 @@ class SGLangRules:
     splits: Splits = "prefilled"
 
 
-# CPU memory per GPU for preempted requests, as in vLLM's V0 engine.
+# ``SWAP_GIB`` is the CPU memory per GPU for preempted requests, as in vLLM's V0 engine.
 SWAP_GIB = 4.0
 
 NEWEST = SGLangRules()

@@ -49,13 +49,13 @@ HEADS = {
 }
 """Keys are models with heads of 128 elements; values are numbers of query heads and KV heads."""
 
-# These are the tile sizes of the split-KV kernel, for heads of 128 elements.
+# ``TILE_ROWS, TILE_KEYS`` are the tile sizes of the split-KV kernel, for heads of 128 elements.
 TILE_ROWS, TILE_KEYS = 64, 128
-# The kernel's heuristic for splits assumes this number of blocks per multiprocessor.
+# The kernel's heuristic for splits assumes ``BLOCKS_PER_SM`` blocks per multiprocessor.
 BLOCKS_PER_SM = 2
-# These are constants of the heuristic for splits.
+# ``MOST_SPLITS, FULL_SHARE, GOOD_SHARE`` are constants of the heuristic for splits.
 MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85
-# This fraction of the longest block's time is charged.
+# ``TAIL_SHARE`` is the fraction of the longest block's time that is charged.
 TAIL_SHARE = 0.5
 
 
@@ -117,7 +117,7 @@ def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
 
 
 Amount = Annotated[float, Ge(0), Lt(1e12)]
-# These coefficients of a timing profile are not times.
+# The coefficients of a timing profile in ``DIMENSIONLESS`` are not times.
 DIMENSIONLESS = frozenset({"p", "q_e"})
 
 
@@ -203,9 +203,9 @@ class TimingProfile:
     grade: str
     pool: KVPool
     frontend: Frontend = Frontend()
-    # The value is None if the domain of the fit is unknown.
+    # ``fit_domain`` is None if the domain of the fit is unknown.
     fit_domain: FitDomain | None = None
-    # Context that another sequence also reads has this relative cost.
+    # ``shared_read`` is the relative cost of context that another sequence also reads.
     shared_read: float = 1.0
 
     @cached_property

@@ -212,29 +212,34 @@ class LocalScheduler(HasParts, ABC):
 
     name: ClassVar[str]
     cache_aware: bool = False
-    # If true, ``on_tokens`` accepts a negative number of tokens, which refunds outputs that were
-    # charged in advance.
+    # If ``refunds_tokens`` is true, ``on_tokens`` accepts a negative number of tokens, which
+    # refunds outputs that were charged in advance.
     refunds_tokens: bool = False
-    # If true, the scheduler uses ``setup.costs``, which a real server has to measure first.
+    # If ``wants_costs`` is true, the scheduler uses ``setup.costs``, which a real server has to
+    # measure first.
     wants_costs: bool = False
-    # If true, the engine makes admission passes even when the running batch is full.
+    # If ``preempts`` is true, the engine makes admission passes even when the running batch is
+    # full.
     preempts: bool = False
-    # If true, the KV cache of preempted requests may be copied to CPU memory (see ``Preempt``).
+    # If ``swaps`` is true, the KV cache of preempted requests may be copied to CPU memory (see
+    # ``Preempt``).
     swaps: bool = False
-    # If true, a host that cannot preempt or swap may still run the scheduler.
+    # If ``preemption_optional`` is true, a host that cannot preempt or swap may still run the
+    # scheduler.
     preemption_optional: ClassVar[bool] = False
-    # If true, decisions depend on ``now_s``, so the ranks of a server, each with its own clock,
-    # might decide differently.
+    # If ``reads_clock`` is true, decisions depend on ``now_s``, so the ranks of a server, each with
+    # its own clock, might decide differently.
     reads_clock: ClassVar[bool] = False
-    # If true, the scheduler sums the service of programs or clients without an account, so the
-    # ranks of a server cannot share the sums.
+    # If ``counts_service`` is true, the scheduler sums the service of programs or clients without
+    # an account, so the ranks of a server cannot share the sums.
     counts_service: ClassVar[bool] = False
-    # If false, the scheduler may leave free memory unused while requests wait (see ``wake_s``).
+    # If ``work_conserving`` is false, the scheduler may leave free memory unused while requests
+    # wait (see ``wake_s``).
     work_conserving: ClassVar[bool] = True
-    # If true, a scheduling pass blocks the worker (``pass_s``) before each prefill and after a
-    # number of decode steps.
+    # If the scheduler has ``pass_s``, a pass blocks the worker before each prefill and after every
+    # ``steps_per_pass`` decode steps.
     steps_per_pass: ClassVar[int] = 1
-    # The first SGLang release that has this order as a built-in policy.
+    # ``sglang_since`` is the first SGLang release that has this order as a built-in policy.
     sglang_since: ClassVar[str | None] = None
     Params: ClassVar[Any]
 
@@ -328,10 +333,10 @@ class Router(ABC):
 
     name: ClassVar[str]
     wants_evictions: ClassVar[bool] = False
-    # If true, ``route`` may return None, which queues the request at the router.
+    # If ``holds`` is true, ``route`` may return None, which queues the request at the router.
     holds: ClassVar[bool] = False
-    # This mapping leads from the name of a local scheduler's theorem to the name of the theorem for
-    # the cluster, whose bound is the sum of the workers' bounds.
+    # ``cluster_theorems`` maps the name of a local scheduler's theorem to the name of the theorem
+    # for the cluster, whose bound is the sum of the workers' bounds.
     cluster_theorems: ClassVar[Mapping[str, str]] = {}
     served_params: ClassVar[
         Mapping[str, Any]

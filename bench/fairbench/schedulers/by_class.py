@@ -18,7 +18,7 @@ from fairbench.schedulers.views import (
     client_load,
 )
 
-# Above this number of classes, classes without requests are deleted.
+# Above ``MAX_CLASSES`` classes, classes without requests are deleted.
 MAX_CLASSES = 64
 
 

@@ -27,8 +27,8 @@ from fairbench.core import CostModel, Request
 from fairbench.errors import UsageError
 from fairbench.schedulers.output_lengths import OutputLengths
 
-# The cost model is sampled at these points. With this many requests, a further request takes time;
-# with this much context, rounding hardly affects the time of a token.
+# The cost model is sampled with ``_MANY_REQUESTS`` requests, so that a further request takes time,
+# and with ``_MUCH_CONTEXT`` tokens, so that rounding hardly affects the time of a token.
 _MANY_REQUESTS, _MUCH_CONTEXT = 4_096, 1 << 20
 
 
@@ -61,7 +61,7 @@ class BatchCost:
 
     def __init__(self, lengths: OutputLengths | None = None) -> None:
         self.lengths = lengths or OutputLengths()
-        # Keys are running requests; values are their expected contexts in tokens, prompt + expected
+        # ``_context`` maps running requests to their expected contexts in tokens, prompt + expected
         # output / 2.
         self._context: dict[Request, int] = {}
         self._context_tokens = 0
@@ -96,7 +96,7 @@ class BatchCost:
 
 AUTO = "auto"
 NONE = "none"
-# At this cost in units, 5/6 of a decode step is useful.
+# In a batch that costs ``CAP_UNITS`` units, 5/6 of a decode step is useful.
 CAP_UNITS = 5
 
 

@@ -198,13 +198,13 @@ class BoundedTree(LocationTree[RecentNode]):
     def __init__(self, limit: int = MAX_NODES) -> None:
         super().__init__(RecentNode)
         self.limit = limit
-        # The root does not count.
+        # ``size`` is the number of nodes without the root.
         self.size = 0
-        # The prompt that was added last and the end of its path are stored, because the next prompt
-        # is often the same: the branches of a program share a prompt.
+        # ``_latest`` is the prompt that was added last with the end of its path. The next prompt is
+        # often equal, because the branches of a program share a prompt.
         self._latest: tuple[Prompt, RecentNode] | None = None
-        # This is the worker for which that prompt was marked, as long as the tree has not changed
-        # since.
+        # ``_marked`` is the worker for which that prompt was marked, as long as the tree has not
+        # changed since.
         self._marked = NOBODY
 
     def find(self, prompt: Prompt) -> WalkEnd[RecentNode]:

@@ -71,12 +71,13 @@ class MemoryShare:
         self._share = policy.entitled
         self._memory = memory
         self._waiting: WaitingView
-        # The first mapping counts tokens of admitted prompts that are not allocated yet. The second
-        # mapping counts the tokens that each client pins once its admitted prompts are allocated.
+        # The next mapping counts the tokens of admitted prompts that are not allocated yet. The
+        # mapping after it counts the tokens that each client pins once its admitted prompts are
+        # allocated.
         self._promised = 0
         self._will_pin: dict[str, float] = {}
-        # This mapping stores the prompt memory of each request that was found admissible in this
-        # pass.
+        # The mapping ``_demands`` stores the prompt memory of each request that was found
+        # admissible in this pass.
         self._demands: dict[Request, PromptTokens] = {}
 
     def begin(self, waiting: WaitingView, pending: Mapping[str, int]) -> ShareView:

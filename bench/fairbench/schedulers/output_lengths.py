@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from fairbench.core import Request
 
-# Schedulers and queues remember at most this number of idle clients.
+# Schedulers and queues remember at most ``MAX_CLIENTS`` idle clients.
 MAX_CLIENTS = 10_000
-# This number of clients is forgotten at a time, so that the choice costs little per client.
+# ``BATCH`` clients are forgotten at a time, so that the choice costs little per client.
 BATCH = MAX_CLIENTS // 16
 
 PRIOR_OUTPUT_TOKENS = 128.0  # the prediction for every client before any request has finished
@@ -19,8 +19,8 @@ class MeanAnswers:
     """The mean output of a client's finished requests, or of all clients for a new client."""
 
     def __init__(self) -> None:
-        # Keys are clients, the least recently updated client first. Values are the number and the
-        # total tokens of the client's answers.
+        # In ``_of``, keys are clients, the least recently updated client first. Values are the
+        # number and the total tokens of the client's answers.
         self._of: dict[str, tuple[int, int]] = {}
         self._all = (0, 0)
 
@@ -68,7 +68,7 @@ class OutputLengths:
 
     def __init__(self) -> None:
         self._everybody = _Average(PRIOR_OUTPUT_TOKENS, 0)
-        # The least recently updated client comes first.
+        # ``_of_client`` has the least recently updated client first.
         self._of_client: dict[str, _Average] = {}
 
     def expected(self, client: str) -> float:

@@ -17,7 +17,7 @@ from fairbench.named import Named, named
 
 P = TypeVar("P")
 
-# A parameter has one of these types; floats are finite.
+# Parameters have the following types, in which floats are finite.
 Positive = Annotated[FiniteFloat, Gt(0)]
 NotNegative = Annotated[FiniteFloat, Ge(0)]
 PositiveInt = Annotated[int, Gt(0)]

@@ -192,7 +192,7 @@ def _patched(known: Sums, changed: Sums) -> Sums:
     return patched
 
 
-# The last changes of at most this number of clients are remembered.
+# The last changes of at most ``MOST`` clients are remembered.
 MOST = 100_000
 
 
@@ -202,8 +202,8 @@ class Changes:
     def __init__(self, most: int = MOST) -> None:
         self.version = 0  # the version of the last export
         self._most = most
-        # Keys are clients, the latest change last. Values are the first versions with the client's
-        # last change.
+        # In ``_noted``, keys are clients, the latest change last. Values are the first versions
+        # with the client's last change.
         self._noted: dict[str, int] = {}
         self._forgotten = 0  # the highest version whose changes are no longer known
 
@@ -232,7 +232,7 @@ class Changes:
         return found[::-1]
 
 
-# Rounds of quanta are stored at this place, because rounds belong to no worker.
+# Rounds of quanta are stored at the place ``ROUNDS``, because rounds belong to no worker.
 ROUNDS = 0
 
 
@@ -251,12 +251,13 @@ class SharedCredit:
     """
 
     def __init__(self) -> None:
-        # Keys are clients, then workers; values are the charges of this router.
+        # In ``charged``, keys are clients, then workers; values are the charges of this router.
         self.charged: dict[str, dict[int, float]] = {}
         self.others = Heard()
         self._rounds: dict[str, float] = {}
         self._changes = Changes()
-        # True once a credit was forgotten: messages may then lack earlier charges of a client.
+        # ``has_forgotten`` is true once a credit was forgotten: messages may then lack earlier
+        # charges of a client.
         self.has_forgotten = False
 
     def spend(self, client: str, worker: int, cost: float) -> None:
@@ -368,14 +369,14 @@ class SharedCounters:
         self._counters = NotedCounters(policy.account.balances())
         policy.account.replace(self._counters)
         self._terms = terms
-        # Keys are clients; values are the charges of other routers.
+        # ``_heard`` maps clients to the charges of other routers.
         self._heard: dict[str, float] = {}
         self.raised: dict[str, float] = {}
-        # Keys are origins. Values are the time of the latest message in seconds, and the clients
-        # that wait at the origin.
+        # In ``_elsewhere``, keys are origins. Values are the time of the latest message in seconds,
+        # and the clients that wait at the origin.
         self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}
-        # This is the largest lead of a client, when its request was sent, over a client that waited
-        # at another router.
+        # ``ahead`` is the largest lead of a client, when its request was sent, over a client that
+        # waited at another router.
         self.ahead = 0.0
 
     def charged(self, client: str) -> float:

@@ -12,11 +12,10 @@ from typing import Generic, Self, TypeVar
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment, new_tuple, prompt_tokens
 
-# A part of a prompt consists of its segments up to the end of the part; the first segment counts
+# ``Edge`` is a part of a prompt: its segments up to the end of the part. The first segment is given
 # from its own beginning.
 Edge = Prompt
-# The position in the prompt where a walk stopped consists of the index of a segment and the offset
-# in the segment.
+# ``Place`` is a position in a prompt: the index of a segment and the offset in the segment.
 Place = tuple[int, int]
 
 

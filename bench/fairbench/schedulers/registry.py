@@ -28,12 +28,12 @@ from fairbench.named import imported
 from fairbench.schedulers.base import PARTS, LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
 
-# A name whose similarity to a hook's name (0 to 1) is at least this counts as a misspelt hook.
+# A name whose similarity to a hook's name (0 to 1) is at least ``ALIKE`` counts as a misspelt hook.
 ALIKE = 0.85
 
 
-# Keys are the old names of modules that have moved; values are advice for users' files that import
-# the old name.
+# ``MOVED`` maps the old names of modules that have moved to advice for users' files that import the
+# old name.
 MOVED = {
     "fairbench.schedulers.accounts.tenant_trees": (
         "write Counters(..., tenants=params.tenants) with Counters from "
@@ -137,7 +137,7 @@ ROUTERS = {
     "power-of-two": "fairbench.schedulers.routing.baselines:PowerOfTwo",
 }
 
-# Keys are values of `--scheduler`; values are pairs (router, local scheduler).
+# ``PAIRS`` maps values of `--scheduler` to pairs (router, local scheduler).
 PAIRS = {
     "fcfs": ("round-robin", "fcfs"),
     "lpm": ("round-robin", "lpm"),

@@ -10,7 +10,7 @@ from fairbench.core import Prompt, Segment
 ID_BYTES = array("I").itemsize
 # The first pages are small, because a first chat message is often shorter than 32 tokens.
 FIRST_PAGE_TOKENS = 8
-# A page size applies to positions below this multiple of the size.
+# A page size applies to positions below ``PAGES_BEFORE_DOUBLING`` times the size.
 PAGES_BEFORE_DOUBLING = 32
 
 

@@ -239,7 +239,7 @@ class ListScan:
         self._order = iter(order)
         self._waiting = waiting
         self._skipped: set[str] = set()
-        # If this function is set, only requests of clients with a positive credit are offered.
+        # If ``_credit`` is set, only requests of clients with a positive credit are offered.
         self._credit: Mapping[str, float] | None = None
 
     def __iter__(self) -> Iterator[Request]:
@@ -355,7 +355,7 @@ class QueueView:
 
     def __init__(self, running: RunningView | None = None) -> None:
         self.running: RunningView = NothingRunning() if running is None else running
-        # The waiting requests are stored in queue order.
+        # ``_requests`` holds the waiting requests in queue order.
         self._requests: dict[Request, None] = {}
         self._of_client: dict[str, dict[Request, None]] = {}
         self.elsewhere: Collection[str] = ()

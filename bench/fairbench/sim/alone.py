@@ -24,8 +24,9 @@ from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# A client alone has this local scheduler and these routers. Fairness has no meaning without another
-# client. Locality is better in some workloads and balance in others, so the better router counts.
+# A client alone has the local scheduler ``LOCAL`` and each of the ``ROUTERS``. Fairness has no
+# meaning without another client. Locality is better in some workloads and balance in others, so the
+# better router counts.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 

@@ -165,9 +165,9 @@ class Cluster:
         self._prefixes = DistinctPrefixes()
         self.arrivals_open = 0
         self.last_arrival_ps = 0
-        # This is the latest end of the run (ps), known after the last program has arrived.
+        # ``_limit_ps`` is the latest end of the run (ps), known after the last program has arrived.
         self._limit_ps: int | None = None
-        # Keys are clients; values are the input + 2 x output tokens of finished requests.
+        # ``service`` maps clients to the input + 2 x output tokens of finished requests.
         self.service = array("q", [0] * len(clients))
         self._requests = 0  # number of requests so far
         self._reacting: dict[str, Reacting] = {}

@@ -19,7 +19,7 @@ The fields of an answer are the node after which the answer begins, the number o
 before the answer, the answer's length in tokens, and the number and text of its prompt. A prompt
 that was dropped is empty.
 """
-# A prompt of more segments is dropped when a later prompt has continued its answer.
+# A prompt of more than ``LONG`` segments is dropped when a later prompt has continued its answer.
 LONG = 64
 
 
@@ -37,10 +37,10 @@ class DistinctPrefixes:
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, int, str], int] = {}
         self._lengths = [0]  # known tokens of each node
-        # The array has the last node of each prompt, and the number of this node's tokens in the
-        # prompt.
+        # The array ``_ends`` has the last node of each prompt, and the number of this node's tokens
+        # in the prompt.
         self._ends = array("q")
-        # Keys are nodes; values are the tokens of an answer and its prompt.
+        # ``_made`` maps nodes to the tokens of an answer and its prompt.
         self._made: dict[int, tuple[int, int]] = {}
 
     def add(self, prompt: Prompt, answer: Segment, answers: Answers) -> int:

@@ -30,7 +30,7 @@ from fairbench.schedulers.peers import (
 )
 from fairbench.streams import stream
 
-# This key puts a queue before the workers among the events that decide at one instant.
+# The key ``BEFORE_WORKERS`` puts a queue before the workers among the events of one instant.
 BEFORE_WORKERS = -1
 
 
@@ -47,13 +47,12 @@ class Ingress(QueueHost[Sequence]):
         super().__init__(queue)
         self._clock = clock
         self._workers = workers
-        # The queue has not received these events yet.
+        # ``_events`` holds events that the queue has not received yet.
         self._events: list[Callable[[], None]] = []
         self._due_ps: int | None = None  # time (ps) of the queue's next call
-        # This function is called before each call of the queue.
+        # ``before_call`` is called before each call of the queue.
         self.before_call: Callable[[], None] | None = None
-        # This function returns the key of the queue among the queues that are called at one
-        # instant.
+        # ``turn`` returns the key of the queue among the queues that are called at one instant.
         self.turn: Callable[[], int] = lambda: BEFORE_WORKERS
         for worker in workers:
             worker.on_pass = self.soon
@@ -318,7 +317,7 @@ class RouterIngresses:
         self.ingresses = ingresses
         self._arrives = arrives
         self._asking_ps = asking_ps
-        # This is the exchange of the routers' totals, or None without an exchange.
+        # ``gossip`` is the exchange of the routers' totals, or None without an exchange.
         self.gossip: Gossip | None = None
         self._asking: dict[Request, Sequence] = {}
         for ingress in ingresses:

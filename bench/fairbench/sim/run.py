@@ -104,7 +104,7 @@ def progress_of(
     )
 
 
-# If a run has more clients, no client is simulated alone.
+# If a run has more than ``MOST_ALONE`` clients, no client is simulated alone.
 MOST_ALONE = 16
 
 
@@ -152,8 +152,7 @@ def hit_rates_alone(
 
 
 PROGRESS_EVERY_PS = PS_PER_S
-# This number of events takes a few milliseconds; after so many events, the run checks for an
-# interruption.
+# After every ``EVENTS_AT_ONCE`` events, a few milliseconds, the run checks for an interruption.
 EVENTS_AT_ONCE = 64
 
 

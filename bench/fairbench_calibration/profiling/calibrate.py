@@ -22,18 +22,18 @@ from fairbench_calibration.profiling.fit import (
     softened,
 )
 
-# The id of a calibrated profile ends in this text.
+# The id of a calibrated profile ends in ``CALIBRATED``.
 CALIBRATED = "calibrated"
 MOST_REQUESTS = 400  # the most requests that a fit uses
-# Prompts whose first tokens arrive within this time (s) share an iteration.
+# Prompts whose first tokens arrive within ``TOGETHER_S`` seconds share an iteration.
 TOGETHER_S = 1e-3
-# This is the minimum of c_nd in ms, because operator tables lack sampling.
+# ``_LEAST_C_ND`` is the minimum of c_nd in ms, because operator tables lack sampling.
 _LEAST_C_ND = 0.002
-# These are the usual deviations of the logarithms of the three numbers.
+# ``_PRIORS`` holds the usual deviations of the logarithms of the three numbers.
 _PRIORS = np.array([0.15, 0.7, 0.7])
-# The weight of all requests together is at most that of this number of requests.
+# All requests together have at most the weight of ``_WEIGHT`` requests.
 _WEIGHT = 100
-# The logarithm of each of the three numbers changes at most by this amount.
+# The logarithm of each of the three numbers changes by at most ``_BOUND``.
 _BOUND = np.log(4.0)
 
 

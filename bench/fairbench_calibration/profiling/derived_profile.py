@@ -92,14 +92,15 @@ def _from_hub(model: str) -> ModelConfig:
     return ModelConfig(canonical_model(model, model_configs()), config, url)
 
 
-# These are the numbers of drawn iterations and of iterations not fitted, and the random seed.
+# ``ITERATIONS, HELD_OUT, SEED`` are the numbers of drawn iterations and of iterations not fitted,
+# and the random seed.
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
 LARGEST_BATCH = 400  # largest batch of the drawn iterations
-# The ids of profiles from data sheets end in this text.
+# The ids of profiles from data sheets end in ``ROOFLINE``.
 ROOFLINE = "roofline"
-# This host time of an iteration is not in operator tables.
+# ``HOST_MS`` is the host time of an iteration, which is not in operator tables.
 HOST_MS = 0.5
-# SGLang was measured to launch a layer's prefill kernels in this time (ms).
+# SGLang was measured to launch a layer's prefill kernels in ``LEAST_LAYER_MS`` milliseconds.
 LEAST_LAYER_MS = 15 / 36
 
 FRONTENDS = {
@@ -245,9 +246,10 @@ def measured_grade() -> str:
     )
 
 
-# These are the decode batches that are printed, and the context of each sequence in tokens.
+# ``BATCHES, CONTEXT`` are the decode batches that are printed, and the context of each sequence in
+# tokens.
 BATCHES, CONTEXT = (1, 8, 64), 1_000
-# Prefill times are printed for prompts of these lengths in tokens.
+# Prefill times are printed for prompts of the lengths ``PROMPTS`` in tokens.
 PROMPTS = (128, 1_024, 8_192)
 
 

@@ -96,9 +96,9 @@ _STEPS, _TRIAL, _LONGEST = (
     1e-5,
     1.0,
 )  # maximum number of steps, difference for slopes, longest step
-# Above this relative error, the loss of an iteration is linear, not squared.
+# Above the relative error ``_SOFT``, the loss of an iteration is linear, not squared.
 _SOFT = 0.05
-# A minimisation ends when the relative gain is below this value.
+# A minimisation ends when the relative gain is below ``_ENOUGH``.
 _ENOUGH = 1e-9
 
 

@@ -27,9 +27,9 @@ BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
 # The fastest of several measurements counts, because every disturbance adds time.
 REPEATS = 5  # number of lone prompts of each length
-# The time in which all requests of a batch decode is divided into this number of parts.
+# The time in which all requests of a batch decode is divided into ``WINDOWS`` parts.
 WINDOWS = 4
-# Nearly all vocabularies contain these token ids, of which prompts are made.
+# Prompts are made of ``TOKEN_IDS``, which nearly all vocabularies contain.
 TOKEN_IDS = range(1_000, 30_000)
 SEED = 0
 _WAIT_S = 300.0  # seconds until a request to the server fails
@@ -216,10 +216,10 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
                 yield found.answer
 
 
-# A coefficient that is off by a factor of e has this residual; a time that is 5% off has residual
-# 1.
+# A coefficient that is off by a factor of e has the residual ``PRIOR``; a time that is 5% off has
+# the residual 1.
 PRIOR = 0.3
-# The id of a profile that was fitted to a probe ends in this text.
+# The id of a profile that was fitted to a probe ends in ``MEASURED``.
 MEASURED = "probed"
 # The fit starts without an estimate, because an estimate would hide how measured step times grow
 # with the batch.

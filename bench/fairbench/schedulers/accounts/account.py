@@ -27,9 +27,9 @@ class UnbookedTokens:
     each: int
     changed: set[str] = field(default_factory=set)
     _steps: int = 0
-    # Keys are clients; values are numbers of running requests.
+    # ``_requests`` maps clients to numbers of running requests.
     _requests: dict[str, int] = field(default_factory=dict)
-    # Keys are clients; values are numbers of the last booked step.
+    # ``_booked`` maps clients to numbers of the last booked step.
     _booked: dict[str, int] = field(default_factory=dict)
 
     def count_steps(self, steps: int, running: Mapping[str, int]) -> None:
@@ -73,18 +73,18 @@ class Account(ABC):
 
     setup = Setup()
     decoded: UnbookedTokens
-    # If true, charges may be fractions of a token.
+    # If ``shares`` is true, charges may be fractions of a token.
     shares = False
-    # This function returns the GPU time of a token in picoseconds; None if the account counts
+    # ``unit_of_time`` returns the GPU time of a token in picoseconds; None if the account counts
     # tokens.
     unit_of_time: Callable[[], float] | None = None
-    # The text is the reason why no theorem bounds the service, such as "bounds ..."; "" if a
+    # ``no_bound`` is the reason why no theorem bounds the service, such as "bounds ..."; "" if a
     # theorem does.
     no_bound = ""
-    # Tokens of decode steps may be booked late if true.
+    # If ``books_late`` is true, tokens of decode steps may be booked late.
     books_late = True
-    # Keys are clients with requests at other ranks of a server; the value is true if the client
-    # waits at another rank.
+    # In ``elsewhere``, keys are clients with requests at other ranks of a server; the value is true
+    # if the client waits at another rank.
     elsewhere: Mapping[str, bool] = {}
 
     def __init__(self, tenants: Tenants | None = None) -> None:

@@ -44,9 +44,9 @@ class Counters(Account):
         self._lifts_alone = lifts_alone
         if not (lifts and lifts_alone):
             self.no_bound = "bounds no service difference in this form"
-        # Keys are tenants; values are the child nodes that left the queue last.
+        # ``_left`` maps tenants to the child nodes that left the queue last.
         self._left: dict[str, str] = {}
-        # Keys are nodes; values are numbers of the turns in which the nodes were last chosen.
+        # ``_turn`` maps nodes to numbers of the turns in which the nodes were last chosen.
         self._turn: dict[str, int] = {}
         self._picks = 0
 

@@ -17,7 +17,7 @@ from fairbench.tenants import ROOT, Tenants
 if TYPE_CHECKING:
     from fairbench.schedulers.peers import CreditChange, SharedCredit
 
-# Charges that the ranks of a server share have this key, because the charges belong to no worker.
+# Charges that the ranks of a server share have the key ``HERE``, because they belong to no worker.
 HERE = 0
 Rejoin = Literal["keep", "min0", "paper_zero"]
 """The rules by which idle clients leave and rejoin the client list.
@@ -58,27 +58,27 @@ class Credits(Account):
         self.quantum = quantum
         self.rejoin = rejoin
         self.welcomes = welcomes
-        # Keys are tenants; values are the credits of child nodes that left since the tenant's last
+        # ``_left`` maps tenants to the credits of child nodes that left since the tenant's last
         # refill.
         self._left: dict[str, dict[str, float]] = {}
         if rejoin == "paper_zero":
             self.no_bound = "bounds no service difference in this form"
-        # These are the credits q_i; the keys are the client list l.
+        # ``of`` holds the credits q_i; the keys are the client list l.
         self.of: dict[str, float] = {}
-        # Clients that are not on the list may have debts.
+        # ``_debts`` maps clients that are not on the list to their debts.
         self._debts: dict[str, float] = {}
-        # Keys are clients or tenants; values are numbers of waiting and running requests.
+        # ``requests`` maps clients or tenants to numbers of waiting and running requests.
         self.requests: Counter[str] = Counter()
         self.decoded = UnbookedTokens(self.of, -output_weight)
-        # This is the sum of charges of all ranks, for a server with several ranks.
+        # ``shared`` is the sum of charges of all ranks, for a server with several ranks.
         self.shared: SharedCredit | None = None
         # Loans are credits by client that are valid only at this rank, while all clients in credit
         # wait at other ranks.
         self.loans: dict[str, float] = {}
-        # Keys are nodes; values are numbers of granted quanta. A new node starts one below
+        # ``_granted`` maps nodes to numbers of granted quanta. A new node starts one below
         # ``_most``.
         self._granted: dict[str, float] = {}
-        # Keys are tenants; values are the largest numbers of quanta of a child node.
+        # ``_most`` maps tenants to the largest numbers of quanta of a child node.
         self._most: dict[str, float] = {}
 
     def begin_request(self, client: str) -> None:
@@ -285,7 +285,8 @@ class Turns:
     stops: bool = True
     over: bool = False
     _refilled: bool = False
-    # Keys are tenants; the value is true if some waiting client below the tenant is in credit.
+    # In ``_known``, keys are tenants; the value is true if some waiting client below the tenant is
+    # in credit.
     _known: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -315,7 +316,7 @@ class Turns:
                 self.over = tenant == ROOT
                 scan.skip(client)
                 return
-            # No sibling is in credit (Alg. 1 lines 6-7).
+            # No sibling is in credit, so quanta are granted (Alg. 1 lines 6-7).
             self._refilled = self.refill(tenant) or self._refilled
             self._known.clear()
             if credits.of[node] <= 0:

@@ -29,9 +29,10 @@ class DispatchCharging:
         self.extend_weight = extend_weight
         self.output_weight = output_weight
         self._answers = MeanAnswers() if ahead else None
-        # Keys are request ids; values are charges for outputs in advance.
+        # ``_ahead`` maps request ids to charges for outputs in advance.
         self._ahead: dict[int, float] = {}
-        # Keys are ids of unfinished requests, then clients; values are charges at dispatch.
+        # In ``_paid``, keys are ids of unfinished requests, then clients; values are charges at
+        # dispatch.
         self._paid: dict[int, dict[str, float]] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:
@@ -87,7 +88,7 @@ class SharedDispatchCharging(DispatchCharging):
     ) -> None:
         super().__init__(extend_weight, output_weight, ahead=ahead)
         self._sharing = sharing
-        # Keys are workers.
+        # ``_shared`` maps workers to the charges for prefixes that clients share at the worker.
         self._shared: dict[int, SharedCharges] = {}
 
     def _prompt_charges(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
@@ -106,7 +107,7 @@ class TimeDispatchCharging(DispatchCharging):
 
     def __init__(self, extend_weight: int, output_weight: int, *, ahead: bool) -> None:
         super().__init__(extend_weight, output_weight, ahead=ahead)
-        # Keys are ids of requests that have just ended; values are GPU times in picoseconds.
+        # ``_took_ps`` maps ids of requests that have just ended to GPU times in picoseconds.
         self._took_ps: dict[int, int] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:

@@ -20,11 +20,11 @@ class Charging:
     A method that a subclass does not override charges nothing.
     """
 
-    # If true, outputs that were charged in advance and not produced are refunded.
+    # If ``refunds`` is true, outputs that were charged in advance and not produced are refunded.
     refunds: ClassVar[bool] = True
-    # If true, the charging needs ``request_tokens``, whose calls cost time.
+    # If ``per_request`` is true, the charging needs ``request_tokens``, whose calls cost time.
     per_request: ClassVar[bool] = False
-    # The text is the reason why no theorem bounds the service, such as "charges ..."; "" if a
+    # ``no_bound`` is the reason why no theorem bounds the service, such as "charges ..."; "" if a
     # theorem does.
     no_bound = ""
 
@@ -128,9 +128,9 @@ class TokenCharging(Charging):
         self.account.charge(request.client, self.prices.input_weight * more)
 
 
-# This value of the parameter ``charge`` selects charging by GPU time.
+# The value ``GPU_TIME`` of the parameter ``charge`` selects charging by GPU time.
 GPU_TIME = "gpu-time"
-# The unit is the mean prefill time per token of a prompt of this length in tokens.
+# The unit is the mean prefill time per token of a prompt of ``UNIT_TOKENS`` tokens.
 UNIT_TOKENS = 1_024
 
 
@@ -139,7 +139,7 @@ class GPUCharges:
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
-        # Keys are requests; values are GPU times that are charged and not yet used.
+        # ``_ahead`` maps requests to GPU times that are charged and not yet used.
         self._ahead: dict[Request, int] = {}
 
     def admission_charge(self, request: Request, extend_tokens: int) -> int:

@@ -26,7 +26,7 @@ Cost: TypeAlias = Callable[[int, int], float]
 
 LINEAR, PROFILED = "linear", "profiled"
 SUFFIX, FUNCTION = COST_FILES
-# A user's cost function is tested with these numbers of input and output tokens.
+# A user's cost function is tested with the numbers of input and output tokens in ``TRIED_TOKENS``.
 TRIED_TOKENS = (0, 1, 2, 16, 17, 256, 4_096, 100_000)
 
 
@@ -91,7 +91,7 @@ CostName = Annotated[str, AfterValidator(_known)]
 """A parameter that selects the charge: ``linear``, ``profiled`` or a file."""
 
 
-# The moving average approximates the mean output of this number of requests.
+# The moving average approximates the mean output of the last ``WINDOW`` requests.
 WINDOW = 5
 
 
@@ -105,7 +105,7 @@ class PredictedCharging(TokenCharging):
     [VTC-artifact].
     """
 
-    # Outputs are already charged in advance, so no host charges outputs in advance.
+    # ``refunds`` is false, because this charging already charges outputs in advance by itself.
     refunds = False
     per_request = True
 
@@ -126,7 +126,7 @@ class PredictedCharging(TokenCharging):
         self._step_charged = False
         self._predicted: dict[Request, int] = {}
         self._produced: dict[Request, int] = {}
-        # Keys are requests; values are input tokens charged at admission.
+        # ``_input`` maps requests to input tokens charged at admission.
         self._input: dict[Request, int] = {}
         self._average: dict[str, float] = {}
 

@@ -16,7 +16,7 @@ from fairbench.schedulers.base import Setup
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
-# The time of a leaf's last use is a number that grows with every use.
+# ``Access`` is the type of a leaf's last use; later uses have larger values.
 Access: TypeAlias = tuple[int, int, int]
 Rank: TypeAlias = tuple[float, Access]
 
@@ -66,7 +66,8 @@ class EvictionPolicy(ABC):
 
     name: ClassVar[str]
     Params: ClassVar[Any] = NoParams
-    # If true, decisions depend on the time, and each rank of a server has its own clock.
+    # If ``reads_clock`` is true, decisions depend on the time, and each rank of a server has its
+    # own clock.
     reads_clock: ClassVar[bool] = False
 
     setup: Setup = Setup()
@@ -180,7 +181,7 @@ class MaxMin(ClientEviction):
         return claimant.unpinned / self.setup.weight(claimant.client)
 
 
-# Quotas are percentages of the pool.
+# Quotas are percentages of the pool, so all quotas together are at most ``ALL``.
 ALL = 100
 
 
@@ -289,9 +290,9 @@ class Retention(EvictionPolicy):
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
-        # Keys are numbers of programs; values are the ends of the programs' last calls.
+        # ``_ended_s`` maps numbers of programs to the ends of the programs' last calls.
         self._ended_s: dict[int, float] = {}
-        # Keys are clients; values are running means of the gaps between calls.
+        # ``_gap_s`` maps clients to running means of the gaps between calls.
         self._gap_s: dict[str, float] = {}
 
     def rank(self, leaf: Leaf) -> Rank:

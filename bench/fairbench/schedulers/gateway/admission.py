@@ -117,7 +117,7 @@ class Estimator:
         self._fleet = fleet
         self._matched = matched
         self._ahead = ahead
-        # Keys are workers; values are the requests sent to the worker.
+        # ``_sent`` maps workers to the requests sent to the worker.
         self._sent: dict[int, RequestTotals] = {}
         self._at: dict[Request, int | None] = {}
         self._answers = MeanAnswers()
@@ -224,9 +224,9 @@ class AdmissionControl:
         self.queue = queue
         self.params = params
         self._estimator = estimator
-        # These requests are in the inner queue.
+        # The requests in ``_held`` are in the inner queue.
         self._held = RequestTotals()
-        # Keys are demoted requests; values are the latest ends of their waits in seconds.
+        # ``_demoted`` maps demoted requests to the latest ends of their waits in seconds.
         self._demoted: dict[Request, float] = {}
         self._late_s: float | None = None
 

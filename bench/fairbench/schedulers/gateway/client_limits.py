@@ -23,7 +23,7 @@ from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, step_units
 from fairbench.schedulers.output_lengths import OutputLengths
 from fairbench.schedulers.program_states import ProgramStates
 
-# The requests of one client and one priority are stored under this key (priority, client).
+# ``Own`` is the key (priority, client) for the requests of one client and one priority.
 Own: TypeAlias = tuple[int, str]
 
 
@@ -37,14 +37,14 @@ class ClientLine:
     """
 
     def __init__(self) -> None:
-        # Keys are priorities, then numbers of turns; values are clients. Priorities without turns
-        # are removed.
+        # In ``_turns``, keys are priorities, then numbers of turns; values are clients. Priorities
+        # without turns are removed.
         self._turns: dict[int, OrderedDict[int, str]] = {}
-        # These heaps hold requests by program and arrival, including requests that have left the
-        # line.
+        # The heaps in ``_heaps`` hold requests by program and arrival, including requests that left
+        # the line.
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
-        # Keys are waiting requests; values are their priorities and numbers.
+        # ``_places`` maps waiting requests to their priorities and numbers.
         self._places: dict[Request, tuple[int, int]] = {}
         self._numbers = count()
 
@@ -160,11 +160,10 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
-        # These amounts are tokens of KV memory and numbers of requests.
+        # ``_reserved`` counts tokens of KV memory, and ``_running`` counts requests.
         self._reserved, self._running = HeldAmounts(), HeldAmounts()
-        self._programs = ProgramStates(
-            count().__next__
-        )  # the number of each program, in order of first arrival
+        # ``_programs`` numbers the programs in order of first arrival.
+        self._programs = ProgramStates(count().__next__)
 
     def admits(self, request: Request, priority: int = 0) -> bool:
         """Admit an arriving request, or put the request in line; return whether it was admitted."""
@@ -180,7 +179,8 @@ class ClientLimits:
         """Admit and yield the requests in line that can enter now."""
         if not self._lines:
             return
-        # The weights stay equal, because the clients in line are already counted.
+        # The total weight does not change in the loop, because the clients in line are already
+        # counted.
         weights = self._weights()
         for owner in list(self._lines):
             line = self._lines[owner]

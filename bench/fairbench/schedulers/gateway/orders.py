@@ -57,7 +57,7 @@ class EarliestDeadline(Order):
         return request.arrival_s + self.ttl_s if self.ttl_s < inf else inf
 
 
-# At most this number of a flow's requests is matched, because matching a long queue is slow.
+# At most ``LOOKAHEAD`` requests of a flow are matched, because matching a long queue is slow.
 LOOKAHEAD = 64
 
 

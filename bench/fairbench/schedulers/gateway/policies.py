@@ -55,7 +55,7 @@ class DRR(SharePolicy):
         self.deficits: dict[str, float] = {}
         self._rotation: defaultdict[str, list[str]] = defaultdict(list)
         """These are the waiting child nodes by tenant; the node with the next turn comes first."""
-        # Keys are tenants; values are the child nodes whose turn it is.
+        # ``_turn`` maps tenants to the child nodes whose turn it is.
         self._turn: dict[str, str] = {}
         self._waiting: Collection[str] = ()
 
@@ -140,9 +140,9 @@ class WFQ(SharePolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # Keys are nodes; values are the ends of the nodes' last requests in virtual time.
+        # ``ends`` maps nodes to the ends of the nodes' last requests in virtual time.
         self.ends: dict[str, float] = {}
-        # Keys are tenants; values are the current virtual times of the tenants' child nodes.
+        # ``_virtual`` maps tenants to the current virtual times of the tenants' child nodes.
         self._virtual: dict[str, float] = {}
 
     def add_node(self, tenant: str, node: str) -> None:
@@ -222,8 +222,8 @@ class TokenBucket(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # Keys are clients or tenants; values are tokens, and the time in seconds at which the
-        # tokens were counted.
+        # ``_filled`` maps clients or tenants to tokens, and the time in seconds at which the tokens
+        # were counted.
         self._filled: dict[str, tuple[float, float]] = {}
 
     def prepare(self, setup: Setup) -> None:

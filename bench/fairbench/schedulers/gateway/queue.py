@@ -35,7 +35,7 @@ class OutputsAhead:
     def __init__(self, scheduler: LocalScheduler) -> None:
         self._scheduler = scheduler
         self._answers = MeanAnswers()
-        # Keys are unfinished requests; values are output tokens charged in advance.
+        # ``_charged`` maps unfinished requests to output tokens charged in advance.
         self._charged: dict[Request, int] = {}
 
     def charge_ahead(self, request: Request) -> None:
@@ -61,9 +61,9 @@ class IdleClients:
     """A record of idle clients, at most ``MAX_CLIENTS`` of which are remembered."""
 
     def __init__(self) -> None:
-        # Keys are clients; values are numbers of queued and unfinished requests.
+        # ``_requests`` maps clients to numbers of queued and unfinished requests.
         self._requests: Counter[str] = Counter()
-        # The client that has been idle for longest comes first.
+        # ``_idle`` holds the idle clients, the client that has been idle for longest first.
         self._idle: dict[str, None] = {}
 
     def begin_request(self, client: str) -> None:
@@ -183,7 +183,7 @@ class QueueHost(Generic[T]):
     def __init__(self, queue: HoldsRequests) -> None:
         self.queue = queue
         self.held: dict[Request, T] = {}
-        # These requests were sent and have not ended.
+        # The requests in ``_sent`` were sent and have not ended.
         self._sent: set[Request] = set()
 
     def is_sent(self, request: Request) -> bool:
@@ -231,10 +231,10 @@ class GatewayQueue(HoldsRequests):
         ahead: OutputsAhead | None = None,
     ) -> None:
         self.scheduler = scheduler
-        # These are the scheduler's counters if several routers share counters, or None.
+        # ``shared`` holds the scheduler's counters if several routers share counters, or None.
         self.shared = shared
-        # Requests wait until this time for clients at another router; None means that no request
-        # waits.
+        # Until ``_held_until_s``, requests wait for clients at another router; None means no such
+        # wait.
         self._held_until_s: float | None = None
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._ahead = ahead
@@ -392,19 +392,18 @@ class Gateway(HoldsRequests):
         self._orders_bands = orders_bands
         self._limits = limits
         self._make_queue = make_queue
-        # Keys are priorities, the highest first; values are the bands' queues.
+        # In ``_bands``, keys are priorities, the highest first; values are the bands' queues.
         self._bands: dict[int, GatewayQueue] = {}
-        # Keys are queued or unfinished requests; values are their bands.
+        # ``_band_of`` maps queued or unfinished requests to their bands.
         self._band_of: dict[Request, int] = {}
         self._held: dict[Request, None] = {}
-        self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(
-            dict
-        )  # band -> queued requests
-        # heap of (time in seconds at which a request is too old, number, request)
+        # ``_held_in`` maps bands to queued requests.
+        self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(dict)
+        # ``_ends`` is a heap of the times in seconds at which requests are too old.
         self._ends: list[tuple[float, int, Request]] = []
         self._numbers = count()
         self._displaced: list[Request] = []
-        # These are the latest totals of the gateways of other routers.
+        # ``others`` holds the latest totals of the gateways of other routers.
         self.others = Heard()
         self._changes = Changes()
 

@@ -46,7 +46,7 @@ class Rerouting(Router):
     def __init__(self, router: Router) -> None:
         self.router = router
         self.choose: Choice = lambda request, worker, now_s: worker
-        # Keys are requests for which ``choose`` changed the worker; values are the inner router's
+        # ``_routed`` maps requests for which ``choose`` changed the worker to the inner router's
         # workers.
         self._routed: dict[Request, int] = {}
         self.order = router.order

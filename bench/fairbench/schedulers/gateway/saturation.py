@@ -111,7 +111,7 @@ class Concurrency(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._requests = params.requests + (params.headroom or 0)
-        # Keys are unfinished requests; values are their workers.
+        # ``_under_way`` maps unfinished requests to their workers.
         self._under_way: dict[Request, int | None] = {}
         self._loads: dict[int, _Load] = {}
 
@@ -178,10 +178,10 @@ class Utilization(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._polled_s = 0.0
-        # This is the time of the next poll in seconds, or None before the first poll.
+        # ``_next_s`` is the time of the next poll in seconds, or None before the first poll.
         self._next_s: float | None = None
         self._loads: dict[int, WorkerLoad] = {}
-        # Keys are workers; values are numbers of requests sent since the last poll.
+        # ``_sent`` maps workers to numbers of requests sent since the last poll.
         self._sent: Counter[int] = Counter()
 
     def poll_workers(self, now_s: float) -> None:

@@ -144,7 +144,7 @@ class DLPM(FairScheduler):
         return bound
 
 
-# In a batch of this cost in units, 4/5 of a decode step is useful.
+# In a batch that costs ``FLOOR_UNITS`` units, 4/5 of a decode step is useful.
 FLOOR_UNITS = 4
 QUANTUM = 5_000
 

@@ -15,7 +15,7 @@ from fairbench.schedulers.local.kept_order import least_first
 from fairbench.schedulers.local.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.params import NotNegativeInt, Positive
 
-# A request is in one of these groups; the lowest group goes first.
+# A request is in one of the groups ``AGED``, ``IN_TIME`` and ``LATE``; the lowest group goes first.
 AGED, IN_TIME, LATE = range(3)
 
 
@@ -75,7 +75,7 @@ class EDF(LocalScheduler):
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        # These requests were admitted in the present pass.
+        # The requests in ``_admitted`` were admitted in the present pass.
         self._admitted: set[Request] = set()
         self._victims = Victims(
             self._slack,

@@ -46,7 +46,7 @@ class FairParams:
     output_weight: PositiveInt = OUTPUT_PRICE
 
 
-# ``FairScheduler`` charges in these hooks.
+# ``CHARGED`` names the hooks in which ``FairScheduler`` charges.
 CHARGED = {"prepare", "on_admitted", "on_tokens", "on_retract", "on_finish", "forget"}
 
 

@@ -44,7 +44,7 @@ class PrebleGroups(LocalScheduler):
         self._groups: list[deque[Request]] = [deque() for _ in range(params.groups)]
         self._group = params.groups - 1
         self._drawn = 0
-        # The waiting requests are stored in order of arrival.
+        # ``_queued`` holds the waiting requests in order of arrival.
         self._queued: dict[Request, None] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

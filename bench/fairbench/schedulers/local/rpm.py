@@ -43,9 +43,10 @@ class RPM(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._limit = params.limit
-        # Keys are clients; values are the times in seconds of the last ``limit`` accepted requests.
+        # ``_let_through`` maps clients to the times in seconds of the last ``limit`` accepted
+        # requests.
         self._let_through: dict[str, deque[float]] = {}
-        # Keys are delayed requests; values are the times in seconds from which the requests may go.
+        # ``_from_s`` maps delayed requests to the times in seconds from which the requests may go.
         self._from_s: dict[Request, float] = {}
 
     def accepts(self, request: Request, now_s: float) -> bool:

@@ -165,7 +165,7 @@ class Victims:
     rescue_s: float
     aging_s: float
     progress: int
-    # The memory of these requests is being copied to CPU memory.
+    # ``_swapped`` holds the requests whose memory is being copied to CPU memory.
     _swapped: set[Request] = field(default_factory=set)
 
     def victims_for(

@@ -32,7 +32,8 @@ class VTC(FairScheduler):
     # Unless the clients have tenants, counters can be shared with the gateways of other routers.
     shares_counters = True
     tokens: ClassVar[type[TokenCharging]] = TokenCharging
-    # If true, the counter of a client that returns while no client waits is lifted.
+    # If ``lifts_alone`` is true, the counter of a client that returns while no client waits is
+    # lifted.
     lifts_alone: ClassVar[bool] = True
 
     @dataclass(frozen=True)

@@ -47,8 +47,8 @@ class ClientRoundRobin(FleetRouter):
 
     def __init__(self, params: NoParams, workers: int) -> None:
         super().__init__(workers)
-        # Keys are clients, the least recently used first; values are the numbers of the clients'
-        # next turns.
+        # In ``_turns``, keys are clients, the least recently used first; values are the numbers of
+        # the clients' next turns.
         self._turns: dict[str, int] = {}
         self._appeared = 0
 

@@ -35,7 +35,7 @@ class WorkerCredit(MutableMapping[int, float]):
     __slots__ = ("_apart", "_level", "_untouched", "positive")
 
     def __init__(self, workers: int) -> None:
-        # This is the credit at each worker where the client has never sent a request.
+        # ``_level`` is the credit at each worker where the client has never sent a request.
         self._level = 0.0
         self._untouched = workers
         self._apart: dict[int, float] = {}
@@ -171,14 +171,16 @@ class WorkerCredits:
     ) -> None:
         self.in_tree = tenants is not None
         self.quantum = quantum
-        # Keys are clients and tenants, the least recently used first; values are credits.
+        # In ``of``, keys are clients and tenants, the least recently used first; values are
+        # credits.
         self.of: dict[str, WorkerCredit] = {}
-        # This function returns the GPU time of a token in picoseconds; None if tokens are charged.
+        # ``unit_of_time`` returns the GPU time of a token in picoseconds; None if tokens are
+        # charged.
         self.unit_of_time: Callable[[], float] | None = None
-        # This function returns the clients that have paid for unfinished requests.
+        # ``payers`` returns the clients that have paid for unfinished requests.
         self.payers: Callable[[], Iterable[str]] = tuple
         self.on_forget: Callable[[str], None] = lambda client: None
-        # These are the charges of all routers if several routers share credits, or None.
+        # ``shared`` holds the charges of all routers if several routers share credits, or None.
         self.shared: SharedCredit | None = None
         self._workers = workers
 

@@ -26,7 +26,7 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.fleet import lowest, members
 from fairbench.tenants import Tenants, lineage, parent_of
 
-# The unit of work is the mean prefill time per token of a prompt of this length in tokens.
+# The unit of work is the mean prefill time per token of a prompt of ``_PROMPT`` tokens.
 _PROMPT = 1_024
 
 
@@ -80,7 +80,7 @@ class WorkerBacklog:
         self._weight = weight
         self._of_client: dict[str, int] = {}
         self._of_request: dict[int, tuple[str, int]] = {}
-        # The sums are None after a change of work or weights.
+        # ``_sums`` is None after a change of work or weights.
         self._sums: _Sums | None = None
 
     def work(self, client: str) -> int:
@@ -147,9 +147,9 @@ class TenantBacklog:
         self, weight: Callable[[str], float], lineage: Callable[[str], tuple[str, ...]] = lineage
     ) -> None:
         self._weight, self._lineage = weight, lineage
-        # Keys are tenants; values are the backlogs of the tenants' child nodes.
+        # ``_below`` maps tenants to the backlogs of the tenants' child nodes.
         self._below: dict[str, WorkerBacklog] = {}
-        # Keys are request ids; values are the nodes of the requests' clients.
+        # ``_nodes`` maps request ids to the nodes of the requests' clients.
         self._nodes: dict[int, tuple[str, ...]] = {}
 
     def _among(self, node: str) -> WorkerBacklog:
@@ -190,7 +190,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-# Sums are kept at these levels of work over weight. Beyond the last level, the bound is loose but
+# Sums are kept at the ``LEVELS`` of work over weight. Beyond the last level, the bound is loose but
 # valid.
 LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 
@@ -198,7 +198,7 @@ LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 _WIDTHS: Floats = np.diff(LEVELS)
 
 
-# This relative margin of a bound is far larger than the rounding errors of sums.
+# ``ROUNDING`` is the relative margin of a bound, far larger than the rounding errors of sums.
 ROUNDING = 1e-6
 
 
@@ -219,10 +219,10 @@ class FinishBounds:
         self._weight = weight
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
         self._numbers = np.arange(workers)
-        # Keys are clients, then workers; values are backlogs in tokens.
+        # In ``_of_client``, keys are clients, then workers; values are backlogs in tokens.
         self._of_client: dict[str, dict[int, int]] = {}
-        # These arrays hold the largest work that counts at each of LEVELS, by weight and by client.
-        # A client keeps the weight of its first request.
+        # The next two mappings hold the largest work that counts at each of ``LEVELS``, by weight
+        # and by client. A client keeps the weight of its first request.
         self._of_weight: dict[float, Integers] = {}
         self._caps: dict[str, Integers] = {}
 
@@ -255,7 +255,7 @@ class FinishBounds:
         return bounds
 
 
-# At most this number of workers is examined one by one.
+# At most ``FEW`` workers are examined one by one.
 FEW = 16
 
 
@@ -353,7 +353,7 @@ class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
     ) -> None:
         self._weight = weight
         self._lineage = lineage
-        # The bounds are created on demand, for a large fleet.
+        # ``_bounds`` is created on demand, for a large fleet.
         self._bounds: FinishBounds | None = None
         super().__init__({worker: self._empty() for worker in workers})
 

@@ -44,9 +44,9 @@ class Fleet:
         self.workers = list(range(workers))
         self.everyone = as_bits(self.workers)
         self._in_flight: dict[int, int] = dict.fromkeys(self.workers, 0)
-        # Keys are numbers of requests in flight; values are sets of workers.
+        # ``_with`` maps numbers of requests in flight to sets of workers.
         self._with: dict[int, int] = {0: self.everyone}
-        # Keys are request ids; values are workers.
+        # ``_places`` maps request ids to workers.
         self._places: dict[int, int] = {}
         self._last_turn = -1
 
@@ -143,7 +143,7 @@ class Fleet:
         those[now] = those[now] | bit if now in those else bit
 
 
-# A chosen worker with at least this multiple of ``below`` requests counts as overloaded.
+# A chosen worker with at least ``QUEUES_FROM`` x ``below`` requests counts as overloaded.
 QUEUES_FROM = 4
 
 

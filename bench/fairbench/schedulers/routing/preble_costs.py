@@ -19,7 +19,7 @@ from fairbench.core import Request
 from fairbench.schedulers.routing.fleet import as_bits, members
 from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree, WaitWindow
 
-# Below this number of tokens, the fit of Preble's A100 prefill times has a second constant.
+# Below ``TINY_PREFILL_TOKENS``, the fit of Preble's A100 prefill times has a second constant.
 TINY_PREFILL_TOKENS = 64
 
 
@@ -66,7 +66,7 @@ class GpuWindow:
         self._default_output_tokens = default_output_tokens
         self._assigned: deque[tuple[float, int, PrebleNode]] = deque()
         self._finished: deque[tuple[float, int]] = deque()
-        # This is the part of the load L for prefill.
+        # ``prefill_us`` is the part of the load L for prefill.
         self.prefill_us = 0
         self._output_tokens = 0
         self._price_outputs()
@@ -126,7 +126,7 @@ class GpuWindow:
         return dropped
 
 
-# At most this number of workers is examined one by one.
+# At most ``FEW`` workers are examined one by one.
 FEW = 16
 
 
@@ -135,7 +135,7 @@ class Loads:
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}
-        # Keys are loads in microseconds; values are the workers with this load.
+        # ``_with`` maps loads in microseconds to the workers with this load.
         self._with: dict[int, int] = {}
         self._different = SortedList()
 
@@ -191,7 +191,7 @@ class Loads:
         return next(self.ascending(among))[1]
 
 
-# Two ratios whose relative distance is smaller are compared exactly.
+# Two ratios whose relative distance is below ``ROUNDING`` are compared exactly.
 ROUNDING = 1e-12
 
 
@@ -210,13 +210,13 @@ class Windows:
         self._times = times
         self._default_output_tokens = default_output_tokens
         self._of: dict[int, GpuWindow] = {}
-        # An entry has the time of a dispatch or an end in seconds, and a worker; the oldest comes
-        # first.
+        # An entry of ``_due`` has the time in seconds of a dispatch or an end, and a worker; the
+        # oldest entry comes first.
         self._due: deque[tuple[float, int]] = deque()
-        # Keys are workers; values are the parts of their loads L for prefill.
+        # ``_prefill`` maps workers to the parts of their loads L for prefill.
         self._prefill: dict[int, int] = {}
         self._decode: dict[int, int] = {}
-        # Keys are workers with prefill; values are ratios of decoding to prefill.
+        # ``_ratios`` maps workers with prefill to ratios of decoding to prefill.
         self._ratios: dict[int, float] = {}
         self._prefill_us = self._decode_us = 0
         for worker in workers:
@@ -294,8 +294,8 @@ class Windows:
         self.loads.put_load(worker, prefill_us + decode_us)
 
 
-# At most this number of nodes is examined per GPU to price an eviction; further nodes get the same
-# price.
+# At most ``EVICTION_SCAN_NODES`` nodes are examined per GPU to price an eviction; further nodes get
+# the same price.
 EVICTION_SCAN_NODES = 128
 
 

@@ -74,7 +74,7 @@ class PrebleTree(LocationTree[PrebleNode]):
 
     def __init__(self) -> None:
         super().__init__(PrebleNode)
-        # Keys are workers; values are the numbers of prompt tokens that the workers hold.
+        # ``held_tokens`` maps workers to the numbers of prompt tokens that the workers hold.
         self.held_tokens: defaultdict[int, int] = defaultdict(int)
         self._ends: defaultdict[int, OrderedDict[int, PrebleNode]] = defaultdict(OrderedDict)
         self._dispatches = 0
