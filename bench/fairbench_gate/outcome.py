@@ -27,8 +27,8 @@ from fairbench_gate.points import PairedPoint, over_seeds
 DIGITS = (3, 5, 8)
 # Changes of at least ``LARGE`` percent are printed without decimals.
 LARGE = 1000
-# Relative changes below ``ROUNDING`` do not count. Processors add floating point numbers in different
-# orders, which has smaller effects; a changed decision of a scheduler has larger effects.
+# Relative changes below ``ROUNDING`` do not count. Processors add floating point numbers in
+# different orders, which has smaller effects; a changed decision of a scheduler has larger effects.
 ROUNDING = Fraction(1, 10**12)
 
 

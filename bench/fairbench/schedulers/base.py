@@ -338,13 +338,13 @@ class Router(ABC):
     # ``cluster_theorems`` maps the name of a local scheduler's theorem to the name of the theorem
     # for the cluster, whose bound is the sum of the workers' bounds.
     cluster_theorems: ClassVar[Mapping[str, str]] = {}
-    served_params: ClassVar[
-        Mapping[str, Any]
-    ] = {}  # defaults of ``fairbench serve``, different from those of Params
+    # ``served_params`` has defaults of ``fairbench serve`` that differ from the ``Params``.
+    served_params: ClassVar[Mapping[str, Any]] = {}
     Params: ClassVar[Any]
 
     setup: Setup = Setup()
-    order: LocalScheduler | None = None  # order of the queue of a router that ``holds``, see route
+    # ``order`` orders the queue of a router that ``holds`` requests; see ``route``.
+    order: LocalScheduler | None = None
 
     def prepare(self, setup: Setup) -> None:
         """Receive the facts of the experiment, once, before the first request.

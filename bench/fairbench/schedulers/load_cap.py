@@ -163,7 +163,7 @@ class NoCap(LoadCap):
 
 
 def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
-    """Return the load cap of an engine. Raises UsageError if its costs are unknown."""
+    """Return the load cap of an engine. Raises UsageError for unknown costs."""
     if setting is None or setting == NONE:
         return NoCap()
     units = step_units(costs)

@@ -19,7 +19,7 @@ class MeanAnswers:
     """The mean output of a client's finished requests, or of all clients for a new client."""
 
     def __init__(self) -> None:
-        # In ``_of``, keys are clients, the least recently updated client first. Values are the
+        # In ``_of``, keys are clients, the least recently updated client first; values are the
         # number and the total tokens of the client's answers.
         self._of: dict[str, tuple[int, int]] = {}
         self._all = (0, 0)

@@ -202,7 +202,7 @@ class Changes:
     def __init__(self, most: int = MOST) -> None:
         self.version = 0  # the version of the last export
         self._most = most
-        # In ``_noted``, keys are clients, the latest change last. Values are the first versions
+        # In ``_noted``, keys are clients, the latest change last; values are the first versions
         # with the client's last change.
         self._noted: dict[str, int] = {}
         self._forgotten = 0  # the highest version whose changes are no longer known
@@ -301,7 +301,8 @@ class SharedCredit:
             more = max(0.0, rounds - self._rounds.get(client, 0.0))
             if more:
                 self._rounds[client] = rounds
-                self._changes.note(client)  # the router passes the change on to its peers
+                # This router also reports the change to its own peers.
+                self._changes.note(client)
             charged = newly.get(client, {})
             # Without this test, an entry without any change would make the client count as recently
             # used.
@@ -372,7 +373,7 @@ class SharedCounters:
         # ``_heard`` maps clients to the charges of other routers.
         self._heard: dict[str, float] = {}
         self.raised: dict[str, float] = {}
-        # In ``_elsewhere``, keys are origins. Values are the time of the latest message in seconds,
+        # In ``_elsewhere``, keys are origins; values are the time of the latest message in seconds,
         # and the clients that wait at the origin.
         self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}
         # ``ahead`` is the largest lead of a client, when its request was sent, over a client that
@@ -419,9 +420,8 @@ class SharedCounters:
             more = levels.get(place, 0.0) - self.raised.get(client, 0.0)
             if more > 0:
                 self.raised[client] = self.raised.get(client, 0.0) + more
-                self._counters[client] = (
-                    self.counter(client) + more
-                )  # the router passes the change on to its peers
+                # This router also reports the change to its own peers.
+                self._counters[client] = self.counter(client) + more
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
             # Without this line, a client that comes to an empty queue would be entitled to all the
             # service that other clients received at the other router.

@@ -522,7 +522,7 @@ class Gateway(HoldsRequests):
     def _hold_no_more(self, request: Request) -> None:
         del self._held[request], self._held_in[self._band_of[request]][request]
 
-    # The methods of ``Exchanges``.
+    # The following methods implement ``Exchanges``.
 
     @property
     def shares_counters(self) -> bool:

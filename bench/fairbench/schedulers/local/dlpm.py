@@ -96,7 +96,7 @@ class DLPM(FairScheduler):
         return self.credits.balances()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.credits.begin_request(request.client)  # line 12 of Alg. 1
+        self.credits.begin_request(request.client)  # implements line 12 of Alg. 1
 
     def on_finish(self, request: Request) -> None:
         self.charging.finished(request)
@@ -105,12 +105,12 @@ class DLPM(FairScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         turns = self._turns(view)
         progressed, refresh = True, True
-        while progressed and len(view):  # line 17 of Alg. 1
-            scan = self._scan(view, now_s, refresh)  # line 16 of Alg. 1
+        while progressed and len(view):  # implements line 17 of Alg. 1
+            scan = self._scan(view, now_s, refresh)  # implements line 16 of Alg. 1
             progressed = refresh = False
-            for request in scan:  # line 18 of Alg. 1
-                client = request.client  # line 19 of Alg. 1
-                if not self.credits.in_credit(client):  # line 20 of Alg. 1
+            for request in scan:  # implements line 18 of Alg. 1
+                client = request.client  # implements line 19 of Alg. 1
+                if not self.credits.in_credit(client):  # implements line 20 of Alg. 1
                     turns.check_refill(client, scan)
                     if turns.over:
                         return

@@ -211,9 +211,8 @@ class Victims:
         tokens = one.held_tokens
         swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
         if swap:
-            self._swapped.add(
-                one.request
-            )  # set before the yield, during which the host calls ``note_retraction``
+            # This entry is needed before the yield, in which the host calls ``note_retraction``.
+            self._swapped.add(one.request)
             if (yield Preempt(one.request, swap=True)):
                 return True
             self._swapped.discard(one.request)

@@ -77,17 +77,17 @@ class VTC(FairScheduler):
         self.shares_counters = params.tenants is None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.account.enter(request.client, view.clients())  # Alg. 2 lines 6-13
+        self.account.enter(request.client, view.clients())  # implements lines 6-13 of Alg. 2
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        while waiting := view.clients():  # Alg. 2 line 18, while Q is not empty
-            if not (yield view.oldest(self.account.least(waiting))):  # Alg. 2 lines 19-22
+        while waiting := view.clients():  # line 18: while Q is not empty
+            if not (yield view.oldest(self.account.least(waiting))):  # lines 19-22 of Alg. 2
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         # This is Alg. 2 line 25; line 9 lifts new clients to the client that left the queue last.
         self.account.picked(request.client)
-        self.charging.admitted(request, extend_tokens, recompute)  # Alg. 2 line 23
+        self.charging.admitted(request, extend_tokens, recompute)  # implements line 23 of Alg. 2
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.charging.retracted(request)
