@@ -36,13 +36,13 @@ class Command(NamedTuple):
 
 
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group by name. Raises UsageError for two with the same name."""
+    """Return the entry points of a group by name. Raises UsageError for two with an equal name."""
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         if (other := found.setdefault(point.name, point)).value != point.value:
             raise UsageError(
                 f"{group}: two installed packages add {point.name!r}: {other.value} and "
-                f"{point.value}; uninstall one"
+                f"{point.value}; uninstall one of them"
             )
     return found
 

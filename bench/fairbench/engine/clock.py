@@ -11,7 +11,7 @@ ARRIVE, END, DECIDE = 0, 1, 2
 
 
 Event = tuple[int, int, int, int, Callable[[], None]]
-"""An event consists of time (ps), priority, key, insertion number, and action."""
+"""An ``Event`` consists of time (ps), priority, key, insertion number, and action."""
 
 
 class Clock:

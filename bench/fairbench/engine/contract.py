@@ -144,7 +144,8 @@ class EngineContract(Protocol):
 
     pool_tokens: int  # size of a worker's KV memory in tokens
     most_running: int  # the largest number of requests that a worker runs at a time
-    chunk_tokens: int  # the most prompt tokens in one iteration
+    # ``chunk_tokens`` is the largest number of prompt tokens in one iteration.
+    chunk_tokens: int
     # If ``mixed_steps`` is true, an iteration may compute prompts and decode together.
     mixed_steps: bool
     # ``mem_fraction_static`` is the fraction of GPU memory from which the pool was computed, or
@@ -165,4 +166,4 @@ CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContr
         "lightllm": "fairbench.engine.lightllm:LightLLMContract",
     }
 )
-"""This table has the contract of each engine, made from settings and a timing profile."""
+"""``CONTRACTS`` has the contract of each engine, made from settings and a timing profile."""

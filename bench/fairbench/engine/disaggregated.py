@@ -283,7 +283,7 @@ class DecodeRoom(NoCap):
         self.enter = self._enter
 
     def _open(self, request: Request) -> DecodeWorker | None:
-        """Return the decode worker with the fewest requests among those with room, or None."""
+        """Return the decode worker with room that has the fewest requests, or None."""
         whole = self.whole[request.request_id].request
         room = [one for one in self._decodes if one.may_take(whole, whole.input_tokens)]
         return min(room, key=lambda one: (one.assigned, one.index), default=None)
@@ -623,7 +623,7 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @abstractmethod
     def _load(self, sequence: Sequence) -> None:
-        """Return a retracted sequence to the batch, after memory was reserved for it again."""
+        """Return a retracted sequence, for which memory was reserved again, to the batch."""
 
 
 # With at most ``FEW_RUNNING`` running requests, SGLang allocates twice as many slots in advance.
@@ -681,8 +681,8 @@ class VLLMDecode(DecodeWorker):
 
     A request may take memory if fewer requests run than the limit, and if the blocks of its whole
     prompt are free. The request that joined last is preempted first, and the decode worker computes
-    its prompt and outputs again. In this model, a separate iteration recomputes them, whereas vLLM
-    mixes such work with decoding.
+    its prompt and outputs again. In this model, a separate iteration recomputes preempted requests,
+    whereas vLLM mixes such work with decoding.
     """
 
     def __init__(self, parts: WorkerParts, limits: VLLMLimits) -> None:

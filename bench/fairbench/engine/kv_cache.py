@@ -370,7 +370,7 @@ class KVCache(PrefixTree[KVNode]):
         """Match the given waiting requests.
 
         A refresh also counts as a use of the cached prefixes of all other attached requests. The
-        method ``_refreshed`` records these uses when they are needed.
+        method ``_refreshed`` records such uses on demand.
         """
         self._stamp += 1
         self.refresh_stamp = self._stamp

@@ -7,7 +7,7 @@ because the measured runs ignored the end-of-sequence token. The engine tries to
 minibatch, and then after each step. Source: [VTC-artifact],
 slora/server/router/{manager,req_queue}.py.
 
-One event loop both reads the socket and runs the model, and the coroutine of a step resumes before
+A single event loop reads the socket and runs the model, and the coroutine of a step resumes before
 the coroutine that reads. A request that arrives during a step is therefore seen one decision late.
 After a step in which a request ends, arrivals are seen at once, because the removal of the request
 from the batch lets the reader run. An idle server checks for requests every 10 ms.

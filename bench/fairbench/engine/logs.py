@@ -189,7 +189,7 @@ class InBatch:
         return other
 
     def equals(self, other: InBatch) -> bool:
-        """Return whether both batches have equal clients, numbers of requests and contexts."""
+        """Return whether two batches have equal clients, numbers of requests and contexts."""
         mine = self.clients, self.requests, self.base_tokens
         return mine == (other.clients, other.requests, other.base_tokens)
 

@@ -106,7 +106,7 @@ class WakeUp:
             self._at(max(now_ps + 1, ceil(wake_s * PS_PER_S)))
 
     def _at(self, time_ps: int) -> None:
-        """Set the alarm to ``time_ps`` unless it is set to an earlier time."""
+        """Set the alarm to ``time_ps`` unless the alarm is set to an earlier time."""
         if self._wake_ps is None or not self._clock.now_ps < self._wake_ps <= time_ps:
             self._wake_ps = time_ps
             self._clock.at(time_ps, DECIDE, self._index, self._wake)
@@ -245,7 +245,7 @@ class EngineLoop(ABC, Generic[N]):
     def _arrive(self, sequence: Sequence) -> None:
         """Put a request from the front end into the inbox, or refuse the request.
 
-        A request is refused if it can never fit, or if the scheduler does not accept it.
+        A request is refused if its tokens can never fit, or if the scheduler refuses the request.
         """
         now_s = self._clock.now_ps / PS_PER_S
         if not self.fits(sequence.request) or not self.scheduler.accepts(sequence.request, now_s):

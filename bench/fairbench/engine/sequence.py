@@ -11,7 +11,7 @@ from fairbench.engine.kv_cache import KVNode
 from fairbench.schedulers.prefix_tree import Place
 
 Sums: TypeAlias = tuple[float, float, float]
-"""The three values are ``each``, ``read`` and ``numbered`` of a ``DecodeTime`` at one step."""
+"""``Sums`` has the values ``each``, ``read`` and ``numbered`` of a ``DecodeTime`` at one step."""
 
 NO_TIME: Sums = (0.0, 0.0, 0.0)
 
@@ -100,13 +100,16 @@ class Sequence:
         # Only requests of a disaggregated cluster have the following times.
         self.reserved_ps = self.computed_ps = self.sent_ps = self.received_ps = NEVER
         self.status = UNFINISHED
-        self.node: KVNode | None = None  # end of a running request's locked prefix
+        # ``node`` is the end of a running request's locked prefix.
+        self.node: KVNode | None = None
         # ``place`` is the position in the prompt at which the locked prefix ends.
         self.place: Place = (0, 0)
-        self.filled = 0  # number of prompt tokens with KV values in memory
+        # ``filled`` is the number of prompt tokens whose KV values are in memory.
+        self.filled = 0
         # ``private`` is the number of tokens of a running prefill that are not in the tree yet.
         self.private = 0
-        self.gpu_ps = 0.0  # the request's part of iteration times
+        # ``gpu_ps`` is the request's part of the time of ended iterations.
+        self.gpu_ps = 0.0
         # ``joined_time`` has the batch's ``DecodeTime`` sums when the request joined the batch.
         self.joined_time = NO_TIME
         # ``due`` is the number of the batch's decode step after which the request ends.

@@ -62,10 +62,12 @@ class SGLangReplica(EngineLoop[KVNode]):
         # While ``_batch_is_full`` is true, the scheduler makes no admission pass until a running
         # request leaves the batch, unless the scheduler may preempt.
         self._batch_is_full = False
-        self._admission: Admission | None = None  # the present or latest pass
+        # ``_admission`` is the present or the latest pass.
+        self._admission: Admission | None = None
         # ``_chunked`` is the admitted request that has further chunks to compute.
         self._chunked: Sequence | None = None
-        self._prefills: list[Prefill] = []  # the chunks of the present iteration
+        # ``_prefills`` holds the chunks of the present iteration.
+        self._prefills: list[Prefill] = []
         # ``_computed`` holds the chunks of the present iteration in the format of timing profiles.
         self._computed: list[Chunk] = []
         self._prefill_start_ps = 0
@@ -133,7 +135,7 @@ class SGLangReplica(EngineLoop[KVNode]):
     # Part 2 is prefill. The admitted chunks are computed, and complete prompts join the batch.
 
     def _start_chunks(self, prefills: list[Prefill]) -> None:
-        """Allocate memory for admitted requests, and start the iteration that computes them."""
+        """Allocate memory for admitted requests, and start the iteration with their chunks."""
         computed: list[Chunk] = []
         for sequence, cached, tokens, first, _, loaded in prefills:
             taken = loaded + tokens
@@ -571,7 +573,7 @@ class Admission:
 def store_prompt(
     cache: KVCache, sequence: Sequence, tokens: int, splits: Splits = "prefilled"
 ) -> None:
-    """Store ``tokens`` computed tokens of a sequence's prompt in the tree, and lock them.
+    """Store and lock ``tokens`` computed tokens of a sequence's prompt in the tree.
 
     If another sequence has stored equal tokens in the meantime, this sequence's copies are freed.
     If ``splits`` is "prefilled", outputs that were prefilled again after a retraction get a
@@ -627,7 +629,7 @@ def free_retracted(cache: KVCache, sequence: Sequence, private: int) -> None:
 
 
 def locked_by(ends: Iterable[KVNode]) -> int:
-    """Return how many tokens would be unlocked if each node of ``ends`` lost one lock."""
+    """Return how many tokens would be unlocked if each node in ``ends`` lost one lock."""
     tokens, gone = 0, Counter[KVNode]()
     for node in ends:
         while (parent := node.parent) is not None:

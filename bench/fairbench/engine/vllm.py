@@ -8,8 +8,8 @@ computes chunks of prompts besides decoding (part 4), or only decodes (part 5).
 ``VLLMReplica`` decides on a step when the previous step has ended. ``AsyncVLLMReplica``, the
 default on GPUs, decides while the previous step runs.
 
-Both replicas follow the code in ``vllm.v1.core`` of the 0.32.0 wheel, and tests compare the
-decisions with the code's decisions. docs/appendix/engine.md has the rules.
+The two replicas follow the code in ``vllm.v1.core`` of the 0.32.0 wheel, and tests compare the
+replicas' decisions with the decisions of vLLM's code. docs/appendix/engine.md has the rules.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self._booking = Booking()
         self._chunks: list[Prefill] = []  # the chunks of the present step
         self._stalled: list[Sequence] = []  # sequences without a token in this step
-        self._short = False  # True if the last decision lacked blocks
+        # ``_short`` is true if the last decision left a request waiting for blocks.
+        self._short = False
         # ``_taken_ps`` is the time of the last decision that lacked memory and preempted a request.
         self._taken_ps = NEVER
 
@@ -488,7 +489,7 @@ class AsyncVLLMReplica(VLLMReplica):
     Before the tokens of the running step are known, vLLM already counts one token for each of its
     requests. Four decisions therefore differ from synchronous scheduling:
 
-    - Requests that arrive during a step join the step after the next one.
+    - A request that arrives during a step joins the step after the next step.
     - A request keeps its slot and its blocks while the step with its last token runs. A request
       that ends before ``max_new_tokens`` keeps its slot and blocks for one more step, whose token
       is discarded.
@@ -500,7 +501,8 @@ class AsyncVLLMReplica(VLLMReplica):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self._now: StepInFlight | None = None  # the step that runs
+        # ``_now`` is the running step.
+        self._now: StepInFlight | None = None
         # ``_next`` is the decided step that follows the running step.
         self._next: StepInFlight | None = None
         # ``_stretch_batch`` is the batch of the decode stretch in progress.
@@ -646,7 +648,7 @@ class AsyncVLLMReplica(VLLMReplica):
     # The following methods end requests.
 
     def _release(self, sequence: Sequence) -> None:
-        """Remove a sequence whose last token is known; a preempted sequence leaves the queue."""
+        """Remove a sequence whose last token is known, even if it waits after a preemption."""
         if sequence.request in self.waiting:
             self.waiting.withdraw(sequence.request)
         else:

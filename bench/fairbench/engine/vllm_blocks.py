@@ -367,7 +367,8 @@ class BlockCache(BlockTree):
     ) -> None:
         super().__init__(block_size, node_type)
         self.blocks = self.blank = blocks
-        self.unused_blocks = 0  # number of cached blocks not in use
+        # ``unused_blocks`` is the number of cached blocks that no request uses.
+        self.unused_blocks = 0
         # ``shared`` is the sum over all blocks of the number of users beyond the first.
         self.shared = 0
         self.on_evict = on_evict

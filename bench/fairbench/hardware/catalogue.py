@@ -21,7 +21,7 @@ from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
 SUFFIX = ".toml"
 FILE = "file:"
-"""If a profile was read from a file, the last part of its id begins with these characters."""
+"""If a profile was read from a file, the last part of its id begins with ``FILE``."""
 
 _DIGEST_LETTERS = 12
 _ONLY_KNOWN = ConfigDict(extra="forbid", frozen=True)
@@ -177,7 +177,7 @@ DERIVED = "derived_profiles.json"
 """The file of bundled profiles that ``fairbench profile`` derived."""
 
 MEASURED = "/measured-sglang"
-"""The id of a profile that was fitted to measured serving ends in this text."""
+"""The id of a profile that was fitted to measured serving ends in ``MEASURED``."""
 
 
 @cache

@@ -36,7 +36,7 @@ ENGINES: Mapping[str, EngineKind] = {
         "fairbench.hardware.engine_params:LightLLMParams",
     ),
 }
-"""This table has the simulated engines; the package ``engine`` has a module of each name."""
+"""``ENGINES`` has the simulated engines; the package ``engine`` has a module of each name."""
 
 
 @dataclass(frozen=True)

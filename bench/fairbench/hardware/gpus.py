@@ -34,7 +34,7 @@ class Interconnect(StrEnum):
 
 
 LINK_GB_S = {Interconnect.NVLINK: 300.0, Interconnect.PCIE: 25.2, Interconnect.PCIE_HOST: 25.2}
-"""The usual bandwidth between GPUs in GB/s is that of an A100's NVLink or of PCIe 4.0 x16."""
+"""``LINK_GB_S`` has the usual bandwidths between GPUs, of an A100's NVLink and PCIe 4.0 x16."""
 
 
 class GPU(NamedTuple):
@@ -138,7 +138,7 @@ def find_gpu(text: str) -> GPU:
 
 _DRIVER_GIB = 1.2  # GiB used by driver and CUDA on an 80-GB A100
 _SIZES = ((35, 2_048, 2_900), (60, 4_096, 7_744), (160, 8_192, 13_888), (inf, 16_384, 26_176))
-"""The columns are a GPU's memory in GB, SGLang's ``chunked_prefill_size`` and reserved MiB.
+"""``_SIZES`` has a GPU's memory in GB, SGLang's ``chunked_prefill_size`` and reserved MiB.
 
 Each row applies to GPUs with less memory than its first value.
 """

@@ -9,11 +9,11 @@ from typing import Any
 from fairbench.errors import DataError, UsageError
 
 WEIGHT_BYTES = {"fp16": 2.0, "fp8": 1.0, "int4": 0.53, "mxfp4": 0.53}
-"""These are the bytes of a weight by data type. Four-bit weights include a scale for each group."""
+"""``WEIGHT_BYTES`` is the size of a weight by data type; four bits include scales of groups."""
 
 _NATIVE = {"fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4"}
 KV_BYTES = {"fp16": 2, "fp8": 1}
-"""These are the bytes of a value in the KV cache by data type."""
+"""``KV_BYTES`` is the size of a value in the KV cache by data type."""
 
 
 @dataclass(frozen=True)

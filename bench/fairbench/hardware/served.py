@@ -13,10 +13,10 @@ from fairbench.hardware.model_shape import ModelShape
 from fairbench.hardware.timing import KVPool
 
 HOPPER_GB_S = {"h100-80gb": 3_350, "gh200-96gb": 4_000, "h200-141gb": 4_800}
-"""Keys are the GPUs with the H100's chip; values are memory bandwidths in 10^9 bytes/s."""
+"""``HOPPER_GB_S`` maps the GPUs with the H100's chip to memory bandwidths in 10^9 bytes/s."""
 
 LINEAR_FACTOR = 1.10
-"""This is the measured time per token of an H100's linear layers (c_T), relative to operator times.
+"""``LINEAR_FACTOR`` is the measured time of an H100's linear layers (c_T) over operator times.
 
 Two servers were measured: Llama-3.1-8B in SGLang (1.10, profile ``measured-sglang-triton``) and
 Qwen3-14B in vLLM (1.09, profile ``measured-vllm``). A published TTFT agrees: for prompts of 28,650
@@ -24,7 +24,7 @@ tokens on an H100, the published value is 1,077 ms, and the operators' value is 
 """
 
 SAMPLING_MS, SAMPLING_VOCABULARY = 0.012, 151_936
-"""These are vLLM's time in ms for each sequence of a step on an H100, and the model's vocabulary.
+"""``SAMPLING_MS`` is vLLM's time for each sequence of a step on an H100, with the vocabulary.
 
 The time was measured with Qwen3-14B (profile ``measured-vllm``). The likely cause is sampling with
 ``top_p`` over all logits, which moves memory, so the time grows with the vocabulary and shrinks
@@ -60,10 +60,10 @@ TOTAL_GIB = {
     "h100-80gb": 79.19,
     "h200-141gb": 139.8,
 }
-"""These are the GiB that PyTorch reports as a GPU's total memory, according to public logs."""
+"""``TOTAL_GIB`` is what PyTorch reports as a GPU's total memory, according to public logs."""
 
 OTHER_GIB = 0.79
-"""This is the memory in GiB that libraries, workspaces and input buffers take.
+"""``OTHER_GIB`` is the memory in GiB that libraries, workspaces and input buffers take.
 
 Three logs of vLLM 0.19 with Llama-3.1-8B show 0.81 (H100), 0.79 (A100) and 0.77 GiB (RTX 4090) in
 addition to weights, KV cache and activations.

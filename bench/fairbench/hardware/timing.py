@@ -34,7 +34,7 @@ from fairbench.errors import UsageError
 from fairbench.hardware.gpu_time import PS_PER_MS, Chunk, StepTime
 
 SMS = {"a100-80gb": 108, "a10g-24gb": 80, "l40s-48gb": 142}
-"""Keys are GPUs on which vLLM uses FlashAttention 2; values are numbers of multiprocessors."""
+"""``SMS`` maps the GPUs on which vLLM uses FlashAttention 2 to numbers of multiprocessors."""
 
 HEADS = {
     "llama-2-7b": (32, 32),
@@ -47,7 +47,7 @@ HEADS = {
     "qwen3-30b-a3b": (32, 4),
     "mixtral-8x7b": (32, 8),
 }
-"""Keys are models with heads of 128 elements; values are numbers of query heads and KV heads."""
+"""``HEADS`` maps models with heads of 128 elements to numbers of query heads and KV heads."""
 
 # ``TILE_ROWS, TILE_KEYS`` are the tile sizes of the split-KV kernel, for heads of 128 elements.
 TILE_ROWS, TILE_KEYS = 64, 128

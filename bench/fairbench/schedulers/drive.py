@@ -26,8 +26,8 @@ class Preempt(NamedTuple):
     swap: bool = False
 
 
-# The scheduler yields the next action; the host sends back whether it succeeded, or closes the
-# generator when the pass ends.
+# The scheduler yields the next action. The host sends back whether the action succeeded, or closes
+# the generator when the pass ends.
 Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 

@@ -54,7 +54,7 @@ def step_units(costs: CostModel | None) -> StepUnits | None:
 
 
 class BatchCost:
-    """The cost of a running batch. A request keeps the cost that it had when it was added.
+    """The cost of a running batch. A request keeps the cost that the request had when it was added.
 
     Several batches may share ``lengths``, the expected output lengths.
     """

@@ -71,8 +71,8 @@ class MemoryShare:
         self._share = policy.entitled
         self._memory = memory
         self._waiting: WaitingView
-        # The next mapping counts the tokens of admitted prompts that are not allocated yet. The
-        # mapping after it counts the tokens that each client pins once its admitted prompts are
+        # ``_promised`` counts the tokens of admitted prompts that are not allocated yet.
+        # ``_will_pin`` maps clients to the tokens that the clients pin once these prompts are
         # allocated.
         self._promised = 0
         self._will_pin: dict[str, float] = {}

@@ -31,7 +31,7 @@ class NoParams:
 
 
 PartParams: TypeAlias = Named[type]
-"""This mapping has the ``Params`` of parts by name; a look-up imports the part's module."""
+"""``PartParams`` has the ``Params`` of parts by name; a look-up imports the part's module."""
 
 
 def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:

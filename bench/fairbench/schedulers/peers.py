@@ -94,7 +94,7 @@ def ingress_shares(skew: float, number: int) -> list[float]:
 
 
 Sums = Mapping[str, Mapping[int, float]]
-"""This mapping holds sums of charges by client and place (a worker, or a band of a gateway)."""
+"""``Sums`` holds sums of charges by client and place (a worker, or a band of a gateway)."""
 
 
 class Totals(NamedTuple):

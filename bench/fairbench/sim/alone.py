@@ -44,7 +44,7 @@ def simulate_alone(
     - ``censored`` names the percentiles that are lower bounds.
 
     The scheduler of ``spec`` has no effect. Only requests that also count in the shared run count.
-    The result lacks rows if ``interrupted`` returns true.
+    Rows are missing if ``interrupted`` returns true.
     """
     plans = spec.client_plans()
     source = spec.source()

@@ -13,7 +13,7 @@ from fairbench.metrics.arrays import Ints
 from fairbench.metrics.belady import PrefixUses
 
 Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
-"""This mapping has the answers of a program by key.
+"""``Answers`` has the answers of a program by key.
 
 The fields of an answer are the node after which the answer begins, the number of this node's tokens
 before the answer, the answer's length in tokens, and the number and text of its prompt. A prompt
@@ -36,7 +36,8 @@ class DistinctPrefixes:
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, int, str], int] = {}
-        self._lengths = [0]  # known tokens of each node
+        # ``_lengths`` has the number of known tokens of each node.
+        self._lengths = [0]
         # The array ``_ends`` has the last node of each prompt, and the number of this node's tokens
         # in the prompt.
         self._ends = array("q")

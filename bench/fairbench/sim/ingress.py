@@ -49,7 +49,8 @@ class Ingress(QueueHost[Sequence]):
         self._workers = workers
         # ``_events`` holds events that the queue has not received yet.
         self._events: list[Callable[[], None]] = []
-        self._due_ps: int | None = None  # time (ps) of the queue's next call
+        # ``_due_ps`` is the time (ps) of the queue's next call.
+        self._due_ps: int | None = None
         # ``before_call`` is called before each call of the queue.
         self.before_call: Callable[[], None] | None = None
         # ``turn`` returns the key of the queue among the queues that are called at one instant.
@@ -389,7 +390,7 @@ def ingresses_of(
 
 
 Front = tuple[Router, HoldsRequests | None]
-"""The pair consists of a router and the queue in front of the router."""
+"""A ``Front`` is a pair of a router and the queue in front of the router."""
 
 
 def share_totals(

@@ -444,7 +444,7 @@ class Simulation:
 
 
 class Simulated(NamedTuple):
-    """The tables of a simulation, and the facts about it."""
+    """The tables of a simulation, and the facts that describe the run."""
 
     tables: Tables
     facts: Facts

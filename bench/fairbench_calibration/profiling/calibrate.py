@@ -24,7 +24,8 @@ from fairbench_calibration.profiling.fit import (
 
 # The id of a calibrated profile ends in ``CALIBRATED``.
 CALIBRATED = "calibrated"
-MOST_REQUESTS = 400  # the most requests that a fit uses
+# A fit uses at most ``MOST_REQUESTS`` requests.
+MOST_REQUESTS = 400
 # Prompts whose first tokens arrive within ``TOGETHER_S`` seconds share an iteration.
 TOGETHER_S = 1e-3
 # ``_LEAST_C_ND`` is the minimum of c_nd in ms, because operator tables lack sampling.

@@ -95,7 +95,8 @@ def _from_hub(model: str) -> ModelConfig:
 # ``ITERATIONS, HELD_OUT, SEED`` are the numbers of drawn iterations and of iterations not fitted,
 # and the random seed.
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
-LARGEST_BATCH = 400  # largest batch of the drawn iterations
+# The drawn iterations have batches of at most ``LARGEST_BATCH`` sequences.
+LARGEST_BATCH = 400
 # The ids of profiles from data sheets end in ``ROOFLINE``.
 ROOFLINE = "roofline"
 # ``HOST_MS`` is the host time of an iteration, which is not in operator tables.
@@ -107,7 +108,7 @@ FRONTENDS = {
     "sglang": Frontend(request_ms=0.2486, token_ms=0.003, delay_ms=9.913),
     "vllm": Frontend(request_ms=1.5, token_ms=0.003, delay_ms=9.913),
 }
-"""These times of HTTP and tokenizer were measured with Llama-3.1-8B on an A100."""
+"""``FRONTENDS`` are times of HTTP and tokenizer, measured with Llama-3.1-8B on an A100."""
 
 
 class Derived(NamedTuple):

@@ -26,7 +26,8 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
 # The fastest of several measurements counts, because every disturbance adds time.
-REPEATS = 5  # number of lone prompts of each length
+# ``REPEATS`` is the number of lone prompts of each length.
+REPEATS = 5
 # The time in which all requests of a batch decode is divided into ``WINDOWS`` parts.
 WINDOWS = 4
 # Prompts are made of ``TOKEN_IDS``, which nearly all vocabularies contain.

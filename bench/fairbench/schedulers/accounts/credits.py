@@ -17,7 +17,7 @@ from fairbench.tenants import ROOT, Tenants
 if TYPE_CHECKING:
     from fairbench.schedulers.peers import CreditChange, SharedCredit
 
-# Charges that the ranks of a server share have the key ``HERE``, because they belong to no worker.
+# Charges that ranks of a server share have the key ``HERE``; the charges belong to no worker.
 HERE = 0
 Rejoin = Literal["keep", "min0", "paper_zero"]
 """The rules by which idle clients leave and rejoin the client list.

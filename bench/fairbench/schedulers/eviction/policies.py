@@ -121,7 +121,7 @@ class ClientEviction(LRU):
 
     @abstractmethod
     def entitled(self, client: str) -> float:
-        """Return the client's entitlement, the tokens that it may hold when memory is full."""
+        """Return how many tokens the client is entitled to hold when memory is full."""
 
     @abstractmethod
     def excess(self, claimant: Claimant) -> float:

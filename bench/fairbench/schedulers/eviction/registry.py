@@ -32,7 +32,7 @@ EVICTIONS = {
     "retention": f"{_HERE}.policies:Retention",
 }
 ALL_EVICTIONS = with_registered(EVICTIONS, EVICTION_GROUP)
-"""This table has ``module:class`` of each eviction policy by name, including installed policies."""
+"""``ALL_EVICTIONS`` has ``module:class`` of each policy by name, including installed policies."""
 
 
 @dataclass(frozen=True)

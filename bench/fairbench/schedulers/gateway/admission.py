@@ -53,7 +53,7 @@ class RequestTotals:
             self._dues_s.remove(request.next_deadline_s)
 
     def due_before(self, request: Request) -> int:
-        """Return how many requests are due as early as ``request``; all, if it has no deadline."""
+        """Return how many requests are due by the deadline of ``request``, or all without one."""
         due_s = request.next_deadline_s
         return int(self._dues_s.bisect_right(inf if due_s is None else due_s))
 
@@ -95,8 +95,9 @@ class Estimator:
     - The last token comes N - 1 steps later, with N at most ``max_new_tokens``. Until a request of
       the client has finished, N is M, and M is 1 until any request has finished.
 
-    The waiting requests are those at the worker and an equal part of the requests queued before the
-    workers. The parameter ``ahead`` decides which of the waiting requests count in q:
+    The waiting requests are the requests that wait at the worker, and an equal part of the requests
+    queued before the workers. The parameter ``ahead`` decides which of the waiting requests count
+    in q:
 
     - ``ahead="all"`` counts all waiting requests, as under fcfs.
     - ``ahead="edf"`` counts requests that are due earlier, and assumes that the running requests

@@ -3,7 +3,7 @@
 A fair queue orders waiting requests. The order cannot protect clients from requests that are
 already in an engine: a flood of long prompts delays other clients in the tokenizer, which works in
 order of arrival, and in every step, because long contexts slow down the steps. The limits therefore
-make the requests of a flood wait in line before they enter the queue.
+make the requests of a flood wait in line before the queue.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class ClientLimits:
         self._programs = ProgramStates(count().__next__)
 
     def admits(self, request: Request, priority: int = 0) -> bool:
-        """Admit an arriving request, or put the request in line; return whether it was admitted."""
+        """Admit an arriving request and return True, or put the request in line."""
         owner = self._owner(request)
         program, _ = self._programs.begin_call(request)
         if owner not in self._lines and self._may_admit(owner, request, self._weights(owner)):

@@ -54,7 +54,7 @@ class DRR(SharePolicy):
         self.params = params
         self.deficits: dict[str, float] = {}
         self._rotation: defaultdict[str, list[str]] = defaultdict(list)
-        """These are the waiting child nodes by tenant; the node with the next turn comes first."""
+        """``_rotation`` has the waiting child nodes by tenant, the next node first."""
         # ``_turn`` maps tenants to the child nodes whose turn it is.
         self._turn: dict[str, str] = {}
         self._waiting: Collection[str] = ()
@@ -134,7 +134,7 @@ class WFQ(SharePolicy):
 
     @dataclass(frozen=True)
     class Params(ShareParams):
-        """The parameters of weighted fair queueing are those of ``ShareParams``."""
+        """The parameters of weighted fair queueing, which are the parameters of ``ShareParams``."""
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")
 

@@ -88,7 +88,7 @@ class IdleClients:
 class FlowView(QueueView):
     """A ``QueueView`` that sorts the requests of each client (a flow) by ``order``.
 
-    The number of cached tokens of a request is that of the worker with the longest cached prefix.
+    A request's number of cached tokens is the number at the worker with the longest cached prefix.
     ``match_order`` sorts the requests of all flows by cached tokens, without an engine's
     deprioritisation of equal prompts.
     """

@@ -214,4 +214,4 @@ GATEWAY_PARAMS: PartParams = (
     | params_of(policies_by_name(), policy_class)
     | params_of(DETECTORS, detector_class)
 )
-"""This mapping has the ``Params`` of policies, detectors, gateway and admission control by name."""
+"""``GATEWAY_PARAMS`` has the ``Params`` of policies, detectors, gateway and admission by name."""

@@ -83,7 +83,7 @@ class _Load(NamedTuple):
 class Concurrency(Detector):
     """A detector that compares the unfinished requests, or their prompt tokens, with a capacity.
 
-    The rules are those of llm-d's concurrency-detector (llm-d-router @3fdd2e6): With ``by``
+    The rules are those of llm-d's concurrency-detector (llm-d-router @3fdd2e6). With ``by``
     ``requests`` or ``tokens``, the detector compares sums over the workers with the total capacity.
     With ``larger`` (llm-d's ``hybrid``), the detector takes the larger of both ratios at each
     worker, and their mean over the workers. The detector counts sent and finished requests itself,

@@ -25,7 +25,7 @@ KEPT_AS_IN_DLPM = (
     "charge_recompute", "extend_weight", "join", "no_room", "output_weight", "preempt", "refill",
     "rejoin", "sharing",
 )  # fmt: skip
-"""These parameters of DLPM keep their defaults in derived schedulers."""
+"""The parameters of DLPM in ``KEPT_AS_IN_DLPM`` keep their defaults in derived schedulers."""
 
 
 class DLPM(FairScheduler):

@@ -136,8 +136,8 @@ def to_forget(
     """Return up to ``batch`` clients to forget, from the less recently used half of idle clients.
 
     Clients in ``busy`` are kept. ``credit`` has each client's credits, the least recently used
-    client first. A client whose credits are forgotten later returns without debt. Clients with the
-    most credit are therefore forgotten first, because such clients gain least.
+    client first. When a forgotten client returns, the client has no debt. Clients with the most
+    credit are therefore forgotten first, because such clients gain least.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
@@ -296,7 +296,7 @@ class CreditExchange:
         return self.credits.shared
 
     def join_peers(self) -> None:
-        """Share the credits from now on. Raises UsageError if there are tenants."""
+        """Share the credits from now on. Raises UsageError for a tree of tenants."""
         if self.credits.in_tree:
             raise UsageError(
                 f"{self.name}.tenants: cannot be combined with routers that share counters"
