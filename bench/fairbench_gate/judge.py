@@ -249,14 +249,17 @@ def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgeme
 
 
 def _badness_range(clause: Clause, value: Value) -> tuple[Fraction | float, Fraction | float]:
-    """Return the range of the true value, with a sign such that larger numbers are worse."""
+    """Return the range of the true value, negated if larger values are better."""
     low = -inf if value.bound == "<" else value.exact
     high = inf if value.bound == ">" else value.exact
     return (-high, -low) if clause.more_is_better else (low, high)
 
 
 def _badness_limit(clause: Clause, badness: Fraction | float) -> Fraction | float:
-    """Return the worst badness that passes, given the baseline's ``badness``."""
+    """Return the largest badness that passes, given the badness of the baseline.
+
+    The badness of a value is the value, or its negative if larger values are better.
+    """
     if isinstance(badness, float):
         assert not isfinite(badness)
         return badness

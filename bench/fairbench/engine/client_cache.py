@@ -38,7 +38,7 @@ class ResidencyLog(Protocol):
 
     @property
     def now_ps(self) -> int:
-        """The time in picoseconds."""
+        """The current simulated time in picoseconds."""
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
         """Record that a client holds ``change`` more tokens, as one of ``holders`` clients.

@@ -142,8 +142,10 @@ class EngineContract(Protocol):
     Contracts are created from settings and a timing profile.
     """
 
-    pool_tokens: int  # size of a worker's KV memory in tokens
-    most_running: int  # the largest number of requests that a worker runs at a time
+    # ``pool_tokens`` is the size of a worker's KV memory in tokens.
+    pool_tokens: int
+    # ``most_running`` is the largest number of requests that a worker runs at a time.
+    most_running: int
     # ``chunk_tokens`` is the largest number of prompt tokens in one iteration.
     chunk_tokens: int
     # If ``mixed_steps`` is true, an iteration may compute prompts and decode together.

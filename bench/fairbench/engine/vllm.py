@@ -55,8 +55,10 @@ class VLLMReplica(EngineLoop[BlockNode]):
         super().__init__(parts, running.batch, waiting, limits.load_cap, limits.host_tokens)
         waiting.running = RunningListView(running, waiting, self.cache, self.cap)
         self._booking = Booking()
-        self._chunks: list[Prefill] = []  # the chunks of the present step
-        self._stalled: list[Sequence] = []  # sequences without a token in this step
+        # ``_chunks`` holds the chunks of the present step.
+        self._chunks: list[Prefill] = []
+        # ``_stalled`` holds decoding sequences that get no token in the present step.
+        self._stalled: list[Sequence] = []
         # ``_short`` is true if the last decision left a request waiting for blocks.
         self._short = False
         # ``_taken_ps`` is the time of the last decision that lacked memory and preempted a request.

@@ -76,8 +76,8 @@ class FlashAttention2(NamedTuple):
 
         The tail is the time in which only the longest sequence is computed, as a tile of
         ``TILE_ROWS`` rows on one multiprocessor. The step has ``sequences`` sequences, the longest
-        with ``longest`` tokens of context. The tail takes the result multiplied by a profile's
-        ``c_A``.
+        with ``longest`` tokens of context. The duration of the tail is the result multiplied by a
+        profile's ``c_A``.
         """
         splits = 1
         if self.heads > self.kv_heads:

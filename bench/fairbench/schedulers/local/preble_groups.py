@@ -12,7 +12,7 @@ from fairbench.schedulers.params import PositiveInt
 
 
 class PrebleGroups(LocalScheduler):
-    """A round over groups of requests with similar cached fractions of their prompts.
+    """Rounds of admissions over groups of requests with similar cached fractions of prompts.
 
     If the number of groups P is 10, a request with 63 of 100 prompt tokens cached is in group 6
     ([Preble] §3.3). Group g may admit g + 1 requests in each round, so that requests without cached
