@@ -497,8 +497,8 @@ class Admission:
         self._chunk_left -= tokens
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         if self._reserved_all():
-            # As in SGLang, the flag ``out_of_memory`` is set although the present request was
-            # admitted.
+            # The flag ``out_of_memory`` is set although the present request was admitted, as in
+            # SGLang.
             self.out_of_memory = True
             return True
         return self._used_up
