@@ -95,6 +95,13 @@ def tasks_run_in_this_process():
         yield
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Read no other test file for the smoke tests alone, because reading all takes longer."""
+    if config.option.markexpr == "smoke" and collection_path.match("test_*.py"):
+        return collection_path.relative_to(TESTS).as_posix() not in SMOKE or None
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects tests
 def pytest_collection_modifyitems(items):
     """Mark the smoke tests."""

@@ -14,17 +14,17 @@ PAGE = ROOT / "docs/reference/releases.md"
 HEAD = """\
 # Engine releases
 
-This page lists the releases and features of SGLang and vLLM that the [plugins](../guide/sglang.md)
-support, and the test results of each. `tests/release_record.py` generates the page. These commands
-test a release:
+This page lists the releases and features of SGLang and vLLM that fairbench's
+[plugins](../guide/sglang.md) support, and the test results of each release.
+`tests/release_record.py` generates the page. These commands test a release:
 
 ```sh
 tests/sglang_cpu/release.sh 0.5.19
 tests/vllm_cpu/release.sh 0.33.0
 ```
 
-The scripts run the scheduler classes of the release on a CPU, with random request streams and small
-KV pools.
+Both scripts run the scheduler classes of the engine's release on a CPU, with random request streams
+and small KV pools. The table has these columns:
 
 - *Serves correctly* is the number of streams in which every request finished with all of its
   tokens.
@@ -32,41 +32,43 @@ KV pools.
   LPM) makes the same decisions in every iteration as the release without the plugin.
 - *As simulated* is the number of streams in which admissions, cached tokens, evictions and
   preemptions are equal to the simulator's in every iteration.
-- *Server* states whether the tests started a real server of the release with the plugin on a CPU.
+- *Server* states whether tests started a real server of the release with the plugin on a CPU.
 
-The plugins refuse all other releases before the engine is imported. To use a newer release, set
-`--allow-untested-release` for `run`, `sweep` or `serve`, or set
-`FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in the environment of a server that you start yourself.
-Releases older than the tested releases are always refused.
+The plugins refuse all other releases. To use a newer release, set `--allow-untested-release` for
+`run`, `sweep` or `serve`, or set `FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in the environment of a
+server that you start yourself. The plugins always refuse releases that are older than the tested
+releases.
 
-Where a release, or a fork, differs from fairbench's model, [`--engine-code PYTHON`](own-code.md) is
-right by definition: the installed engine's own code then takes every decision in the simulation.
-`fairbench engine-check --engine-code PYTHON` finds the first decision that differs.
+With [`--engine-code PYTHON`](own-code.md), the installed engine's own code takes every decision in
+a simulation, so a release or a fork may differ from fairbench's model. `fairbench engine-check
+--engine-code PYTHON` finds the first decision in which the installed engine and fairbench's model
+differ. In ten random runs each, all records were equal for SGLang 0.5.17 and 0.5.18 and for vLLM
+0.31.0 and 0.33.0, compared with the model of the same release.
 
 The simulator follows the rules of SGLang 0.5.23. To simulate an older release of SGLang, set the
-release: `--set engine.release=0.5.17`. For older releases, the simulator follows these rules:
+release: `--set engine.release=0.5.17`. With an older `engine.release`, the simulator follows these
+rules of older releases:
 
-- Before 0.5.23, a request that finishes in a decode step stays in the batch until the next decode
-  step. Until the next decode step, the finished request occupies a place in the batch and reserves
-  the tokens that it did not use, and a batch that is marked full remains full.
-- Before 0.5.23, a prompt that is computed in chunks counts twice in `max_running_requests` from its
-  second chunk on.
-- Before 0.5.23, a scheduling pass tries one more request after the next chunk of a prompt has used
-  up a budget. The
-  request that is tried additionally is admitted if only the budget `max_prefill_tokens` is used up.
-- Before 0.5.22, a pass does not refresh the cached prefixes of the first waiting requests.
-- Before 0.5.22, the prompt and outputs of a retracted request are stored as a single tree node when
-  they are
-  recomputed. The tree node of a retracted request is split when the request finishes; before
-  0.5.20, the node is never
-  split.
+- Before SGLang 0.5.23, a request that finishes in a decode step stays in the batch until the next
+  decode step. Until then, the finished request occupies a place in the batch and reserves its
+  unused tokens, and a batch that is marked full remains full.
+- Before SGLang 0.5.23, a prompt that is computed in chunks counts twice in `max_running_requests`
+  from its second chunk on.
+- Before SGLang 0.5.23, a scheduling pass tries one more request after the next chunk of a prompt
+  has used up a budget. The pass admits this request if only the budget `max_prefill_tokens` is used
+  up.
+- Before SGLang 0.5.22, a scheduling pass does not refresh the cached prefixes of the first waiting
+  requests.
+- Before SGLang 0.5.22, the prefix tree stores the recomputed prompt and outputs of a retracted
+  request as a single node. The node is split when the request finishes; before 0.5.20, the node is
+  never split.
 
-Before 0.5.22, `ignore_eos` does not reserve memory for all outputs; `engine.full_reservation`
-reserves memory for all outputs in every simulated release.
+Before SGLang 0.5.22, `ignore_eos` does not reserve memory for all outputs. The setting
+`engine.full_reservation` reserves memory for all outputs in every simulated release.
 
-The plugin stores prefix matches between passes on `RadixCache` and `UnifiedRadixCache` of every
-release. On `UnifiedRadixCache` (a tree in Python), the plugin's LPM made the same decisions as
-SGLang's LPM in 10 of 10 streams with each of 0.5.17, 0.5.20 and 0.5.21.
+The SGLang plugin stores prefix matches between scheduling passes, on `RadixCache` and
+`UnifiedRadixCache` of every release. On `UnifiedRadixCache` (a tree in Python), the plugin's LPM
+made the same decisions as SGLang's LPM in 10 of 10 streams with each of 0.5.17, 0.5.20 and 0.5.21.
 
 | engine | release | hooked functions | serves correctly | as the engine | as simulated | server |
 |---|---|---|---|---|---|---|
@@ -75,13 +77,13 @@ SGLang's LPM in 10 of 10 streams with each of 0.5.17, 0.5.20 and 0.5.21.
 FEATURES = """
 ## Features
 
-If a refused feature is on, the server prints one line that names the flag and the reason, and exits
-with code 2 before a model is loaded. In the table, *SGLang's own classes* are SGLang's scheduler,
-batch, policy and cache on a CPU without a model (`tests/sim/test_sim_sglang_features.py`);
-`tests/sglang_cpu/test_sglang_cpu_features.py` starts the CPU server. *vLLM's own classes* are
-vLLM's scheduler and KV cache manager (`tests/sim/test_sim_vllm_features.py`);
-`tests/vllm_cpu/test_vllm_cpu_features.py` starts the CPU server. `fairbench_engines/features.py`
-contains the table.
+If a feature that the plugin refuses is on, the server prints one line that names the flag and the
+reason, and exits with code 2 before it loads a model. In this table, *SGLang's own classes* are
+SGLang's scheduler, batch, policy and cache on a CPU without a model
+(`tests/sim/test_sim_sglang_features.py`); `tests/sglang_cpu/test_sglang_cpu_features.py` starts the
+CPU server. *vLLM's own classes* are vLLM's scheduler and KV cache manager
+(`tests/sim/test_sim_vllm_features.py`); `tests/vllm_cpu/test_vllm_cpu_features.py` starts the CPU
+server. The source of the table is `fairbench_engines/features.py`.
 
 """
 
@@ -93,63 +95,58 @@ DETAILS = """
   a request without room: admission stops, or, with `no_room=skip`, the scheduler tries the next
   request.
 - *HiCache* (`--enable-hierarchical-cache`). Tokens that SGLang loads from the host's memory count
-  as cached tokens. With `charge=gpu-time`, the time of loading tokens is a part of the measured
-  step. The plugin fits the loading time of a token, and charges this time to the request that needs
-  the tokens. While a prefix is loaded from storage (`--hicache-storage-backend`), its request
-  counts as a request without room.
+  as cached tokens. With `charge=gpu-time`, the measured time of a step includes the time to load
+  tokens. The plugin fits the loading time of a token, and charges this time to the request that
+  needs the tokens. While SGLang loads a prefix from storage (`--hicache-storage-backend`), the
+  prefix's request counts as a request without room.
 - *Prefill servers.* A prefill server queues a request once a decode server has memory for the
-  request. Before a request is queued, clients share the buffers for arriving prompts by weight.
-- *Decode servers.* A decode server gives memory to one request after another, and the scheduler
-  chooses the next request. The scheduler skips requests whose prefill server is not ready.
-  Retracted requests return first, in SGLang's order. The client pays for each output token except
-  the first token, which the prefill server charges together with the prompt. On a decode server, no
-  prefix counts as cached.
-- *Refused in prefill and decode servers*: schedulers that preempt (`edf`) are refused, because
-  prompts and outputs run on separate servers; schedulers that refuse requests (`rpm`) are refused,
-  because the other server would wait; and pipeline parallelism is refused, because its stages agree
-  on their own order.
+  request. Until then, clients share the buffers for arriving prompts by weight.
+- *Decode servers.* A decode server gives memory to one request after another, and fairbench's
+  scheduler chooses the next request. The scheduler skips requests whose prefill server is not
+  ready. Retracted requests return first, in SGLang's order. The client pays for each output token
+  except the first token, which the prefill server charges together with the prompt. On a decode
+  server, no prefix counts as cached.
+- *Refused in prefill and decode servers.* The plugin refuses schedulers that preempt (`edf`),
+  because prompts and outputs run on separate servers. The plugin refuses schedulers that refuse
+  requests (`rpm`), because the other server would wait. The plugin refuses pipeline parallelism,
+  because pipeline stages agree on their own order.
 - *Choices and prompts.* Without the plugin, SGLang drops the `routing_key` in batches, in requests
-  with `n` above 1 and
-  in `/v1/responses`. The plugin keeps the `routing_key` of requests in batches, with `n` above 1
-  and in
-  `/v1/responses`.
+  with `n` above 1 and in `/v1/responses`. The plugin keeps the `routing_key` of such requests.
 
 ### Features inside vLLM
 
 - *LoRA.* The LoRA adapter is part of a request's prefix, and does not change the client of the
   request. If the adapter of the chosen request has no free slot (`--max-loras`), admission stops.
-  Without the plugin, vLLM lets other requests pass, so that a client with a rare adapter may wait
+  Without the plugin, vLLM lets other requests pass, so a client with a rare adapter may wait
   forever.
-- *Speculative decoding.* Clients pay only for accepted tokens. Clients do not pay for rejected
-  draft tokens or for tokens after the end of a request. With a drafting model such as EAGLE, vLLM
-  recomputes the last block of a prefix match, so a prefix-aware scheduler matches all waiting
-  requests in every pass.
-- *Priorities.* With `--scheduling-policy priority`, each priority has its own scheduler. Requests
-  with the lowest priority number go first, and clients of one priority share fairly. When memory
-  runs out, vLLM preempts a request with the highest priority number: the newest request, or the
-  request that the scheduler chooses (`preempt=fair`). Schedulers that charge measured time are
-  refused together with priorities. `fairbench serve` does not pass on `priority`, because a client
-  could put its own requests before the requests of other clients.
+- *Speculative decoding.* Clients pay for accepted tokens, but not for rejected draft tokens or
+  tokens after the end of a request. With a drafting model such as EAGLE, vLLM recomputes the last
+  block of a prefix match, so a prefix-aware scheduler matches all waiting requests in every pass.
+- *Priorities.* With vLLM's `--scheduling-policy priority`, each priority has its own scheduler.
+  Requests with the lowest priority number go first, and clients of one priority share fairly. When
+  memory runs out, vLLM preempts a request with the highest priority number: the newest request, or
+  the request that the scheduler chooses (`preempt=fair`). The plugin refuses schedulers that charge
+  measured time together with priorities. `fairbench serve` does not pass on `priority`, because a
+  client could put its own requests before the requests of other clients.
 - *KV connectors and offloading* (`--kv-transfer-config`, `--kv-offloading-size`) work with the
   plugin. Tokens that a KV connector loads count as cached tokens. A request whose tokens are loaded
   while steps run is admitted and charged when the load begins. With `charge=gpu-time`, a load for
   which a step waits is charged as a part of the step, and a load that runs while steps run is free.
-  Prefix-aware schedulers see only the prefixes in the GPU's memory. If a KV cache load fails, the
-  affected tokens are recomputed, and no client is charged for the recomputation.
-- *Disaggregation.* The scheduler in a prefill server orders requests fairly. A decode server
-  charges the output tokens, and the part of each prompt that was not loaded, at least one token.
-- *Images.* The tokens of images are charged as vLLM counts the tokens. Two prompts share an image
-  as a prefix only if the images are equal.
-- *Embeddings.* With `--runner pooling`, requests are served in order of arrival, because vLLM does
-  not tell its
-  scheduler the clients of pooling requests. A server with `--runner pooling` prints at its start
-  that requests are
-  served in order of arrival, and reports the scheduler `fcfs`. An eviction policy is refused
-  together with `--runner
-  pooling`.
-- *Sessions.* The session of a request is `session_id` in its `vllm_xargs`, because the request's
-  field `session_id` names the client. The eviction policy `retention` keeps the tokens of sessions.
-- *Several answers.* If `n` is above 1, the client pays for every answer.
+  Prefix-aware schedulers see only the prefixes in the GPU's memory. If a load of the KV cache
+  fails, vLLM recomputes the affected tokens, and no client pays for the recomputation.
+- *Disaggregation.* fairbench's scheduler in a prefill server orders requests fairly. A decode
+  server charges the output tokens, and the part of each prompt that was not loaded, at least one
+  token.
+- *Images.* Clients pay for the tokens of images as vLLM counts image tokens. Two prompts share an
+  image as a prefix only if the images are equal.
+- *Embeddings.* vLLM does not tell its scheduler the clients of pooling requests. With `--runner
+  pooling`, the plugin therefore serves requests in order of arrival, prints this at the server's
+  start, and reports the scheduler `fcfs`. The plugin refuses an eviction policy together with
+  `--runner pooling`.
+- *Sessions.* `session_id` in the field `vllm_xargs` names the session of a request, because the
+  request's own field `session_id` names the client. The eviction policy `retention` keeps the
+  tokens of sessions.
+- *Several answers.* If a request has `n` above 1, the client pays for every answer.
 
 """
 
@@ -157,43 +154,39 @@ RANKS = """## Data-parallel ranks
 
 `--dp-size N` (SGLang) and `--data-parallel-size N` (vLLM) start N engine processes, called ranks,
 in one server; each rank has its own queue and scheduler object. The ranks share one account of each
-client: service at one rank counts at all ranks, so a client that floods every rank receives no more
+client. Service at one rank counts at all ranks, so a client that floods every rank receives no more
 than its share of the server.
 
 - *Exchange.* Each rank writes its charges to a file in memory every 50 ms, and reads the charges of
-  the other ranks. No
-  rank waits for another rank. The first process of a server creates the folder of the files with
-  charges, and sets
-  `FAIRBENCH_RANKS` to the path of the folder.
-- *Bound.* If two clients wait at all N ranks, their service differs by at most N times the bound of
-  one rank (DLPM Theorem 5.1), plus twice the charges that a rank has not read yet.
+  the other ranks. No rank waits for another rank. The first process of a server creates the folder
+  of these files, and sets `FAIRBENCH_RANKS` to its path.
+- *Bound.* If two clients wait at all N ranks of a server, their service differs by at most N times
+  the bound of one rank (DLPM Theorem 5.1), plus twice the charges that a rank has not read yet.
 - *Work.* No rank is idle because a client waits at another rank. A client that waits at only one
   rank receives at most the service of this rank, and goes before clients that received more service
   at other ranks in the meantime.
 - *Schedulers.* `vtc`, `dlpm` and their variants share accounts between ranks. `fcfs`, `lpm`, `edf`
-  and all other schedulers without accounts exchange nothing. Schedulers with other totals (`rpm`,
-  `equinox`, `tenants=tree`) are refused.
-- *Refused.* At its start, a server with several ranks refuses, with a one-line message: ranks on
-  several hosts; priorities; in SGLang, tensor or pipeline parallelism inside a rank under `vtc` or
-  `dlpm`; and in vLLM, Ray, external load balancers, and a `VLLM_PLUGINS` without `fairbench`.
-- *Failures.* If a rank dies, its charges remain valid, and after 10 s its clients no longer count
-  as waiting. After the
-  death of a rank, both engines stop the whole server. A restarted rank reads all charges of the
-  other ranks.
-- *Reset.* `POST /flush_cache` and `POST /reset_prefix_cache` do not reset the accounts of several
-  ranks.
-- *Metrics.* `/metrics` has three gauges for each rank: the rank's own charges
+  and all other schedulers without accounts exchange nothing. The plugin refuses schedulers with
+  other totals (`rpm`, `equinox`, `tenants=tree`).
+- *Refused.* A server with several ranks refuses ranks on several hosts, and priorities. An SGLang
+  server with several ranks also refuses tensor or pipeline parallelism inside a rank under `vtc` or
+  `dlpm`. A vLLM server with several ranks also refuses Ray, external load balancers, and a
+  `VLLM_PLUGINS` without `fairbench`.
+- *Failures.* If a rank dies, both SGLang and vLLM stop the whole server. The charges of a dead rank
+  remain valid, and after 10 s its clients no longer count as waiting. A restarted rank reads all
+  charges of the other ranks.
+- *Reset.* On a server with several ranks, `POST /flush_cache` and `POST /reset_prefix_cache` do not
+  reset the clients' accounts.
+- *Metrics.* The server's `/metrics` has three gauges for each rank: the rank's own charges
   (`fairbench_rank_charges_sent{rank="0"}`), the charges of other ranks that the rank has read
   (`fairbench_rank_charges_received`), and the age of the last of these charges when the rank read
   them (`fairbench_rank_lag_seconds`).
 
-In a test, a CPU server of vLLM 0.32.0 had two ranks with two places each in their batches, under
-`vtc`. One client
-flooded both ranks over 40 connections; a well-behaved client had 4 connections at rank 0 and
-received 40% of the
-service, as with one rank with four places. With separate accounts of the ranks, the well-behaved
-client received 23%,
-and its median latency rose from 0.11 s to 0.20 s. `tests/vllm_cpu/test_vllm_cpu_ranks.py` and
+In a test, a CPU server of vLLM 0.32.0 had two ranks under `vtc`, each with two places in its batch.
+One client flooded both ranks over 40 connections, and a well-behaved client had 4 connections at
+rank 0. The well-behaved client received 40% of the service, as with one rank with four places. With
+separate accounts of the ranks, the well-behaved client received 23%, and its median latency rose
+from 0.11 s to 0.20 s. `tests/vllm_cpu/test_vllm_cpu_ranks.py` and
 `tests/sglang_cpu/test_sglang_cpu_ranks.py` repeat the test of two ranks.
 """
 

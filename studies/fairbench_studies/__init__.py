@@ -4,6 +4,6 @@ from fairbench.doors import Command
 
 COMMAND = Command(
     "Papers",
-    "Run what a paper's figure lacks, then draw the figure.",
+    "Run missing simulations of a paper's figure; draw the figure.",
     "fairbench_studies.reproduce:reproduce",
 )

@@ -74,7 +74,7 @@ def reproduce(
     ray_address: RayAddress = None,
     disable_tqdm: NoProgress = False,
 ) -> None:
-    """Run the missing simulations of a paper's figure, then draw the figure.
+    """Run missing simulations of a paper's figure; draw the figure.
 
     With "claims", judge all claims or map where they hold. Finished runs are never repeated, even
     after a crash or Ctrl-C.

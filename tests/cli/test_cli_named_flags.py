@@ -24,7 +24,7 @@ FOREIGN = {
     *("--is-embedding", "--speculative-algorithm", "--enable-priority-scheduling"),
     *("--speculative-config", "--tensor-parallel-size", "--language-only", "--pp-size"),
     *("--kv-offloading-size", "--dp-size", "--disaggregation-mode", "--nnodes"),
-    *("--data-parallel-backend",),
+    *("--data-parallel-backend", "--radix-eviction-policy"),
     *("--error-unmatch", "--no-renames", "--show-prefix"),
     *("--node-ip-address", "--porcelain", "--query-gpu", "--c0", "--c1", "--ink", "--rest"),
 }

@@ -8,6 +8,7 @@ from fairbench.config.spec import file_tables
 from fairbench.errors import UsageError
 from fairbench.execute.comparison import plan_comparison
 from fairbench.results.experiments import grid_labels
+from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.summary import basis
 
 CODE = {"engine_code": "fork/bin/python"}
@@ -56,8 +57,26 @@ def test_lpm_and_schedulers_of_fairbench_have_parameters():
         ({"schedule_policy": "a", "local": "b"}, {}, "local = 'b': cannot be combined with"),
         ({"engine": "lightllm"}, {}, "engine lightllm has none; engine must be sglang or vllm"),
         ({"backend": "emulator"}, {}, "only in simulations, and backend emulator has its own"),
-        ({"eviction": "lru"}, {}, "eviction = 'lru': not with engine_code"),
-        ({"gateway": "drr"}, {}, "gateway = 'drr': not with engine_code"),
+        (
+            {"eviction": "quota"},
+            {},
+            "eviction = 'quota': not with engine_code: is a policy of fairbench's model; choose",
+        ),
+        (
+            {"eviction": "lru", "engine": "vllm"},
+            {},
+            "eviction = 'lru': not with engine_code: vllm has only one eviction policy",
+        ),
+        (
+            {"eviction": "lru", "server_args": ["--radix-eviction-policy=lfu"]},
+            {},
+            "eviction = 'lru': cannot be combined with server_args, which set 'lfu'",
+        ),
+        (
+            {"gateway": "drr"},
+            {"gateway.order": "longest-prefix"},
+            "gateway.order = 'longest-prefix': not with engine_code",
+        ),
         ({"prefill": 1, "decode": 1}, {}, "prefill = 1: not with engine_code"),
         ({}, {"engine.load_cap": "auto"}, "engine.load_cap = 'auto': not with engine_code"),
         ({}, {"engine.release": "0.5.17"}, "engine.release = '0.5.17': not with engine_code"),
@@ -125,6 +144,29 @@ def test_other_flags_of_a_server_are_refused_in_one_line(engine, flags, settings
         experiment({**CODE, "engine": engine, "server_args": flags}, settings)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_the_eviction_policy_of_the_engine_is_a_key():
+    words = ["--radix-eviction-policy", "lfu", "--max-running-requests=8"]
+    spec = experiment({**CODE, "server_args": words}, {})
+    assert spec.eviction == "lfu"
+    assert spec.settings["engine.max_running_requests"] == 8
+    assert not [name for name in spec.settings if name.startswith("lfu")]
+    assert not spec.records_memory
+    assert experiment({**CODE, "eviction": "of-a-fork"}, {}).eviction == "of-a-fork"
+    assert resolve({}, {}, file_tables(spec)) == spec
+
+
+def test_passes_are_charged_only_with_the_code():
+    spec = experiment({**CODE, "charge_pass": True}, {})
+    assert spec.charge_pass
+    assert resolve({}, {}, file_tables(spec)) == spec
+    assert build_manifest(spec, complete=True, watch=Stopwatch.start())["reproducible"] is False
+    plain = resolve({"charge_pass": False}, {}, file_tables(spec))
+    assert plain == experiment(CODE, {})
+    assert "reproducible" not in build_manifest(plain, complete=True, watch=Stopwatch.start())
+    with pytest.raises(UsageError, match="charge_pass = True: needs engine_code"):
+        experiment({"charge_pass": True}, {})
 
 
 def test_without_the_code_an_unknown_policy_is_refused():

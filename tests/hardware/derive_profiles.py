@@ -8,6 +8,7 @@ roofline. Models that do not fit a GPU are left out, and so are pairs that were 
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from fairbench.errors import UsageError
@@ -48,7 +49,9 @@ def main():
             if found is None or found.profile.profile_id in fitted:
                 continue
             print(found.profile.profile_id, found.error_pct["MAPE"], found.note)
-            tables.append(table_of(found.profile, found.source, found.error_pct))
+            # In bundled profiles, all engines have equal pools.
+            profile = replace(found.profile, pool=replace(found.profile.pool, vllm=None))
+            tables.append(table_of(profile, found.source, found.error_pct))
     text = json.dumps({"profiles": tables}, indent=1)
     (PROFILES / DERIVED).write_text(text + "\n", encoding="utf-8")
 

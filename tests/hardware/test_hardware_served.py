@@ -6,21 +6,35 @@ from importlib.resources import files
 
 import pytest
 
-from fairbench.hardware.catalogue import load_profile, model_configs
+from fairbench.files.formats import dumps
+from fairbench.hardware.catalogue import (
+    load_profile,
+    model_configs,
+    profile_ids,
+    read_profile,
+    table_of,
+)
+from fairbench.hardware.engine_params import (
+    EngineParams,
+    VLLMParams,
+    default_batch,
+    engine_limits,
+    vllm_limits,
+)
 from fairbench.hardware.gpus import GPUS
 from fairbench.hardware.model_shape import shape_of
-from fairbench.hardware.served import vllm_pool_tokens, with_serving
-from fairbench_calibration.profiling.derived_profile import pool_of
+from fairbench.hardware.served import vllm_memory, vllm_pool_tokens, with_serving
+from fairbench_calibration.profiling.derived_profile import derive, pool_of
 
 ENTRIES = json.loads(
     (files("fairbench.hardware") / "profiles/engine_profiles.json").read_text(encoding="utf-8")
 )["profiles"]
 
 
-def pool_tokens(model, gpu, *, tp=1, dtype="fp16", kv_dtype="fp16", **limits):
+def pool_tokens(model, gpu, *, utilization, tp=1, dtype="fp16", kv_dtype="fp16", **limits):
     shape = shape_of(model_configs()[model]["config"], model)
     pool = pool_of(shape, GPUS[gpu], tp, dtype, kv_dtype)
-    return vllm_pool_tokens(pool, shape, gpu, tp, **limits)
+    return vllm_pool_tokens(pool, vllm_memory(pool, shape, gpu, tp, utilization), **limits)
 
 
 SMALL, LARGE = {"tokens": 2_048, "sequences": 256}, {"tokens": 8_192, "sequences": 1_024}
@@ -53,6 +67,33 @@ def test_a_larger_profiling_step_leaves_less_memory():
     gib = 0.75 * (1_024 * 128_256 * 10 + 8_192 * 4_096 * 2) / 2**30
     assert (small - large) * 131_072 / 2**30 == pytest.approx(gib, abs=0.005)
     assert large % 16 == small % 16 == 0
+
+
+@pytest.mark.parametrize("gpu", ["h100", "a100", "rtx4090"])
+def test_vllm_in_a_simulated_run_has_its_own_pool_if_the_profile_is_derived_for_vllm(gpu, tmp_path):
+    found = derive("llama-3.1-8b", gpu, engine="vllm", roofline=True)
+    file = tmp_path / "mine.toml"
+    file.write_text(dumps(table_of(found.profile, found.source, {})), encoding="utf-8")
+    profile = read_profile(str(file))
+    pool, (tokens, sequences) = profile.pool, default_batch(profile)
+    limits = {"tokens": tokens, "sequences": sequences}
+    own = pool_tokens("llama-3.1-8b", found.profile.profile_id.split("/")[0], utilization=0.92,
+                      **limits)  # fmt: skip
+    assert vllm_limits(VLLMParams(), profile).pool_tokens == pytest.approx(own, abs=16)
+    larger = replace(pool, vllm=replace(pool.vllm, gpu_memory_utilization=0.95))
+    assert vllm_limits(VLLMParams(), replace(profile, pool=larger)).pool_tokens > own
+    given = VLLMParams(num_gpu_blocks_override=1_000)
+    assert vllm_limits(given, profile).pool_tokens == 16_000
+    equal = engine_limits(EngineParams(), profile).pool_tokens
+    assert equal == pool.tokens(pool.mem_fraction_static)
+
+
+def test_vllm_of_bundled_profiles_has_the_pool_of_sglang():
+    for name in profile_ids():
+        profile = load_profile(name)
+        assert profile.pool.vllm is None
+        equal = engine_limits(EngineParams(), profile).pool_tokens
+        assert vllm_limits(VLLMParams(), profile).pool_tokens == equal
 
 
 def test_without_memory_for_kv_the_pool_is_empty():

@@ -109,7 +109,7 @@ def test_keys_are_given_by_flag_and_by_file(tmp_path):
         ("SECRET", "line 1"),
         ('"SECRET" = "http://10.0.0.1:8000"', 'key 1: write "http://HOST:PORT" = "KEY"'),
         (f'"{A},kv=tcp://10.0.0.1:1" = "SECRET"', 'key 1: write "http://HOST:PORT"'),
-        (f'"{A}" = 7', "key 1: must be a text"),
+        (f'"{A}" = 7', "key 1: must consist of"),
         (f'"{A}" = "SECRET\\r\\nx: y"', "key 1: must consist of printable ASCII"),
         (f'"{A}" = "SECRET "', "without spaces at its ends"),
         (f'"{A}" = "SECRETé"', "printable ASCII"),

@@ -61,10 +61,10 @@ def our_router(name, servers, folder):
         process.communicate()
 
 
-def flood(router, servers, folder):
-    """Return 480 requests of A, then 120 of B; each client has its own prefix."""
-    flooding = burst("A", 480, prefix=512, suffix=64, output=32)
-    modest = burst("B", 120, prefix=512, suffix=64, output=32)
+def flood(router, servers, folder, requests):
+    """Return B's ``requests`` after four times as many of A; each client has its own prefix."""
+    flooding = burst("A", 4 * requests, prefix=512, suffix=64, output=32)
+    modest = burst("B", requests, prefix=512, suffix=64, output=32)
     blockers = {s.url: Sent("blocker", [7] * BLOCKER, BLOCKER_OUTPUT) for s in servers}
     with our_router(router, servers, folder) as url:
         assert run_behind(blockers, url, [flooding, modest]), "B was queued after A's first token"
@@ -93,13 +93,19 @@ def served_when_last_finish(modest, requests):
     return served / sum(sent.service_until(sent.finish_s) for sent in requests)
 
 
-@pytest.mark.parametrize(("router", "local"), [("client-round-robin", "vtc"), ("d2lpm", "dlpm")])
-def test_our_schedulers_share_the_servers_fairly(router, local, tmp_path):
+@pytest.mark.parametrize(
+    ("router", "local", "requests"),
+    [
+        ("client-round-robin", "vtc", 60),
+        ("d2lpm", "dlpm", 120),  # the router keeps 60 requests of one prefix at one server
+    ],
+)
+def test_our_schedulers_share_the_servers_fairly(router, local, requests, tmp_path):
     environment = plugin_config(local, SETTINGS).environment()
     with two_servers(tmp_path, environment=environment) as servers:
         for server in servers:
             require_active(fetch_report(server.url), plugin_config(local, SETTINGS))
-        flooding, modest = flood(router, servers, tmp_path)
+        flooding, modest = flood(router, servers, tmp_path, requests)
         reports = [report for server in servers for report in fetch_report(server.url)]
     got = services_while_all_wait(flooding + modest)
     assert min(got.values()) > 5 * SETTINGS["dlpm.quantum"], "the window says nothing"
@@ -118,6 +124,6 @@ def test_our_schedulers_share_the_servers_fairly(router, local, tmp_path):
 def test_stock_sglang_does_not_share_the_servers_fairly(policy, tmp_path):
     with two_servers(tmp_path, f"--schedule-policy={policy}") as servers:
         assert [fetch_report(server.url) for server in servers] == [[], []]
-        flooding, modest = flood("round-robin", servers, tmp_path)
+        flooding, modest = flood("round-robin", servers, tmp_path, requests=60)
     assert jain(services_while_all_wait(flooding + modest).values()) < 0.7
     assert last(modest) > last(flooding)

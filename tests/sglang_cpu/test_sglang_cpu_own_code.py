@@ -4,6 +4,7 @@ Also runs with a scheduler of fairbench in this code, by the plugin.
 """
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import fairbench
 from fairbench.config.resolve import experiment
 from fairbench.errors import RunFailed, UsageError
+from fairbench.results.summary import basis
 from fairbench.sim.run import simulate
 from tests.sglang_cpu.fork import fork_of
 from tests.sglang_cpu.sglang_cpu_server import PYTHON, why_absent
@@ -88,6 +90,103 @@ def test_our_schedulers_inside_sglang_give_the_records_of_the_simulator(which):
     assert about == summary
     other, _ = records(spec.model_copy(update={"local": "fcfs"}))
     assert content(other[0]["admitted_s"]) != content(ours[0]["admitted_s"])
+
+
+GATED = [
+    ("drr", {"saturation": "concurrency", "concurrency__requests": 4}),
+    ("drr", {"saturation": "utilization", "utilization__waiting": 1.0}),
+    ("fcfs", {"saturation": "concurrency", "gateway__client_limit": 4_000}),
+]
+OFF = {"gateway": None, "saturation": None}
+
+
+def gated(name, settings, cell, pool):
+    """Return a run behind a gateway, with the cells of an engine."""
+    return cell("chat", "round-robin+fcfs", 2.5, 2, 5, 3, pool, gateway=name, **settings)
+
+
+def assert_gateway_as_simulated(spec, python):
+    """Assert that a gateway gives the records of the simulator, and that it delays requests."""
+    ours, summary = records(spec)
+    theirs, about = records(spec.model_copy(update={"engine_code": python}))
+    assert_same(ours, theirs)
+    del about["engine_code"]
+    for told in (about, summary):
+        del told["notes"]  # some name the engine
+    assert about == summary
+    free, _ = records(spec.model_copy(update=OFF))
+    assert content(free[0]["admitted_s"]) != content(ours[0]["admitted_s"])
+
+
+@pytest.mark.parametrize(("name", "settings"), GATED)
+def test_a_gateway_gives_the_records_of_the_simulator(name, settings):
+    assert_gateway_as_simulated(gated(name, settings, short_cell, 20_000), PYTHON)
+
+
+def trace_of_sessions(folder):
+    """Write a trace whose requests belong to sessions of several turns; return its path."""
+    draw = random.Random(1)
+    lines, time_s = ["time,client,session,input_tokens,output_tokens"], 0.0
+    for _ in range(80):
+        time_s += draw.expovariate(8)
+        client, session = draw.choice("abc"), draw.randrange(6)
+        sizes = f"{draw.randrange(200, 3_000)},{draw.randrange(5, 200)}"
+        lines.append(f"{time_s:.3f},{client},{client}{session},{sizes}")
+    path = folder / "trace.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def assert_sessions_as_simulated(folder, engine, settings, python):
+    """Assert that a trace with sessions, and their gate, give the records of the simulator."""
+    flags = {"trace": trace_of_sessions(folder), "dp": 2, "router": "d2lpm", "engine": engine}
+    whole = experiment({**flags, "local": "fcfs", "gateway": "fair-sessions"}, settings)
+    assert_gateway_as_simulated(whole, python)
+    spec = whole.model_copy(update=OFF)
+    ours, _ = records(spec)
+    theirs, _ = records(spec.model_copy(update={"engine_code": python}))
+    assert_same(ours, theirs)
+
+
+def test_a_trace_with_sessions_gives_the_records_of_the_simulator(tmp_path):
+    few = {"engine.max_total_tokens": 20_000, "engine.max_running_requests": 6}
+    assert_sessions_as_simulated(tmp_path, None, few, PYTHON)
+
+
+def test_the_eviction_policy_of_sglang_decides():
+    spec = short_cell(
+        *("tool-use", "round-robin+fcfs", 1.0, 1, 10, 10, 30_000), engine__max_running_requests=6
+    )
+    coded = {
+        name: records(spec.model_copy(update={"engine_code": PYTHON, "eviction": name}))
+        for name in ("lfu", "mru")
+    }
+    for name, change in (("lru", {}), ("lfu", {"eviction": "lfu"})):
+        ours, _ = records(spec.model_copy(update=change))
+        assert (
+            content(coded["lfu"][0][0]["cached_tokens"]) == content(ours[0]["cached_tokens"])
+        ) == (name == "lfu")
+        assert content(coded["mru"][0][0]["cached_tokens"]) != content(ours[0]["cached_tokens"])
+    assert coded["lfu"][1]["eviction"] == "lfu"
+    assert "evictions" not in coded["lfu"][1]
+    with pytest.raises(RunFailed, match="Unknown eviction policy: mine"):
+        simulate(spec.model_copy(update={"engine_code": PYTHON, "eviction": "mine"}))
+
+
+def assert_passes_are_charged(engine, python):
+    """Assert that the measured time of passes makes every request slower, and that this is said."""
+    load = {"workload": "chat", "dp": 1, "duration": 6.0, "request_rate": 0.05, "engine": engine}
+    free, _ = records(experiment({**load, "engine_code": python}, {}))
+    charged, summary = records(experiment({**load, "engine_code": python, "charge_pass": True}, {}))
+    took, slower = (one[0]["finish_s"] - one[0]["arrival_s"] for one in (free, charged))
+    assert len(took) == len(slower)
+    assert (slower > took).all()
+    assert summary["engine_code"]["charges_pass"]
+    assert "not reproducible" in basis(summary)
+
+
+def test_the_measured_time_of_passes_is_charged():
+    assert_passes_are_charged(None, PYTHON)
 
 
 NEWEST_FIRST = """

@@ -15,6 +15,7 @@ from fairbench_calibration.validate.engine_check import (
     check_lines,
     compared,
     random_spec,
+    release_settings,
 )
 
 CODE = {"engine": "sglang", "version": "0.0.1", "digest": "0123456789abcdef"}
@@ -64,6 +65,20 @@ def test_a_missing_request_counts_as_a_difference():
     assert (found.differing, found.first) == (1, None)
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "settings"),
+    [
+        ("sglang", "0.5.17", {"engine.release": "0.5.17"}),
+        ("sglang", "0.5.23+cpu", {"engine.release": "0.5.23"}),
+        ("sglang", "0.9.1", {}),
+        ("vllm", "0.33.0", {"vllm.release": "0.33"}),
+        ("vllm", "unknown", {}),
+    ],
+)
+def test_the_model_follows_the_release_of_the_code(engine, version, settings):
+    assert release_settings(engine, version) == settings
+
+
 def test_the_command_exits_with_1_after_a_difference(monkeypatch):
     def stand_in(spec, interrupted=None):
         """Simulate a code whose chunks are smaller than the model's."""
@@ -72,7 +87,13 @@ def test_the_command_exits_with_1_after_a_difference(monkeypatch):
         own = {"settings": {**spec.settings, "engine.chunked_prefill_size": 512}}
         return with_code(simulate(spec.model_copy(update={"engine_code": None, **own})))
 
+    class Installed:
+        @staticmethod
+        def installed(python):
+            return CODE
+
     monkeypatch.setattr(engine_check, "simulate", stand_in)
+    monkeypatch.setattr(engine_check, "through", lambda group, engine: Installed)
     assert all(one.differing for one in check_engine("python", "sglang", range(2)))
     done = CliRunner().invoke(app, ["engine-check", "--engine-code", "python", "--streams", "2"])
     assert done.exit_code == 1

@@ -23,7 +23,7 @@ from fairbench_studies.validation.serving.engines import engine_worker
 from fairbench_studies.validation.serving.files import load_serving, read_serving
 from fairbench_studies.validation.serving.gateway import GATEWAY_MS, gateway_queue
 from fairbench_studies.validation.serving.measured import INFERGRID, serving_run
-from fairbench_studies.validation.serving.predict import predict
+from fairbench_studies.validation.serving.predict import FACTORS, ROOM_S, grade_of, predict
 from fairbench_studies.validation.serving.profiles import MEASURED, VLLM_REQUEST_MS, profile_of
 from fairbench_studies.validation.serving.replay import replay
 from fairbench_studies.validation.serving.table import serving_text
@@ -270,6 +270,26 @@ def test_predictions_do_not_read_the_measurements(tmp_path):
         assert entry["low"] <= entry["simulated"] <= entry["high"]
     tpot = found[0]["tpot_p50_ms"]
     assert tpot["low"] < tpot["high"]
+
+
+def test_intervals_are_widened_by_the_errors_of_the_grade(tmp_path):
+    (run,), _ = read_serving(write(tmp_path, record()), predict=True)
+    profiles = {
+        "measured": PROFILE,
+        "calibrated": replace(PROFILE, profile_id="a100-80gb/m/tp1/file:x", grade="calibrated: x"),
+        "derived": replace(PROFILE, profile_id="a100-80gb/m/tp1/roofline", grade="derived: x"),
+    }
+    for grade, profile in profiles.items():
+        found = predict(run, profile)["metrics"]
+        assert grade_of(profile) == grade
+        for name, factor in FACTORS[grade].items():
+            room_s = ROOM_S.get(name, 0.0)
+            for key, entry in found.items():
+                if key.split("/")[0] == name:
+                    assert entry["low"] <= max(0.0, entry["simulated"] / factor - room_s)
+                    assert entry["high"] >= entry["simulated"] * factor + room_s
+        assert found["refused"] == {"simulated": 0.0, "low": 0.0, "high": 0.0}
+    assert grade_of(replace(PROFILE, grade="measured: fitted to a probe")) == "measured"
 
 
 def test_the_command_writes_files_and_predictions(tmp_path):

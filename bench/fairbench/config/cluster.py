@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from fairbench.config.backend import BackendConfig
-from fairbench.config.own_code import is_plugged_in
+from fairbench.config.own_code import OWN_EVICTIONS, is_plugged_in
 from fairbench.config.spec import MAX_REPLICAS, Draft, ExperimentSpec
 from fairbench.doors import CODE_GROUP, registered
 from fairbench.errors import UsageError, about
@@ -49,7 +49,7 @@ from fairbench.schedulers.registry import build_local
 SIDES = ("prefill", "decode")
 # engines with prefill and decode workers, and with fairbench's eviction policies
 ENGINES = (DEFAULT_ENGINE, "vllm")
-KEYS = frozenset({*SIDES, "routers", "eviction", "memory_records"})
+KEYS = frozenset({*SIDES, "routers", "eviction", "memory_records", "charge_pass"})
 APART = ("routers", "eviction", "memory_records")  # keys that apply only to colocated replicas
 
 
@@ -110,6 +110,7 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
         _settle_routers(draft, backend)
     with about(EVICTION, MEMORY_RECORDS, "engine", "backend.kind"):
         _settle_eviction(draft, backend, engine)
+    _settle_charge(draft)
     _settle_sides(draft, backend, engine)
 
 
@@ -148,7 +149,7 @@ def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
             raise UsageError(f"{key}: has no effect without {needs[owner]}; leave it out").of(key)
 
 
-EVICTION, MEMORY_RECORDS = "eviction", "memory_records"
+EVICTION, MEMORY_RECORDS, CHARGE_PASS = "eviction", "memory_records", "charge_pass"
 
 
 def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
@@ -171,7 +172,18 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
         policy = draft[EVICTION]
         if not isinstance(policy, str):
             raise UsageError(f"{EVICTION} = {policy!r}: must be a text")
-        eviction_class(policy)
+        if draft.get(ENGINE_CODE) is None:  # an engine's own code has its own policies
+            eviction_class(policy)
+
+
+def _settle_charge(draft: Draft) -> None:
+    """Remove ``charge_pass`` if it is false. Raises UsageError if there is no pass to measure."""
+    if draft.get(CHARGE_PASS) is False:
+        del draft[CHARGE_PASS]
+    elif CHARGE_PASS in draft and draft.get(ENGINE_CODE) is None:
+        raise UsageError(
+            f"{CHARGE_PASS} = {draft[CHARGE_PASS]!r}: needs {ENGINE_CODE}, to measure its passes"
+        ).of(CHARGE_PASS, ENGINE_CODE)
 
 
 def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
@@ -197,10 +209,10 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the draft's eviction policy as a part with parameters, if any.
 
-    Raises UsageError for an unknown name.
+    A policy of an engine's own code has none. Raises UsageError for an unknown name.
     """
     policy = draft.get(EVICTION)
-    if not isinstance(policy, str):
+    if not isinstance(policy, str) or draft.get(ENGINE_CODE) is not None:
         return ()
     eviction_class(policy)
     return (policy,)
@@ -399,7 +411,7 @@ DEFAULT_POLICY = "fcfs"
 WITH_SETTINGS = frozenset({"lpm"})  # policies of engines whose parameters fairbench sets
 
 # Keys of parts that fairbench models, and an engine's own code has not, or has in another form.
-MODELLED = ("prefill", "decode", "eviction", "memory_records", "gateway", "saturation")
+MODELLED = ("prefill", "decode", "memory_records")
 # Settings of fairbench's model of an engine, for which the engine's own code has no argument.
 OF_THE_MODEL = (
     "num_continuous_decode_steps",
@@ -438,13 +450,39 @@ def check_own_code(
             raise UsageError(f"{key} = {draft[key]!r}: not with {ENGINE_CODE}; leave it out").of(
                 key, ENGINE_CODE
             )
+    _check_own_eviction(draft.get(EVICTION), name)
     if settings.get(policy := f"{ADMISSION}.policy", OFF) != OFF:
         raise UsageError(f"admission control: not with {ENGINE_CODE}; leave it out").of(
             policy, ENGINE_CODE
         )
+    if settings.get(order := f"{GATEWAY}.order") == "longest-prefix":
+        raise UsageError(
+            f"{order} = 'longest-prefix': not with {ENGINE_CODE}, because the engine's own code "
+            "does not report the cached tokens of a request that a gateway queues; choose from "
+            "fcfs, edf"
+        ).of(order, ENGINE_CODE)
     _check_settings(name, settings)
     if is_plugged_in(local, engine):
         _check_plugged_in(local, settings)
+
+
+def _check_own_eviction(policy: Any, engine: str) -> None:
+    """Raise UsageError for an eviction policy that the engine's own code has not.
+
+    A fork may have policies under further names.
+    """
+    if policy is None:
+        return
+    own = OWN_EVICTIONS.get(engine, ())
+    wrong = ""
+    if not own:
+        wrong = f"{engine} has only one eviction policy; leave it out"
+    elif policy in ALL_EVICTIONS and policy not in own:
+        wrong = f"is a policy of fairbench's model; choose from {', '.join(own)}"
+    if wrong:
+        raise UsageError(f"{EVICTION} = {policy!r}: not with {ENGINE_CODE}: {wrong}").of(
+            EVICTION, ENGINE_CODE
+        )
 
 
 def _check_plugged_in(policy: str, settings: Mapping[str, Any]) -> None:
@@ -455,6 +493,7 @@ def _check_plugged_in(policy: str, settings: Mapping[str, Any]) -> None:
         (not scheduler.work_conserving, "may wait although there is room"),
         (scheduler.sort_queue is not None, "is a model of an engine's own policy"),
         (scheduler.pass_s is not None, "models the time of a pass"),
+        (scheduler.decodes_first is not None, "chooses between prompts and decoding"),
     ):
         if does:
             raise UsageError(

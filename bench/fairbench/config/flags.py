@@ -171,6 +171,14 @@ class SetupFlags(TypedDict, total=False):
             "P,P,...",
         ),
     ]
+    charge_pass: Annotated[
+        bool | None,
+        Flag(
+            "Delay each iteration by the measured CPU time of the scheduling pass of "
+            "--engine-code; two runs then differ.",
+            CLUSTER,
+        ),
+    ]
 
 
 class SeedFlags(TypedDict, total=False):

@@ -14,6 +14,9 @@ from fairbench.schedulers.registry import locals_by_name
 
 # The policies that a stock engine has itself.
 OWN_POLICIES = {"sglang": get_args(SGLangPolicy), "vllm": ("fcfs", "priority")}
+# The eviction policies of a stock engine that has a choice; ``tlru`` needs parameters.
+OWN_EVICTIONS = {"sglang": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")}
+EVICTION_FLAGS = {"sglang": {"--radix-eviction-policy": "eviction"}}
 
 
 def is_plugged_in(policy: str, engine: str | None) -> bool:
@@ -42,7 +45,7 @@ NO = "no-"  # begins a flag that turns a parameter off
 
 
 def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
-    """Return the settings NAME.PARAM for the flags of an engine's server.
+    """Return the settings NAME.PARAM, and the key ``eviction``, for flags of an engine's server.
 
     Args:
         words: The flags and their values, such as ``--max-num-seqs 64`` or ``--max-num-seqs=64``.
@@ -52,17 +55,20 @@ def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
     """
     kind = ENGINES[engine]
     usual = imported(kind.params)()
-    known = {f"--{name.replace('_', '-')}": name for name in CARRIED.get(engine, ())}
+    known = {
+        f"--{name.replace('_', '-')}": f"{kind.part}.{name}" for name in CARRIED.get(engine, ())
+    } | EVICTION_FLAGS.get(engine, {})
     settings: dict[str, Any] = {}
     left = list(words)
     while left:
         flag, equals, text = left.pop(0).partition("=")
         dashes, negated = flag[:2], flag[2:].startswith(NO)
         positive = dashes + flag[2:].removeprefix(NO)
-        name = known.get(positive, "")
-        if not name or (negated and not isinstance(getattr(usual, name), bool)):
+        key = known.get(positive, "")
+        is_switch = isinstance(getattr(usual, key.rpartition(".")[2], None), bool)
+        if not key or (negated and not is_switch):
             raise unknown_name(f"server_args with engine_code for {engine}", flag, known)
-        if isinstance(getattr(usual, name), bool):
+        if is_switch:
             if equals:
                 raise UsageError(f"server_args: {flag} takes no value")
             value: Any = not negated
@@ -71,6 +77,6 @@ def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
                 text = left.pop(0) if left and not left[0].startswith("--") else ""
             if not text:
                 raise UsageError(f"server_args: {flag} needs a value")
-            _, value = parse_assignment(f"{kind.part}.{name}={text}")
-        settings[f"{kind.part}.{name}"] = value
+            value = parse_assignment(f"{key}={text}")[1] if "." in key else text
+        settings[key] = value
     return settings

@@ -335,7 +335,7 @@ def with_own_policy(given: PlacedFlags) -> PlacedFlags:
 def with_flags_of_code(
     given: PlacedFlags, file: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> PlacedFlags:
-    """Return the given flags, in which ``server_args`` are settings of ``engine_code``.
+    """Return the given flags, in which ``server_args`` are settings and keys of ``engine_code``.
 
     Args:
         given: The flags of the user.
@@ -350,12 +350,15 @@ def with_flags_of_code(
         return given
     found = settings_of_flags(words, engine)
     for key, value in found.items():
-        if (other := {**given.settings, **settings}.get(key, value)) != value:
+        if (other := {**given.keys, **given.settings, **settings}.get(key, value)) != value:
             raise UsageError(
                 f"{key} = {other!r}: cannot be combined with {ARGS}, which set {value!r}; give "
                 "only one of them"
             )
-    return given._replace(settings={**given.settings, **found}, backend=backend)
+    keys = {key: found.pop(key) for key in list(found) if "." not in key}
+    return given._replace(
+        keys={**given.keys, **keys}, settings={**given.settings, **found}, backend=backend
+    )
 
 
 # limit on the floods that are searched for the earliest one, which ends the warm-up

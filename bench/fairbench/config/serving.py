@@ -204,12 +204,17 @@ def check_scheduling(backend: Chosen, assignments: Mapping[str, Any]) -> None:
 def check_order(
     backend: Chosen, engine: str | None, draft: Mapping[str, object], settings: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError for an order of SGLang that the engine or its release does not have."""
+    """Raise UsageError for a local scheduler that the engine or its release cannot run.
+
+    These are orders of SGLang, and schedulers that choose between prompts and decoding.
+    """
     if not _is_managed(backend) or (backend is not None and backend.own_policy is not None):
         return
     if has_own_code(draft):
         return
     local = text_of(draft, "local")
+    if local_class(local).decodes_first is not None:
+        _check_choice(backend, engine, local, settings)
     if (since := local_class(local).sglang_since) is None:
         return
     if not _has_profile(backend):
@@ -224,6 +229,21 @@ def check_order(
             f"local = {local!r}: SGLang {release} has no such order; engine.release must be "
             f"{' or '.join(having)}"
         ).of("engine.release", "local", "scheduler")
+
+
+def _check_choice(
+    backend: Chosen, engine: str | None, local: str, settings: Mapping[str, Any]
+) -> None:
+    """Raise UsageError for an engine that lets no scheduler choose prompts or decoding."""
+    said = f"local = {local!r}: chooses between prompts and decoding"
+    if not _has_profile(backend) or (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
+        raise UsageError(f"{said}, which only the simulated {DEFAULT_ENGINE} supports").of(
+            "local", "scheduler", "engine", "backend.kind"
+        )
+    if settings.get(mixed := "engine.enable_mixed_chunk"):
+        raise UsageError(f"{said}, which mixed chunks do at once; leave {mixed} out").of(
+            mixed, "local", "scheduler"
+        )
 
 
 def _as_it_is(key: str, value: Any) -> UsageError:

@@ -71,8 +71,10 @@ class ExperimentSpec(BaseModel):
     - ``routers``: number of routers that share the workers [one].
     - ``engine``: engine of simulated workers [the default engine].
     - ``engine_code``: Python whose installed engine decides, with the policy ``local``
-      [fairbench's model of the engine].
-    - ``eviction``: eviction policy of KV memory [the engine's LRU]; ``memory_records``: whether
+      [fairbench's model of the engine]; ``charge_pass``: whether the measured CPU time of its
+      scheduling passes delays the iterations.
+    - ``eviction``: eviction policy of KV memory, of ``engine_code`` if that is set [the engine's
+      LRU]; ``memory_records``: whether
       the holders of KV memory are recorded under LRU, too.
     - ``preset``: the preset that provided defaults; has no effect on records.
     - ``backend``: servers of the experiment [the simulator]; the scheduler of an endpoint is
@@ -120,6 +122,7 @@ class ExperimentSpec(BaseModel):
     routers: Annotated[int, Field(ge=2, le=MAX_ROUTERS)] | None = None
     engine: str | None = None
     engine_code: str | None = None
+    charge_pass: bool | None = None
     eviction: str | None = None
     memory_records: bool | None = None
     backend: Backend | None = None
@@ -183,6 +186,11 @@ class ExperimentSpec(BaseModel):
                 "a timing profile; give a time, such as 500ms"
             )
             raise Conflict(alone, "goodput")
+
+    @property
+    def records_memory(self) -> bool:
+        """Whether a simulation records who holds KV memory, which ``engine_code`` does not tell."""
+        return self.engine_code is None and bool(self.eviction or self.memory_records)
 
     @property
     def routed_workers(self) -> int:

@@ -113,12 +113,27 @@ class WorkerParts:
 WorkerOf: TypeAlias = Callable[[WorkerParts], Replica]
 
 
+class CodeRun(NamedTuple):
+    """A run whose decisions an installed engine's own code takes.
+
+    ``python`` has the engine, whose scheduling policy is ``policy``. ``eviction`` is the engine's
+    eviction policy, None for its default. With ``charges_pass``, the measured time of a scheduling
+    pass delays its iteration.
+    """
+
+    python: str
+    policy: str
+    settings: Mapping[str, Any]
+    seed: int
+    eviction: str | None = None
+    charges_pass: bool = False
+
+
 class EngineCode(Protocol):
     """An installed engine whose own code decides for the replicas of one run.
 
     An entry point of the group ``doors.CODE_GROUP`` registers a class under the engine's name. The
-    class is called with the path of a Python interpreter, the policy, the settings and the seed of
-    the run.
+    class is called with a ``CodeRun``.
     """
 
     # ``about`` has the engine, its version, digest, commit and changed files, and the policy and

@@ -492,6 +492,8 @@ class EngineLoop(ABC, Generic[N]):
             return
         batch, stretch = self.batch, self._stretch
         self._provide(steps)
+        if self.scheduler.on_iteration is not None:
+            self.scheduler.on_iteration(0, run.start_ps, end_ps)
         if stretch is None:
             context, fixed_ps = self._context_tokens, self._fixed_ps
             stretch = self._stretch = Stretch(run.start_ps, run.growth_ps, context, fixed_ps)

@@ -88,6 +88,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def _start_prefill(self) -> bool:
         """Admit requests and start to compute chunks; return False if there are no chunks."""
         batch, waiting = self.batch, self.waiting
+        if self.scheduler.decodes_first is not None and self._decodes_first():
+            return False
         if not (self._always_due or self._passes.is_due(batch.steps, decoding=batch.size > 0)):
             return False
         most = self._slots()
@@ -123,6 +125,21 @@ class SGLangReplica(EngineLoop[KVNode]):
             return bool(admission.preempted) and not batch.size and self._start_prefill()
         self._start_chunks(admission.prefills)
         return True
+
+    def _decodes_first(self) -> bool:
+        """Return whether the scheduler lets the batch decode although prompts are incomplete."""
+        assert self.scheduler.decodes_first is not None, "precondition: the scheduler chooses"
+        memory, chunked = self.cache.free + self.cache.evictable, self._chunked
+        if self.limits.enable_mixed_chunk or not 0 < self.batch.size <= memory:
+            return False
+        if chunked is None and (self._batch_is_full or not self.waiting.entries):
+            return False
+        if chunked is not None:
+            oldest, left = chunked.request, chunked.total - chunked.filled
+        else:
+            oldest = next(iter(self.waiting.queue_order()))
+            left = self.waiting.sequence_of(oldest).total
+        return self.scheduler.decodes_first(oldest, left, self._clock.now_ps / PS_PER_S)
 
     def _slots(self) -> int:
         """Return how many requests may run at a time, including the requests of the batch."""
@@ -168,6 +185,8 @@ class SGLangReplica(EngineLoop[KVNode]):
             # found no room.
             self._batch_is_full = False
         start_ps = self._prefill_start_ps
+        if self.scheduler.on_iteration is not None:
+            self.scheduler.on_iteration(sum(one.tokens for one in prefills), start_ps, now_ps)
         parts = prompt_parts(self._costs, now_ps - start_ps, self._computed)
         if self.batch.times_requests or self.scheduler.on_prompt_time is not None:
             report_prompts(prefills, parts, self.scheduler)
@@ -198,7 +217,9 @@ class SGLangReplica(EngineLoop[KVNode]):
             steps = room
         if self.limits.step_by_step:
             steps = 1
-        elif self.waiting.entries and self._may_admit:
+        elif (self.waiting.entries and self._may_admit) or (
+            self._chunked is not None and self.scheduler.decodes_first is not None
+        ):
             steps = min(steps, self._passes.steps_to_pass(batch.steps))
         saved_ps = self._saved_ps() if self._profile.shared_read != 1 else 0
         self._start_run(steps, saved_ps - self._tail_ps() if self._has_tail else saved_ps)

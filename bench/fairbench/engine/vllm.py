@@ -691,7 +691,9 @@ class VLLMContract:
         self.most_running = self.limits.max_num_seqs
         self.chunk_tokens = self.limits.max_num_batched_tokens
         given = params.num_gpu_blocks_override
-        self.mem_fraction_static = None if given else profile.pool.mem_fraction_static
+        own, pool = profile.pool.vllm, profile.pool
+        fraction = pool.mem_fraction_static if own is None else own.gpu_memory_utilization
+        self.mem_fraction_static = None if given else fraction
 
     def with_pool(self, tokens: int) -> Mapping[str, Any]:
         usable = max(1, tokens // self.limits.block_size)

@@ -116,14 +116,19 @@ def profile_of_table(data: Mapping[str, Any], where: str) -> TimingProfile:
 
 def table_of(profile: TimingProfile, source: str, error_pct: Mapping[str, float]) -> dict[str, Any]:
     """Return the table from which ``profile_of_table`` makes the profile, with six digits."""
+    pool = profile.pool
     table: dict[str, Any] = {
         "profile": profile.profile_id,
         "grade": profile.grade,
         "source": source,
         "host_ms": _rounded(profile.host_ms),
         "coefficients_ms": {k: _rounded(v) for k, v in profile.coefficients_ms.items()},
-        "pool": {k: _rounded(v) for k, v in asdict(profile.pool).items()},
+        "pool": {
+            k: _rounded(v) for k, v in asdict(replace(pool, vllm=None)).items() if v is not None
+        },
     }
+    if pool.vllm is not None:
+        table["pool"]["vllm"] = {k: _rounded(v) for k, v in asdict(pool.vllm).items()}
     if profile.frontend != Frontend():
         table["frontend_ms"] = {k: _rounded(v) for k, v in asdict(profile.frontend).items()}
     if profile.fit_domain is not None:

@@ -12,6 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import PlainValidator
 
 from fairbench.errors import UsageError
+from fairbench.hardware.served import vllm_pool_tokens
 from fairbench.hardware.timing import TimingProfile
 
 Release: TypeAlias = Literal["0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"]
@@ -235,12 +236,13 @@ class VLLMParams:
 
     ``fairbench list engines`` prints the meaning of each setting. The value 0 stands for the value
     that the API server of vLLM 0.32.0 chooses for the GPU. With ``num_gpu_blocks_override`` = 0,
-    vLLM has the KV pool that an SGLang engine would have. The default ``release`` has the rules of
-    0.31 and 0.32. Under a retraction order, a running request that needs memory may itself be
-    preempted; from release 0.33 on, vLLM then continues with the requests after the preempted
-    request. ``async_scheduling`` decides each step while the previous step runs, as vLLM does on
-    GPUs unless ``--no-async-scheduling`` is given; the default is off.
-    ``long_prefill_token_threshold`` is off by default (0), as in vLLM.
+    vLLM has the KV pool that an SGLang engine would have, or the pool that vLLM computes if the
+    profile has a ``VLLMMemory``. The default ``release`` has the rules of 0.31 and 0.32. Under a
+    retraction order, a running request that needs memory may itself be preempted; from release 0.33
+    on, vLLM then continues with the requests after the preempted request. ``async_scheduling``
+    decides each step while the previous step runs, as vLLM does on GPUs unless
+    ``--no-async-scheduling`` is given; the default is off. ``long_prefill_token_threshold`` is off
+    by default (0), as in vLLM.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0
@@ -264,15 +266,22 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
     Raises UsageError for parameters with which vLLM would not start.
     """
     most_tokens, most_sequences = default_batch(profile)
-    pool = profile.pool
-    blocks = params.num_gpu_blocks_override
-    tokens = blocks * params.block_size or pool.tokens(pool.mem_fraction_static)
+    batch_tokens = params.max_num_batched_tokens or most_tokens
+    sequences = params.max_num_seqs or most_sequences
+    pool, size = profile.pool, params.block_size
+    tokens = params.num_gpu_blocks_override * size
+    if not tokens and pool.vllm is not None:
+        tokens = vllm_pool_tokens(
+            pool, pool.vllm, tokens=batch_tokens, sequences=sequences, block=size
+        )
+    elif not tokens:
+        tokens = pool.tokens(pool.mem_fraction_static)
     try:
         return VLLMLimits(
             pool_tokens=tokens,
-            max_num_batched_tokens=params.max_num_batched_tokens or most_tokens,
-            max_num_seqs=params.max_num_seqs or most_sequences,
-            block_size=params.block_size,
+            max_num_batched_tokens=batch_tokens,
+            max_num_seqs=sequences,
+            block_size=size,
             enable_prefix_caching=params.enable_prefix_caching,
             scheduler_reserve_full_isl=params.scheduler_reserve_full_isl,
             watermark=params.watermark,

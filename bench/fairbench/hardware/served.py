@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fairbench.hardware.model_shape import ModelShape
-from fairbench.hardware.timing import KVPool
+from fairbench.hardware.timing import KVPool, VLLMMemory
 
 HOPPER_GB_S = {"h100-80gb": 3_350, "gh200-96gb": 4_000, "h200-141gb": 4_800}
 """``HOPPER_GB_S`` maps the GPUs with the H100's chip to memory bandwidths in 10^9 bytes/s."""
@@ -74,10 +74,36 @@ _LOGIT_BYTES = 2 + 4 + 4  # a 16-bit logit, a 32-bit logit, a probability
 _ACTIVATION_BYTES = 2
 
 
+UTILIZATION = 0.92  # default gpu_memory_utilization of vLLM 0.32.0 (``vllm/config/cache.py``)
+
+
+def vllm_memory(
+    pool: KVPool, shape: ModelShape, gpu: str, tp: int, utilization: float = UTILIZATION
+) -> VLLMMemory:
+    """Return the memory of a vLLM server beside weights and KV.
+
+    Args:
+        pool: Memory of the GPU and of the weights.
+        shape: The model's shape.
+        gpu: Name of the GPU.
+        tp: GPUs that share the model.
+        utilization: vLLM's ``gpu_memory_utilization``.
+    """
+    hidden_bytes = shape.hidden * _ACTIVATION_BYTES
+    return VLLMMemory(
+        total_gib=TOTAL_GIB.get(gpu, pool.pre_load_avail_gib),
+        gpu_memory_utilization=utilization,
+        # The activations are two tensors of the hidden size, and the outputs of gate, up and
+        # activation of the MLP.
+        forward_bytes=2 * hidden_bytes + 3 * shape.mlp / tp * _ACTIVATION_BYTES,
+        hidden_bytes=hidden_bytes,
+        logits_bytes=shape.vocabulary * _LOGIT_BYTES,
+    )
+
+
 def vllm_pool_tokens(
-    pool: KVPool, shape: ModelShape, gpu: str, tp: int, *, utilization: float, tokens: int,
-    sequences: int,
-) -> int:  # fmt: skip
+    pool: KVPool, memory: VLLMMemory, *, tokens: int, sequences: int, block: int = BLOCK
+) -> int:
     """Return the size of vLLM's KV pool in tokens, or 0 if no memory is left.
 
     vLLM takes a part of the GPU's memory and subtracts weights, activations and other memory
@@ -86,20 +112,15 @@ def vllm_pool_tokens(
     largest number of sequences.
 
     Args:
-        pool: Memory of the GPU and of the weights.
-        shape: The model's shape.
-        gpu: Name of the GPU.
-        tp: GPUs that share the model.
-        utilization: vLLM's ``gpu_memory_utilization``.
+        pool: Memory of the weights and of a token.
+        memory: Other memory of the server.
         tokens: vLLM's ``max_num_batched_tokens``.
         sequences: vLLM's ``max_num_seqs``.
+        block: Tokens of a KV block.
     """
-    hidden = tokens * shape.hidden * _ACTIVATION_BYTES
-    # The activations are two tensors of the hidden size, and the outputs of gate, up and activation
-    # of the MLP.
-    forward = 2 * hidden + 3 * tokens * shape.mlp / tp * _ACTIVATION_BYTES
-    sampling = hidden + min(sequences, tokens) * shape.vocabulary * _LOGIT_BYTES
+    forward = tokens * memory.forward_bytes
+    sampling = tokens * memory.hidden_bytes + min(sequences, tokens) * memory.logits_bytes
     activations_gib = max(forward, sampling) / 2**30
-    total_gib = TOTAL_GIB.get(gpu, pool.pre_load_avail_gib)
-    gib = total_gib * utilization - pool.weights_gib - activations_gib - OTHER_GIB
-    return max(0, int(gib * 2**30 / (BLOCK * pool.kv_bytes_per_token))) * BLOCK
+    gib = memory.total_gib * memory.gpu_memory_utilization
+    gib -= pool.weights_gib + activations_gib + OTHER_GIB
+    return max(0, int(gib * 2**30 / (block * pool.kv_bytes_per_token))) * block

@@ -27,7 +27,7 @@ from functools import cache, cached_property
 from random import Random
 from typing import Annotated, NamedTuple
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
@@ -122,11 +122,31 @@ DIMENSIONLESS = frozenset({"p", "q_e"})
 
 
 @dataclass(frozen=True)
+class VLLMMemory:
+    """The memory of a vLLM server beside weights and KV, which a profiling step at start measures.
+
+    Attributes:
+        total_gib: The GPU's total memory, as PyTorch reports it.
+        gpu_memory_utilization: vLLM's setting of this name.
+        forward_bytes: Activations of each token in the forward pass.
+        hidden_bytes: Hidden states of each token that sampling keeps.
+        logits_bytes: Logits and probabilities of each sequence.
+    """
+
+    total_gib: Amount
+    gpu_memory_utilization: Annotated[float, Gt(0), Le(1)]
+    forward_bytes: Amount
+    hidden_bytes: Amount
+    logits_bytes: Amount
+
+
+@dataclass(frozen=True)
 class KVPool:
     """The quantities that determine the size of the KV pool by the formula of SGLang 0.5.23.
 
     ``host_gb_s`` is the transfer rate of KV cache to and from CPU memory in 10^9 bytes/s, or 0 if
-    unknown.
+    unknown. ``vllm`` is given if a simulated vLLM has the pool that vLLM computes; without
+    ``vllm``, all engines have equal pools.
     """
 
     pre_load_avail_gib: Amount
@@ -135,6 +155,7 @@ class KVPool:
     mem_fraction_static: Amount
     chunked_prefill_size: Annotated[int, Ge(0)]
     host_gb_s: Amount = 0.0
+    vllm: VLLMMemory | None = None
 
     def tokens(self, mem_fraction_static: float) -> int:
         """Return the pool size in tokens. Raises UsageError if no memory is left for KV."""

@@ -153,6 +153,11 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
             f"{LOCAL} = {local!r}: is a policy of SGLang itself; leave {LOCAL} out, and start "
             f"SGLang with --schedule-policy {local}"
         )
+    if local_class(local).decodes_first is not None:
+        raise UsageError(
+            f"{LOCAL} = {local!r}: chooses between prompts and decoding, which only the simulated "
+            "SGLang supports; name another scheduler"
+        )
     settings = read_variable(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     evicting = _evicting(environment)
     for name in settings:

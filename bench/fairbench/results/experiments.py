@@ -26,7 +26,7 @@ from fairbench.workloads.spec import load_workload, workload_names
 
 SCHEDULER_KEYS = frozenset(
     {"scheduler", "router", "local", "gateway", "saturation", "routers"}
-    | {"eviction", "memory_records", "engine_code"}
+    | {"eviction", "memory_records", "engine_code", "charge_pass"}
 )
 OWN_POLICY = "schedule_policy"  # a field of a backend's settings
 OF_THE_PLACE = frozenset(

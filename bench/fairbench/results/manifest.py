@@ -78,6 +78,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "git": git_state(DIRECTORY),
         "python": platform.python_version(),
         **_router(spec),
+        **({"reproducible": False} if spec.charge_pass else {}),  # passes are measured
         **_own_files("scheduler_files", user_files()),
         **_own_files("program_files", program_files()),
         **_own_files("cost_files", (Path(one).resolve() for one in cost_names(spec.settings))),

@@ -442,7 +442,7 @@ def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> It
         yield "goodput needs latency targets; give them with --goodput"
     if name.startswith("tree_") and not _has_tenants(plans):
         yield "the workload has no tenants; name its clients TENANT/CLIENT"
-    if name in OF_MEMORY and not (spec.eviction or spec.memory_records):
+    if name in OF_MEMORY and not spec.records_memory:
         yield "needs records of the KV memory; give --memory-records"
     if name in OF_SIDES and spec.prefill is None:
         yield "needs workers for prompts alone; give --prefill and --decode"

@@ -126,7 +126,10 @@ def basis(summary: Mapping[str, Any]) -> str:
 def decided_by(summary: Mapping[str, Any]) -> str:
     """Return which installed engine's own code decided, after a comma; "" for our model."""
     code = summary.get(ENGINE_CODE)
-    return f", decided by {code_name(code)}" if code else ""
+    if not code:
+        return ""
+    charged = ", with the measured time of its passes (not reproducible)"
+    return f", decided by {code_name(code)}{charged if code.get('charges_pass') else ''}"
 
 
 def code_name(code: Mapping[str, Any]) -> str:

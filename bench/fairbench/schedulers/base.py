@@ -173,6 +173,7 @@ class HasParts:
     | choice of the requests that lose memory | ``retraction_order`` |
     | size of a step | ``step_tokens`` |
     | time of a pass | ``pass_s`` |
+    | choice between prompts and decoding | ``decodes_first``, ``on_iteration`` |
     | sorting of the engine's own queue | ``sort_queue``, ``chunk_limit`` |
     """
 
@@ -186,6 +187,8 @@ class HasParts:
     pass_s: Callable[[], float] | None = None
     sort_queue: Callable[[SortableQueue], Sequence[Request] | None] | None = None
     chunk_limit: Callable[[int, int], int | None] | None = None
+    decodes_first: Callable[[Request, int, float], bool] | None = None
+    on_iteration: Callable[[int, int, int], None] | None = None
 
     per_request_tokens = OldFlag("on_request_tokens")
     times_steps = OldFlag("on_gpu_time")
@@ -479,6 +482,21 @@ class Parts(Protocol):
 
         ``left`` is the number of prompt tokens not computed yet, ``budget`` the number of tokens in
         a chunk. The host calls this method after ``sort_queue``.
+        """
+
+    def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
+        """Return whether the batch decodes now, before further prompts are computed.
+
+        Only the simulated SGLang calls this method, without mixed chunks, when it could do either.
+        ``oldest`` is the request whose prompt is computed next in queue order, and ``left`` the
+        number of its prompt tokens not computed yet, including tokens that may be cached.
+        """
+
+    def on_iteration(self, prompt_tokens: int, start_ps: int, end_ps: int) -> None:
+        """Record the times of an iteration in picoseconds; 0 ``prompt_tokens`` mean decoding.
+
+        Only simulated engines call this method. A call may stand for several decode steps, but not
+        after ``decodes_first``.
         """
 
 

@@ -69,6 +69,9 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     own = {
         "local": LOCAL,
         "engine_code": None,
+        "charge_pass": None,
+        # an engine's own policy is none of fairbench's model
+        "eviction": None if spec.engine_code else spec.eviction,
         "gateway": None,
         "saturation": None,
         "routers": None,

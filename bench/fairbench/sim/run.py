@@ -19,6 +19,7 @@ from fairbench.doors import CODE_GROUP, through
 from fairbench.engine.clock import Clock
 from fairbench.engine.contract import (
     CONTRACTS,
+    CodeRun,
     EngineCode,
     ManagedMemory,
     Replica,
@@ -225,7 +226,15 @@ def engine_code(spec: ExperimentSpec) -> Iterator[EngineCode | None]:
         yield None
         return
     code_of = through(CODE_GROUP, spec.engine or DEFAULT_ENGINE)
-    code: EngineCode = code_of(spec.engine_code, spec.local, spec.settings, spec.seed)
+    run = CodeRun(
+        spec.engine_code,
+        spec.local,
+        spec.settings,
+        spec.seed,
+        eviction=spec.eviction,
+        charges_pass=bool(spec.charge_pass),
+    )
+    code: EngineCode = code_of(run)
     try:
         yield code
     finally:
@@ -264,8 +273,7 @@ class Simulation:
         self.clock = Clock()
         clients = [plan.client for plan in plans]
         self.log = ServiceLog(clients)
-        records_memory = spec.eviction or spec.memory_records
-        self.memory_log = MemoryLog(clients) if records_memory else None
+        self.memory_log = MemoryLog(clients) if spec.records_memory else None
         self.admission = spec.admission
         self.router = router_of(spec)
         self.setup = setup_of(spec, plans, self.profile, self.engine.pool_tokens)
@@ -420,7 +428,7 @@ class Simulation:
 
         The result is empty for an eviction policy without shares.
         """
-        if self.spec.eviction is None:
+        if self.spec.eviction is None or self.code is not None:
             return {}
         # Few runs need this module.
         from fairbench.engine.client_cache import pin_audit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.request
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,9 +13,10 @@ import numpy as np
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.formats import json_objects, parsed
 from fairbench.hardware.catalogue import canonical_model, derived_errors, model_configs, profile_ids
+from fairbench.hardware.engine_params import VLLMParams, vllm_limits
 from fairbench.hardware.gpus import GPU, find_gpu
 from fairbench.hardware.model_shape import ModelShape, check_split, shape_of
-from fairbench.hardware.served import with_serving
+from fairbench.hardware.served import vllm_memory, with_serving
 from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 from fairbench_calibration.profiling.estimates import NoTable, operators_ms, roofline_ms
 from fairbench_calibration.profiling.fit import (
@@ -176,6 +178,8 @@ def derive(
         found = with_serving(found, card.name, shape.vocabulary)
     name = described.name if weights == shape.dtype else f"{described.name}-{weights}"
     name += "" if kv_dtype == "fp16" else f"-kv-{kv_dtype}"
+    if engine == "vllm":
+        pool = replace(pool, vllm=vllm_memory(pool, shape, card.name, tp))
     profile = TimingProfile(
         profile_id=f"{card.name}/{name}/tp{tp}/{priced.kind}",
         coefficients_ms=found,
@@ -264,10 +268,13 @@ def described(
     yield f"source    {source}"
     if note:
         yield f"note      {note}"
-    tokens = pool.tokens(pool.mem_fraction_static)
+    tokens, fraction = pool.tokens(pool.mem_fraction_static), pool.mem_fraction_static
+    if pool.vllm is not None:
+        tokens = vllm_limits(VLLMParams(), profile).pool_tokens
+        fraction = pool.vllm.gpu_memory_utilization
     yield (
         f"KV pool   {tokens:,} tokens of {pool.kv_bytes_per_token:,.0f} bytes on each GPU, beside "
-        f"{pool.weights_gib:.1f} GiB of weights (fraction {pool.mem_fraction_static:g})"
+        f"{pool.weights_gib:.1f} GiB of weights (fraction {fraction:g})"
     )
     ms = ", ".join(f"{name} {value:.4g}" for name, value in profile.coefficients_ms.items())
     yield f"fit, ms   {ms}, host {profile.host_ms:g}"

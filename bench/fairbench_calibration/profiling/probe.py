@@ -294,4 +294,4 @@ def _pool_of_size(start: TimingProfile, tokens: int) -> KVPool:
     pool = start.pool
     gib = pool.weights_gib + (tokens + 0.5) * pool.kv_bytes_per_token / 2**30
     fraction = min(1.0, gib / pool.pre_load_avail_gib)
-    return replace(pool, mem_fraction_static=fraction)
+    return replace(pool, mem_fraction_static=fraction, vllm=None)

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import experiment
-from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.doors import CODE_GROUP, through
+from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.metrics.tables import RunResult
+from fairbench.named import imported
 from fairbench.sim.run import simulate
 from fairbench.streams import stream
 
@@ -97,6 +99,18 @@ def _vllm_settings(rng: Random) -> dict[str, Any]:
     }
 
 
+def release_settings(engine: str, version: str) -> dict[str, str]:
+    """Return the setting with which the model follows a release, {} for an unknown release."""
+    kind = ENGINES[engine]
+    known = get_args(get_type_hints(imported(kind.params))["release"])
+    names = {name for part in known for name in get_args(part)}
+    numbers = version.partition("+")[0].split(".")
+    for name in (".".join(numbers[:3]), ".".join(numbers[:2])):
+        if name in names:
+            return {f"{kind.part}.release": name}
+    return {}
+
+
 def check_engine(
     python: str,
     engine: str,
@@ -105,15 +119,19 @@ def check_engine(
 ) -> Iterator[CheckedStream]:
     """Yield the comparison of the model and the code for each seed.
 
+    The model follows the rules of the code's release, or of the newest release that it knows.
+
     Args:
         python: Python that has the engine, as in ``engine_code``.
         engine: Name of the engine.
         seeds: Seeds of the random runs.
         interrupted: Function that ends the runs early when it returns true, or None.
     """
+    release = release_settings(engine, through(CODE_GROUP, engine).installed(python)["version"])
     for seed in seeds:
         spec = random_spec(engine, seed)
-        ours = simulate(spec, interrupted=interrupted)
+        modelled = spec.model_copy(update={"settings": {**spec.settings, **release}})
+        ours = simulate(modelled, interrupted=interrupted)
         coded = spec.model_copy(update={"engine_code": python})
         theirs = simulate(coded, interrupted=interrupted)
         if not (ours.complete and theirs.complete):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fairbench.core import NoBound, ServiceBound
-from fairbench.engine.contract import Replica, WorkerParts
+from fairbench.engine.contract import CodeRun, Replica, WorkerParts
 from fairbench.errors import RunFailed, UsageError
 from fairbench.live.plugin_config import plugin_config
 from fairbench.schedulers.base import LocalScheduler
@@ -85,20 +85,16 @@ def plugin_of(scheduler: LocalScheduler, settings: Mapping[str, Any]) -> dict[st
 class OwnCode(ABC):
     """The code of an engine in one Python, for one run; ``close`` it after the run.
 
-    Args:
-        python: Python that has the engine, as ``--engine-code`` names it.
-        policy: Name of the engine's scheduling policy.
-        settings: Settings of the run, by NAME.PARAM.
-        seed: Seed of the engine's random numbers.
+    ``run`` says which Python and policy.
     """
 
     engine: ClassVar[str]
     releases: ClassVar[Sequence[str]]
 
-    def __init__(self, python: str, policy: str, settings: Mapping[str, Any], seed: int) -> None:
-        self._policy, self._settings, self._seed = policy, settings, seed
+    def __init__(self, run: CodeRun) -> None:
+        self._run, self._policy, self._settings = run, run.policy, run.settings
         self._is_open = self._runs_ours = False
-        self._key = (python, self.engine)
+        self._key = (run.python, self.engine)
         idle = self._key in IDLE
         self._process = IDLE.pop(self._key) if idle else self._new_process()
         try:
@@ -111,7 +107,9 @@ class OwnCode(ABC):
         except BaseException:
             self._process.close()
             raise
-        self.about: dict[str, Any] = {**_about(self.engine, source), "policy": policy}
+        self.about: dict[str, Any] = {**_about(self.engine, source), "policy": run.policy}
+        if run.charges_pass:
+            self.about["charges_pass"] = True
 
     @classmethod
     def installed(cls, python: str) -> dict[str, Any]:
@@ -139,11 +137,13 @@ class OwnCode(ABC):
             policy = OwnPolicy(self._policy, parts.scheduler)
         made = self._replica(replace(parts, scheduler=policy), channel)
         made.tags_clients = self._runs_ours
+        made.charges_pass = self._run.charges_pass
         return made
 
     def _open(self, parts: WorkerParts) -> None:
         """Tell the process the run; it answers whether a scheduler of fairbench decides."""
-        told = {**self._opening(parts), "policy": self._policy, "seed": self._seed}
+        told = {**self._opening(parts), "policy": self._policy, "seed": self._run.seed}
+        told["charge_pass"] = self._run.charges_pass
         told |= {"release": self._process.version, "packages": PACKAGES, "plugin": None}
         if parts.scheduler.name == self._policy:
             told["plugin"] = plugin_of(parts.scheduler, self._settings)
@@ -193,7 +193,7 @@ class SGLangCode(OwnCode):
     releases = SGLANG_RELEASES
 
     def _opening(self, parts: WorkerParts) -> dict[str, Any]:
-        return sglang.opening(self._settings, parts, self._policy)
+        return sglang.opening(self._settings, parts, self._policy, self._run.eviction)
 
     def _replica(self, parts: WorkerParts, channel: Channel) -> RemoteReplica:
         return sglang.SGLangCodeReplica(parts, self._settings, channel)

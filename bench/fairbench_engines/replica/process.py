@@ -171,7 +171,7 @@ class EngineProcess:
 
     def _failed(self, told: Mapping[str, Any]) -> Exception:
         """Return the error for a failure that the process has described."""
-        text = f"{told['type']}: {told['text']}"
+        text = ": ".join(dict.fromkeys((told["type"], told["text"])))  # an error may have no text
         where = f"{told['file']}, line {told['line']}, in {told['function']}"
         if told["type"] == "ModuleNotFoundError" and not self.version:
             return UsageError(

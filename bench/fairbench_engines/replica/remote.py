@@ -5,15 +5,19 @@ from __future__ import annotations
 import types
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 from typing import Any
 
 from fairbench.core import PS_PER_S
+from fairbench.engine.clock import DECIDE
 from fairbench.engine.contract import WorkerParts
 from fairbench.engine.sequence import Sequence
 from fairbench.live.headers import tagged_client
 from fairbench_engines.replica.base import RealReplica, prompt_of
 from fairbench_engines.replica.process import Channel
+
+PS_PER_NS = 1_000
 
 
 class RemoteReplica(RealReplica):
@@ -35,6 +39,7 @@ class RemoteReplica(RealReplica):
         self._state: dict[str, int] = {"waiting": 0, "free": capacity, "evictable": 0}
         # whether a client's name has the request's deadlines, as in a request to a real server
         self.tags_clients = False
+        self.charges_pass = False  # whether the time of each pass delays its iteration
 
     @property
     def cache(self) -> Any:
@@ -68,10 +73,19 @@ class RemoteReplica(RealReplica):
 
     def _start(self) -> bool:
         arrivals, self._arrivals = self._arrivals, []
-        whole = self._stretch is None
+        whole = self._stretch is None or self.charges_pass
         answer = self._channel.ask("turn", self.clock.now_ps, arrivals, whole)
         self._note(answer)
-        return self._begin(answer)
+        if not self.charges_pass:
+            return self._begin(answer)
+        if is_planned := "decode" in answer or "prefill" in answer:
+            self._end_stretch()
+            start_ps = self.clock.now_ps + answer["pass_ns"] * PS_PER_NS
+            self.clock.at(start_ps, DECIDE, self.index, partial(self._begin_planned, answer))
+        return is_planned
+
+    def _begin_planned(self, answer: Mapping[str, Any]) -> None:
+        self._begin(answer)
 
     @abstractmethod
     def _begin(self, answer: Mapping[str, Any]) -> bool:

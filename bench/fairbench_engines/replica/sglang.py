@@ -14,11 +14,14 @@ from fairbench.hardware.gpu_time import step_parts
 from fairbench_engines.replica.process import Channel
 from fairbench_engines.replica.remote import RemoteReplica
 
+LEAST_RECENT = "lru"  # the eviction policy of a server that is not told another
 OWN_ORDER = "lpm"  # the policy with a limit on the requests that it sorts
 NO_LIMIT = 10**9
 
 
-def opening(settings: Mapping[str, Any], parts: WorkerParts, policy: str) -> dict[str, Any]:
+def opening(
+    settings: Mapping[str, Any], parts: WorkerParts, policy: str, eviction: str | None
+) -> dict[str, Any]:
     """Return the limits and the configuration of the engine, for ``inside.sglang_bridge``."""
     limits = SGLangContract(settings, parts.profile).limits
     sorted_most = None
@@ -31,6 +34,7 @@ def opening(settings: Mapping[str, Any], parts: WorkerParts, policy: str) -> dic
             "max_prefill": limits.max_prefill_tokens,
             "slots": limits.max_running_requests,
             "ignore_eos": limits.full_reservation,
+            "eviction": eviction or LEAST_RECENT,
         },
         "configured": {
             "conservativeness": limits.schedule_conservativeness,

@@ -27,6 +27,7 @@ from tests.schedulers.local.local_toy_load import (
     toy,
 )
 from tests.schedulers.local.local_trace import runs
+from tests.slow_params import slow
 
 FLAT = [
     (VTC, {}),
@@ -262,7 +263,7 @@ def policy_of(name, weights, **more):
     return make(VTC, weights, charge=name, **more), 0, VTC_UNIT
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(8))])
+@pytest.mark.parametrize("seed", [0, *slow(*range(1, 8))])
 @pytest.mark.parametrize("policy", ["extend", "input", "dlpm"])
 def test_two_waiting_siblings_differ_by_no_more_than_two_clients_would(policy, seed):
     """The bound at every level is 2 Q + U/w_f + U/w_g; without the tree it does not hold."""

@@ -93,6 +93,11 @@ def build_gateway(
                 f"gateway = {policy!r}: this policy sorts SGLang's own queue, which a gateway "
                 f"cannot do; use --local {policy}"
             )
+        if scheduler.decodes_first is not None:
+            raise UsageError(
+                f"gateway = {policy!r}: this scheduler chooses between prompts and decoding, which "
+                f"a gateway cannot do; use --local {policy}"
+            )
         scheduler.prepare(setup)
         if isinstance(scheduler, FlowPolicy):
             scheduler.priorities = params.priority

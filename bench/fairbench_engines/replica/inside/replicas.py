@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from fairbench_engines.replica.inside.token_ids import TokenIds
@@ -27,6 +29,7 @@ class EngineReplicas(ABC):
         self._clock = VirtualTime()
         self._clock.install(engine)
         self._tokens = TokenIds()
+        self.charges_pass = False  # whether passes are measured
 
     @abstractmethod
     def configure(self, told: dict[str, Any]) -> bool:
@@ -38,14 +41,21 @@ class EngineReplicas(ABC):
 
     def replica(self, index: int, tells_evicted: bool) -> ClockedReplica:
         """Return a replica, which is the only replica of its process."""
-        return ClockedReplica(self.worker(index, tells_evicted), self._clock)
+        worker = self.worker(index, tells_evicted)
+        return ClockedReplica(worker, self._clock, charges_pass=self.charges_pass)
 
 
 class ClockedReplica:
-    """A replica whose engine reads the simulator's clock."""
+    """A replica whose engine reads the simulator's clock.
 
-    def __init__(self, worker: Any, clock: VirtualTime) -> None:
+    With ``charges_pass``, each plan has ``pass_ns``, the CPU time of the pass.
+    """
+
+    def __init__(self, worker: Any, clock: VirtualTime, *, charges_pass: bool) -> None:
         self._worker, self._clock = worker, clock
+        self._pass_ns: int | None = None  # of the last pass, if passes are measured
+        if charges_pass:
+            worker.engine.plan = self._measured(worker.engine.plan)
         # the requests of the last batch, and their output tokens before it ended
         self._batch: list[Any] = []
         self._before: list[int] = []
@@ -56,7 +66,20 @@ class ClockedReplica:
         for request in requests:
             self._worker.submit(*request)
         plan: dict[str, Any] = self._worker.turn(whole=whole)
+        if self._pass_ns is not None:
+            plan["pass_ns"] = self._pass_ns
         return plan
+
+    def _measured(self, plan: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a pass of the engine that notes its CPU time, on which the load has no effect."""
+
+        def measured() -> Any:
+            start_ns = time.thread_time_ns()
+            planned = plan()
+            self._pass_ns = time.thread_time_ns() - start_ns
+            return planned
+
+        return measured
 
     def complete(self, now_ps: int) -> dict[str, Any]:
         """Let the batch end."""

@@ -171,6 +171,7 @@ class SGLangBridge(EngineReplicas):
         self._told: dict[str, Any] = {}
 
     def configure(self, told: dict[str, Any]) -> bool:
+        self.charges_pass = told["charge_pass"]
         self._told, policy = told, told["policy"]
         if told["plugin"] and not has_policy(policy):
             provide(**told["packages"])

@@ -150,6 +150,7 @@ def _scheduler_class() -> Any:
             longest: int,
             on_evict: Callable[[Any], None],
             tree: str,
+            eviction: str,
         ) -> None:
             self.__dict__ |= dict.fromkeys(NONE) | dict.fromkeys(OFF, False)
             self.disaggregation_mode = sgl.disaggregation.DisaggregationMode.NULL
@@ -161,14 +162,16 @@ def _scheduler_class() -> Any:
             self.on_evict = on_evict
             self.server_args = server_args(sgl)
             self.running_batch = sgl.schedule_batch.ScheduleBatch(reqs=[], batch_is_full=False)
-            self._make_memory(pool, slots, longest, tree)
+            self._make_memory(pool, slots, longest, tree, eviction)
             self.policy = sgl.schedule_policy.SchedulePolicy(
                 policy, self.tree_cache, False, False, False
             )
             self.new_token_ratio_tracker = ratio_tracker(sgl)
             self._make_surroundings()
 
-        def _make_memory(self, pool: int, slots: int, longest: int, tree: str) -> None:
+        def _make_memory(
+            self, pool: int, slots: int, longest: int, tree: str, eviction: str
+        ) -> None:
             on_evict = self.on_evict
 
             class Cache(radix_cache):  # type: ignore[misc]  # SGLang is not installed for mypy
@@ -179,7 +182,9 @@ def _scheduler_class() -> Any:
             kv = tiny_kv(pool) if tree == HICACHE else None
             rows = sgl.memory_pool.ReqToTokenPool(slots, longest + 8, "cpu", False)
             tokens = sgl.token.TokenToKVPoolAllocator(pool, sgl.torch.float32, "cpu", kv, False)
-            params = sgl.cache_init_params.CacheInitParams(False, rows, tokens, 1)
+            params = sgl.cache_init_params.CacheInitParams(
+                False, rows, tokens, 1, eviction_policy=eviction
+            )
             if tree == HICACHE:
                 self.enable_hierarchical_cache, self.tree_cache = True, hierarchical_cache(params)
             else:
@@ -328,7 +333,8 @@ class SGLangScheduling:
 
     With the plugin's ``hooks``, these decide, and ``policy`` must be "fcfs". No request with its
     output may be longer than ``longest``. ``on_evict`` gets the evicted nodes of the radix tree,
-    which is the RadixCache, or a ``unified_cache`` in the language that ``tree`` names.
+    which is the RadixCache, or a ``unified_cache`` in the language that ``tree`` names, and evicts
+    by SGLang's policy ``eviction``.
     """
 
     def __init__(
@@ -344,11 +350,12 @@ class SGLangScheduling:
         longest: int | None = None,
         on_evict: Callable[[Any], None] = lambda node: None,
         tree: str = RADIX,
+        eviction: str = "lru",
     ) -> None:
         self._sgl = sglang()
         self._hooks = hooks
         self.scheduler = _scheduler_class()(
-            pool, chunk, max_prefill, slots, policy, longest or pool, on_evict, tree
+            pool, chunk, max_prefill, slots, policy, longest or pool, on_evict, tree, eviction
         )
         self._outputs: dict[Any, Sequence[int]] = {}
         self._ignore_eos = ignore_eos

@@ -196,6 +196,7 @@ class VLLMBridge(EngineReplicas):
         self._told: dict[str, Any] = {}
 
     def configure(self, told: dict[str, Any]) -> bool:
+        self.charges_pass = told["charge_pass"]
         self._told, self._policy = told, told["policy"]
         self._limits = types.SimpleNamespace(**told["limits"])
         if told["plugin"] and not has_policy(self._policy):

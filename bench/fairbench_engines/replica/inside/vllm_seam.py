@@ -296,6 +296,8 @@ class VLLMScheduling:
             return [0]
         produced = request.num_output_tokens
         drafts = len(plan.scheduled_spec_decode_tokens.get(name, ()))
+        if not drafts:
+            return [self._outputs[name][produced]]
         accepted = _drawn(name, produced, drafts)
         rest = list(self._outputs[name][produced : produced + 1 + accepted])
         assert rest

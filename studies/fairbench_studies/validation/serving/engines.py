@@ -24,7 +24,7 @@ from fairbench.hardware.engine_params import (
     engine_limits,
 )
 from fairbench.hardware.model_shape import shape_of
-from fairbench.hardware.served import vllm_pool_tokens
+from fairbench.hardware.served import vllm_memory, vllm_pool_tokens
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler, Setup
 from fairbench.schedulers.local.fcfs import FCFS
@@ -186,16 +186,13 @@ def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
 
 
 def _vllm_pool(profile: TimingProfile, tokens: int, sequences: int) -> int:
-    """Return the KV pool of vLLM, or of SGLang for a model whose config is not bundled."""
+    """Return the pool of vLLM, or of SGLang for a model whose shape is unknown."""
     gpu, model, parallel, _ = profile.profile_id.split("/", 3)
-    if model not in model_configs():
-        return profile.pool.tokens(CLOSED_MEM_FRACTION)
-    return vllm_pool_tokens(
-        profile.pool,
-        shape_of(model_configs()[model]["config"], model),
-        gpu,
-        int(parallel.removeprefix("tp")),
-        utilization=CLOSED_MEM_FRACTION,
-        tokens=tokens,
-        sequences=sequences,
-    )
+    pool, memory = profile.pool, profile.pool.vllm
+    if model in model_configs():
+        shape = shape_of(model_configs()[model]["config"], model)
+        memory = vllm_memory(pool, shape, gpu, int(parallel.removeprefix("tp")))
+    if memory is None:
+        return pool.tokens(CLOSED_MEM_FRACTION)
+    memory = replace(memory, gpu_memory_utilization=CLOSED_MEM_FRACTION)
+    return vllm_pool_tokens(pool, memory, tokens=tokens, sequences=sequences)

@@ -27,31 +27,40 @@ from fairbench_studies.validation.serving.unanswered import rows_of, with_unansw
 from fairbench_studies.validation.windows import WEIGHTS, service_between
 
 DRAWS = 8
+
+THROUGHPUT, TIME_PER_TOKEN, FIRST_P50, FIRST_P99 = METRICS = (
+    "throughput_tok_s",
+    "tpot_p50_ms",
+    "ttft_p50_s",
+    "ttft_p99_s",
+)
+ROOM_S = {FIRST_P50: 0.1, FIRST_P99: 0.3}
+"""Seconds by which a TTFT may be off beside its factor.
+
+TTFT below 0.1 s is modelled coarsely, and pauses of 0.3 s of real servers are in no profile.
+"""
+
+FACTORS: dict[str, dict[str, float]] = {
+    "measured": {THROUGHPUT: 1.2, TIME_PER_TOKEN: 1.35, FIRST_P50: 1.2, FIRST_P99: 1.7},
+    "calibrated": {THROUGHPUT: 1.1, TIME_PER_TOKEN: 1.35, FIRST_P50: 1.35, FIRST_P99: 1.85},
+    "derived": {THROUGHPUT: 1.15, TIME_PER_TOKEN: 1.35, FIRST_P50: 1.6, FIRST_P99: 1.75},
+}
+"""Factors by which simulated values were off on measured servers, by grade of profile and metric.
+
+Each factor is the largest, over servers, of the 95th percentile of a server's runs, as
+``tests/validate/measure_intervals.py`` prints it, rounded up.
+"""
+
 MEANING: dict[str, Any] = {
     "meaning": (
         f"the range of {DRAWS + 1} simulations whose timing profiles are wrong by up to "
-        "timing_error_pct; not confidence intervals, because the ranges leave out every other "
-        "error of the model"
+        "timing_error_pct, widened by the factor and the seconds by which simulated values were "
+        "off on measured servers; not confidence intervals, because few servers were measured"
     ),
-    "held": {
-        "measured profiles": {
-            "throughput_tok_s": "11 of 14",
-            "tpot_p50_ms": "10 of 14",
-            "ttft_p50_s": "8 of 17",
-            "ttft_p99_s": "11 of 17",
-        },
-        "other profiles": {
-            "throughput_tok_s": "101 of 103",
-            "tpot_p50_ms": "99 of 103",
-            "ttft_p50_s": "45 of 103",
-            "ttft_p99_s": "62 of 103",
-        },
-    },
+    "factors": FACTORS,
+    "seconds": ROOM_S,
 }
-"""The meaning of the intervals, and the number of intervals with the measured value.
-
-``tests/validate/measure_intervals.py`` counted 117 measured runs to which no profile was fitted.
-"""
+"""The meaning of the intervals, with the numbers by which they are widened."""
 
 # A profile has these relative errors, overall and per term. The errors were found on runs to which
 # the measured profile was not fitted; operator profiles were compared on the same runs.
@@ -63,8 +72,8 @@ def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
 
     The prediction reads only arrivals, prompt lengths and output lengths of the run.
     """
-    measured = profile.profile_id.split("/")[3].startswith("measured")
-    error_pct = MEASURED_ERROR_PCT if measured else OPERATOR_ERROR_PCT
+    grade = grade_of(profile)
+    error_pct = MEASURED_ERROR_PCT if grade == "measured" else OPERATOR_ERROR_PCT
     rng = stream(0, f"predict/{run.name}")
     drawn = [perturbed(profile, error_pct, rng) for _ in range(DRAWS)]
     sent, recorded = with_unanswered(run)
@@ -78,16 +87,35 @@ def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
         "timing_profile": profile.profile_id,
         "timing_error_pct": error_pct,
         "metrics": {
-            name: _interval([value, *(other[name] for other in others)])
+            name: _interval([value, *(other[name] for other in others)], *_widening(grade, name))
             for name, value in central.items()
         },
     }
 
 
-def _interval(values: Sequence[float]) -> dict[str, float | None]:
-    """Return the first value and the range of all values, or null if a value is undefined."""
-    low, high = defined(float(np.min(values))), defined(float(np.max(values)))
-    return {"simulated": defined(values[0]), "low": low, "high": high}
+def grade_of(profile: TimingProfile) -> str:
+    """Return the kind of source of a profile: ``measured``, ``calibrated`` or ``derived``."""
+    source = profile.profile_id.split("/")[3]
+    for grade in ("measured", "calibrated"):
+        if source.startswith(grade) or profile.grade.startswith(f"{grade}:"):
+            return grade
+    return "derived"
+
+
+def _widening(grade: str, name: str) -> tuple[float, float]:
+    """Return the factor and the seconds by which the range of a metric is widened."""
+    metric = name.split("/")[0]
+    if metric == "refused":
+        return 1.0, 0.0
+    metric = metric if metric in METRICS else THROUGHPUT  # rates of clients
+    return FACTORS[grade][metric], ROOM_S.get(metric, 0.0)
+
+
+def _interval(values: Sequence[float], factor: float, room: float) -> dict[str, float | None]:
+    """Return the first value with the widened range of all; null where a value is undefined."""
+    low, high = float(np.min(values)) / factor - room, float(np.max(values)) * factor + room
+    low = low if low != low else max(0.0, low)
+    return {"simulated": defined(values[0]), "low": defined(low), "high": defined(high)}
 
 
 def metrics_of(replayed: ServingRun, recorded: Flags) -> dict[str, float]:
