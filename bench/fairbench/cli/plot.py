@@ -61,7 +61,7 @@ def plot(
         Option(
             metavar="METRIC,METRIC",
             help="Metrics of the LaTeX table, such as service_rate_tok_s,victim_p95_s. [default: "
-            "those of the comparison that fit into a column of a paper with two columns]",
+            "the metrics of the comparison that fit into one column of a two-column paper]",
         ),
     ] = None,
 ) -> None:
@@ -121,7 +121,7 @@ def _plot_own(
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
     cells = results.sides_below(folder)
-    if table is not None:  # the table comes first, because the table needs no drawing library
+    if table is not None:  # the table is first, because the table needs no drawing library
         text = figures.latex_table(cells, columns)
         with writing(table, "--table"):
             if table.parent == output_dir:  # a missing output directory is created

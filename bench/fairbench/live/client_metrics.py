@@ -62,10 +62,11 @@ class Look(NamedTuple):
 
 
 class RecentShares:
-    """The service of each client in the last minute, relative to its max-min fair share.
+    """The service of each client in the last minute, relative to the client's fair share.
 
-    If a client waits in more than half of the samples of the minute, its demand is unlimited. The
-    demand of every other client is the service that the client got.
+    The fair shares are a max-min division by the demands of clients. The demand of a client counts
+    as unlimited if the client waited in more than half of the samples of the minute. Otherwise, the
+    demand is the service that the client received.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -123,10 +124,10 @@ Totals: TypeAlias = "defaultdict[str, float]"
 
 
 class Ledger:
-    """Sums of tokens and events for each client. Beyond a limit, old clients share one entry.
+    """Sums of tokens and events for each client.
 
-    The clients that were inactive for the longest time share the entry. ``extend_tokens`` leaves
-    out the tokens that a retracted request computes again.
+    Beyond ``MAX_CLIENTS`` clients, the clients that were inactive for the longest time share one
+    entry. ``extend_tokens`` leaves out the tokens that a retracted request computes again.
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
@@ -145,7 +146,7 @@ class Ledger:
             self._exporter.count(what, client, amount)
 
     def waited(self, what: str, request: Request) -> None:
-        """Export the seconds since a request arrived; ``what`` is a key of ``SECONDS``."""
+        """Export how long a request has waited so far; ``what`` is a key of ``SECONDS``."""
         if self._exporter is not None:
             self._exporter.waited(what, request)
 
@@ -170,7 +171,7 @@ class Ledger:
 
 
 class OtherRanks(Protocol):
-    """The interface of the link to a server's other data-parallel ranks, for the exporter."""
+    """The interface by which the exporter reads the service at a server's other ranks."""
 
     rank: int
     lag_s: float
@@ -188,7 +189,7 @@ class OtherRanks(Protocol):
 
 
 class Host(Protocol):
-    """The interface of the object that runs a scheduler, as the exporter uses it."""
+    """The interface by which the exporter reads a scheduler and the requests of its engine."""
 
     scheduler: LocalScheduler
     config: PluginConfig
@@ -205,7 +206,10 @@ class Host(Protocol):
 
 
 class Exporter:
-    """Prometheus metrics ``fairbench_client_*`` among the server's own, labelled by client."""
+    """The Prometheus metrics ``fairbench_client_*``, which have the client as a label.
+
+    The server publishes the metrics beside its own metrics.
+    """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         # The import is in this function because prometheus_client looks for SGLang's directory when
@@ -235,13 +239,13 @@ class Exporter:
         # clients with a label of their own, each with its position in the order of first use
         self._labels: dict[str, int] = {}
         self._shares = RecentShares(time.monotonic())
-        self._shown: dict[str, float] = {}  # the ratios that the gauges show at present
+        self._shown: dict[str, float] = {}  # the shares that the gauges show at present
 
     def count(self, what: str, client: str, amount: int) -> None:
         self._counters[what].labels(self._client_label(client)).inc(amount)
 
     def waited(self, what: str, request: Request) -> None:
-        """Observe the seconds since a request arrived.
+        """Add the seconds since a request's arrival to a histogram of the request's client.
 
         Engines report arrivals on the monotonic clock.
         """
@@ -282,7 +286,7 @@ class Exporter:
             for client, totals in home.ledger.items()
         }
         waiting = home.waiting
-        if home.ranks is not None:  # the ratios describe the whole server, not only this rank
+        if home.ranks is not None:  # the shares are of the whole server, not only of this rank
             service = dict(home.ranks.served(service))
             waiting = {*waiting, *home.ranks.waiting}
         return self._shares.ratios(now_s, service, waiting, home.config.weights)
@@ -295,10 +299,7 @@ class Exporter:
         self._shown = dict(ratios)
 
     def _client_label(self, client: str) -> str:
-        """Return a client's label.
-
-        Labels are permanent, so clients beyond the limit share one label.
-        """
+        """Return a client's label. A label is never removed, so late clients share one label."""
         if client not in self._labels:
             if len(self._labels) >= MAX_CLIENTS:
                 return OTHERS

@@ -61,13 +61,16 @@ _ANSWER = re.compile(r"worker-(\d{1,9})-")
 
 
 def tag(number: int, headers: Mapping[str, str]) -> str:
-    """Return the request id of request ``number``, with the values of fairbench's headers."""
+    """Return the request id of request ``number``, in which fairbench's headers are repeated."""
     facts = {name: value for name, value in headers.items() if name in _FACTS}
     return _TAG + urlencode({"n": str(number), **facts})
 
 
 def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers with names in lower case, completed by the headers in the request id."""
+    """Return the headers with names in lower case, and with fairbench's headers in the request id.
+
+    A header that was sent takes precedence over its copy in the request id.
+    """
     text = headers.get(REQUEST_ID, "")
     if not text.startswith(_TAG):
         return headers
@@ -92,10 +95,9 @@ _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOT
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
-    """Return the client's name followed by the remaining time to each deadline and the target pace.
+    """Return the client's name with a tag: milliseconds to each deadline, and the target pace.
 
-    All three values are in milliseconds. Without a deadline and a pace, the name is returned
-    unchanged.
+    The pace is in milliseconds per token. A name without deadlines and pace stays unchanged.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
     left = [
@@ -107,16 +109,16 @@ def tagged(client: str, due: Due, now_s: float) -> str:
 
 
 def tagged_client(request: Request, now_s: float) -> str:
-    """Return the request's client, tagged with the request's deadlines as in ``tagged``."""
+    """Return the name of the request's client with the request's deadlines, as ``tagged`` does."""
     due = Due(request.first_token_by_s, request.deadline_s, request.token_every_s)
     return tagged(request.client, due, now_s)
 
 
 def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
-    """Return the client in a tagged name, and the due times of the client's request in seconds.
+    """Return the client's name without the tag, and the deadlines and pace that the tag states.
 
-    The due times are on the clock that now reads ``now_s``, which runs ``scale`` times as fast as
-    the clock of the tag.
+    The deadlines are seconds on a clock that now reads ``now_s`` and that runs ``scale`` times as
+    fast as the clock of the process that wrote the tag.
     """
     found = _TAGGED.fullmatch(name)
     if found is None:

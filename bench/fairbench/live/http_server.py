@@ -160,7 +160,7 @@ def too_many(message: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
 
 
 def unavailable(message: str) -> Problem:
-    """Return the error 503 for a time in which no worker is available."""
+    """Return the error 503, which means that no worker is available at present."""
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, message, retry_after_s=RETRY_AFTER_S)
 
 
@@ -187,7 +187,10 @@ log = logging.getLogger(__name__)
 
 
 def most_connections() -> int:
-    """Return how many clients, each with a connection to a worker, the open-file limit allows."""
+    """Return how many client connections the limit on open files allows.
+
+    Each client connection may need a second connection, to a worker.
+    """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
         most = 2**20
@@ -240,7 +243,10 @@ class Connections:
 
     @property
     def middleware(self) -> Middleware:
-        """The outermost middleware, which records the connections with a request in progress."""
+        """The middleware that records which connections have a request in progress.
+
+        No other middleware may be outside this middleware.
+        """
 
         @web.middleware
         async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -273,7 +279,7 @@ class Connections:
         self._sockets = ()
 
     async def aclose(self) -> None:
-        """Accept no more connections, and stop checking the open connections."""
+        """Accept no more connections, and no longer close idle connections."""
         await self.stop_accepting()
         tasks = [*self._opening, *([self._watching] if self._watching else ())]
         for task in tasks:
@@ -294,7 +300,7 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_free_slot():
-                # at first, a client certainly waits; later, perhaps no further client waits
+                # The socket is readable, so a first client waits. Further clients may not wait.
                 if number == 0:
                     self._make_room()
                 self._pause()
@@ -303,7 +309,7 @@ class Connections:
                 accepted, _ = listens.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # usually, other code has used up the file descriptors
+            except OSError as error:  # usually, other code has opened too many files
                 self._complain(f"no connection can be accepted: {error.strerror}")
                 self._pause()
                 return
@@ -443,7 +449,7 @@ def _check_pem(flag: str, path: Path, mark: bytes, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A server at ``url``. SIGINT and SIGTERM set ``stop``. ``site`` accepts the connections."""
+    """A running HTTP server at ``url``. SIGINT and SIGTERM set the event ``stop``."""
 
     url: str
     site: Connections
@@ -531,7 +537,7 @@ def _bound_sockets(host: str, port: int, shown: str) -> list[socket.socket]:
 
 
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
-    """Return ``parse(raw, *args)``; a thread parses a long body.
+    """Return ``parse(raw, *args)``; a long body is parsed in a thread.
 
     Raises the errors of ``parse``.
     """

@@ -92,7 +92,7 @@ class _ClearedArray(AllBlocksCleared, array_like=True, tag="AllBlocksCleared"):
 
 
 class _Batch(msgspec.Struct, array_like=True):
-    """A batch with undecoded events, so that an unknown event does not spoil the others."""
+    """A batch with undecoded events, so that an unknown event leaves the known events readable."""
 
     ts: float
     events: list[msgspec.Raw]

@@ -1,4 +1,4 @@
-"""Launchers: how places for the servers of a run are found, on this machine or on other hosts.
+"""Launchers, which find places for the servers of a run on this machine or on other hosts.
 
 Run as a module, this file is a probe of another machine's software, which prints a line of JSON:
 
@@ -162,7 +162,7 @@ class Reach:
         return [*(word.replace(HOST, self.host) for word in self.words), inner]
 
     def ask(self, kind: type[T], python: str, *words: str) -> T:
-        """Return the answer of the probe on the host. ``words`` are the probe's arguments.
+        """Run this module as a probe on the host, with the arguments ``words``; return its answer.
 
         Raises UsageError if the probe cannot be run or if its answer is not of type ``kind``.
         """

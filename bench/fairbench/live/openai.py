@@ -55,7 +55,7 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """A choice of an answer or event.
+    """An alternative output (a "choice") in an answer or event.
 
     Completions have ``text``; chats have ``delta`` or ``message``.
     """
@@ -201,7 +201,7 @@ _MESSAGE_END = "message_stop"
 
 
 class Typed(NamedTuple):
-    """The facts of an answer or event whose type is named.
+    """The parsed content of an answer or event that names its type, as in the Responses API.
 
     ``whole`` means that ``texts`` are the whole output, not only new output. ``complete`` means
     that the stream has ended.
@@ -216,10 +216,7 @@ class Typed(NamedTuple):
 
 
 def typed(answer: Any) -> Typed | None:
-    """Return the facts of an answer or event of the Responses API or the Messages API.
-
-    Returns None for answers and events of other APIs.
-    """
+    """Parse an answer or event of the Responses API or the Messages API; else return None."""
     kind = answer.type if isinstance(answer.type, str) else ""
     if kind.startswith(_RESPONSE_EVENT):
         return _response_event(answer, kind)
@@ -245,7 +242,7 @@ def _response_event(answer: Any, kind: str) -> Typed:
 
 
 def _response(told: dict[str, Any]) -> Typed:
-    """Return the facts of a whole response. A response that is still in progress has no reason."""
+    """Parse a response object of the Responses API; an unfinished response has no finish reason."""
     status, details = told.get("status"), told.get("incomplete_details")
     reason = None if status in ("in_progress", "queued") else status
     if status == "incomplete" and isinstance(details, dict):
@@ -261,7 +258,7 @@ def _message_event(answer: Any, kind: str) -> Typed:
     usage = answer.usage
     told = answer.message.get("usage") if isinstance(answer.message, dict) else None
     if not usage and isinstance(told, dict):
-        # At the start of a message, the number of output tokens does not count the output.
+        # The usage at the start of a message does not count the output, so the number is left out.
         usage = {name: count for name, count in told.items() if name != "output_tokens"}
     complete = kind == _MESSAGE_END
     return Typed(texts, ended.get("stop_reason"), usage, answer.error, complete=complete)
@@ -323,7 +320,7 @@ NO_OUTPUT = Fault("an answer without output")
 
 
 class Answered(msgspec.Struct):
-    """The fields of an answer, an event or an error that the judgement reads."""
+    """The fields of an answer, an event or an error that ``judge`` reads."""
 
     id: Any = None
     choices: list[Choice] | None = None
@@ -350,12 +347,12 @@ class Answered(msgspec.Struct):
 
 
 class AnswerJudgement(NamedTuple):
-    """The result of judging an answer or event: its output, its end, or its fault.
+    """The result of ``judge`` for an answer or event: its output, its end, or its fault.
 
     - ``output`` means that the answer or event contains output.
     - ``ended`` means that the answer has ended for a good reason.
     - ``texts`` are the texts of the model in all choices.
-    - ``typed`` holds the facts of APIs that name the types of their events.
+    - ``typed`` is the parsed content if the API names the types of its events, or else None.
     """
 
     answer: Answered | None
@@ -446,7 +443,7 @@ def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
 
 
 def whole_fault(payload: bytes) -> Fault | None:
-    """Return why a payload with status 200 holds no answer of the model; None for an answer."""
+    """Return why a response with status 200 contains no answer; None for an answer."""
     answer = answered(payload)
     found = judge(answer)
     if answer is None or found.fault is not None:
@@ -457,7 +454,7 @@ def whole_fault(payload: bytes) -> Fault | None:
 
 
 class StreamJudge:
-    """A judge of the events of a stream, in order. The attributes describe the whole stream so far.
+    """A judge of the events of a streamed answer. The attributes describe all events so far.
 
     - ``output`` means that the stream has contained output.
     - ``ended`` means that a choice has ended; ``finished`` means that all ``answers`` choices have.
@@ -469,7 +466,7 @@ class StreamJudge:
         self._answers, self._ends = answers, set[Any]()
         self.may_be_empty = False
         self._promised = False  # whether a finish reason requires output
-        # number of output tokens that the server has reported, or None
+        # output tokens that the server has reported so far, or None
         self._told: int | None = None
 
     def judge_event(self, payload: bytes, event: str = "") -> AnswerJudgement:
@@ -491,7 +488,7 @@ class StreamJudge:
         return self.ended and len(self._ends) >= self._answers
 
     def end_fault(self) -> Fault | None:
-        """Return why a stream that ended without a fault holds no answer; None for an answer."""
+        """Return why a stream that has ended contains no answer; None for an answer."""
         idle = self._promised or (self._told == 0 and not self.may_be_empty)
         return None if self.output or (self.ended and not idle) else NO_OUTPUT
 
@@ -504,7 +501,10 @@ class StreamJudge:
 
 
 def _status(*said: Any) -> int | None:
-    """Return the first HTTP error status among a server's codes and types, or None."""
+    """Return the first HTTP error status (400 to 599) in an error's fields, or None.
+
+    A type that blames the request, such as "invalid_request_error", counts as 400.
+    """
     for one in said:
         if isinstance(one, str):
             one = 400 if one.lower() in _REFUSALS else int(one) if _CODE.fullmatch(one) else None
@@ -550,18 +550,14 @@ def _reasons(answer: Answered) -> list[Any]:
 
 
 def _has_place(answer: Answered) -> bool:
-    """Return whether an answer has a field for text or a message, which may be empty."""
+    """Return whether an answer has a field for output, even if the field is empty."""
     places = [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
     others = answer.text, answer.output_ids, answer.output, answer.content
     return any(place is not None for place in (*places, *others))
 
 
 def _ended_with(answer: Answered, kinds: Sequence[str]) -> bool:
-    """Return whether an answer has ended for one of the reasons ``kinds``.
-
-    An answer that ends for another reason must have a token. If the server reports no token, the
-    server has not run the model.
-    """
+    """Return whether a choice of an answer has one of the finish reasons ``kinds``."""
     ends = [one.get("type") if isinstance(one, dict) else one for one in _reasons(answer)]
     return any(str(end).lower() in kinds for end in ends)
 
@@ -586,7 +582,7 @@ _BESIDE_MESSAGES = (
 # Body fields with turns, in the order of a prompt, each with the role of a plain text.
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # body fields that a chat template may use
-_CONTENTS = ("content", "output")  # the result of a tool has its text in ``output``
+_CONTENTS = ("content", "output")  # a tool's result has its text in the field ``output``
 _TURN = frozenset({"role", *_CONTENTS})
 
 
@@ -698,10 +694,10 @@ class EventSplitter:
         self._oversized = False  # whether a piece of the current event was already returned
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
-        """Return completed events and pieces of oversized events; True marks a whole event."""
+        """Add received bytes; return the completed events (True) and pieces of events (False)."""
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:
-            return [(chunk, b"data" in chunk)]  # the chunk is a single event, as in most streams
+            return [(chunk, b"data" in chunk)]  # in most streams, a chunk is a single event
         self._begun += chunk
         starts = [(self._begun.rfind(end, self._searched), len(end)) for end in _BLANK_LINES]
         end = max(at + length if at >= 0 else 0 for at, length in starts)
@@ -709,7 +705,7 @@ class EventSplitter:
         del self._begun[:end]
         found = self._events_in(whole) if whole else []
         if len(self._begun) > self._most_bytes:
-            # The last bytes are kept, because a blank line may begin in them.
+            # The last bytes are kept, because a blank line may begin there.
             stop = len(self._begun) - _LONGEST_END
             found.append((bytes(self._begun[:stop]), False))
             del self._begun[:stop]
@@ -726,7 +722,7 @@ class EventSplitter:
         for end in _BLANK_LINE.finditer(whole):
             found.append((whole[start : end.end()], not self._oversized))
             start, self._oversized = end.end(), False
-        if start < len(whole):  # the bytes after the last event are a line end without data
+        if start < len(whole):  # the remaining bytes are a line end without data
             found.append((whole[start:], False))
         return found
 

@@ -27,8 +27,8 @@ SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
-# Names of gauges in a server's metrics: the labels of the first name the scheduler; the second is
-# the limit on running requests.
+# Gauges in a server's metrics. The labels of ``PROOF`` hold the scheduler's name and parameters;
+# the value of ``LIMIT`` is the limit on running requests.
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
 LOAD_CAP = "engine.load_cap"  # the only engine setting that the plugin itself enforces
@@ -77,7 +77,7 @@ class PluginConfig:
     def environment(self) -> dict[str, str]:
         """Return the environment variables that give a server this configuration.
 
-        All variables are set, so that the server does not inherit values of this process.
+        Every variable is set, even if empty, so that the server inherits no value of this process.
         """
         eviction = {"policy": self.eviction, "clients": self.clients} if self.eviction else {}
         return {
@@ -103,7 +103,7 @@ class Evicting(NamedTuple):
     clients: tuple[str, ...] = ()
 
 
-OWN_ORDER = Evicting()  # the order of the engine itself
+OWN_ORDER = Evicting()  # the engine evicts in its own order
 
 
 def plugin_config(
@@ -137,7 +137,7 @@ def plugin_config(
 
 
 def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[str, Any]:
-    """Return all parameters that a server reports for a scheduler, and its load cap if set."""
+    """Return the parameters of a scheduler as ``NAME.PARAM``, and the load cap if set."""
     told = as_settings(local, params)
     return told if load_cap in (None, NONE) else {**told, LOAD_CAP: load_cap}
 
@@ -255,7 +255,7 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first line of the root cause of a failed import."""
+    """Return the first line of the error that caused the failure of an import."""
     while (deeper := error.__cause__ or error.__context__) is not None:
         error = deeper
     return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -2,9 +2,9 @@
 
 Times are seconds since the start of the run. Clients and states are names.
 
-Each of several drivers has a folder with its records and the offset of its clock. Records are
-written as soon as a request or program ends. After a crash, ``fairbench recover`` therefore merges
-the same files as at the end of a run.
+With several drivers, each driver has a folder with its records and its clock's offset. A record is
+written as soon as a request or program ends, so that ``fairbench recover`` can merge the records of
+a run that crashed.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def read_records(directory: Path) -> LiveRecords:
 
 
 def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
-    """Return records as tables of a simulated run, with a service log computed from the requests.
+    """Convert records to the tables of a simulated run; the service log is computed from requests.
 
     If the server does not report an admission, the request counts as admitted at its first token.
     If the server reports cached tokens for no request, all input counts as uncached. If the server
@@ -155,7 +155,7 @@ _Record = TypeVar("_Record", RequestRecord, ProgramRecord)
 def _arrays(
     records: Iterable[Any], kind: type[msgspec.Struct], clients: Sequence[str]
 ) -> dict[str, Any]:
-    """Return an array for each field that is no list. None becomes NaN; names become numbers."""
+    """Return an array for each field except lists. None becomes NaN; names become indices."""
     rows = [msgspec.structs.astuple(record) for record in records]
     names = kind.__struct_fields__
     table = dict(zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True))
@@ -184,7 +184,7 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
     records = []
     for number, line in lines(path, f"{path}", blank=True, streamed=True):
         if not line.endswith(b"\n"):
-            break  # the writing process ended within the last line
+            break  # the writing process ended before the line was complete
         try:
             records.append(decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -193,7 +193,9 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
 
 
 class Journal:
-    """Two files of JSON lines in a directory, to which each record is written immediately.
+    """Two files of JSON lines in a directory: one of requests, and one of programs.
+
+    Each record is written as soon as the request or program ends.
 
     Raises UsageError if the files cannot be created.
     """
@@ -207,14 +209,14 @@ class Journal:
         self._encode = msgspec.json.Encoder().encode
 
     def request(self, record: RequestRecord) -> None:
-        """Append a request.
+        """Append the record of a request.
 
         Raises RunFailed if the file cannot be written, such as on a full disk.
         """
         self._write_line(self._requests, record)
 
     def program(self, record: ProgramRecord) -> None:
-        """Append a program. Raises RunFailed if the file cannot be written."""
+        """Append the record of a program. Raises RunFailed if the file cannot be written."""
         self._write_line(self._programs, record)
 
     def _write_line(self, file: FileIO, record: msgspec.Struct) -> None:
@@ -254,12 +256,12 @@ class Offset(msgspec.Struct, frozen=True):
 def compare_clocks(
     ask: Callable[[], float], now_s: Callable[[], float], rounds: int = ROUNDS
 ) -> Offset:
-    """Return by how many seconds the clock that ``ask`` reads is ahead of the clock ``now_s``.
+    """Return by how many seconds another process's clock is ahead of the clock ``now_s``.
 
-    ``ask`` takes time, because another process reads its clock between request and reply. The
-    reading is assigned to the midpoint between request and reply. The error is at most half the
-    round trip, even if the two directions take different times (Cristian, "Probabilistic clock
-    synchronization", 1989). The result is from the fastest of ``rounds`` readings.
+    ``ask`` requests the time from the other process. The reading is assigned to the midpoint
+    between request and reply. The error is at most half the round trip, even if the two directions
+    take different times (Cristian, "Probabilistic clock synchronization", 1989). The result is from
+    the fastest of ``rounds`` readings.
     """
     return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
 
@@ -304,7 +306,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
 
 class Shard(NamedTuple):
-    """A share of the load: driver ``number`` drives every ``drivers``-th client."""
+    """The clients of driver ``number`` of ``drivers``: every ``drivers``-th client."""
 
     number: int = 0
     drivers: int = 1
@@ -371,7 +373,7 @@ def corrected(record: R, clock: ClockComparison, time_scale: float) -> R:
 
 
 def driver_entries(folder: Path) -> list[dict[str, float | str]]:
-    """Return an entry for each driver in the run's manifest: remote host, if any, and clock."""
+    """Return an entry per driver for the run's manifest: the remote host, if any, and the clock."""
     return [
         {
             **({} if clock.host is None else {"host": clock.host}),

@@ -81,7 +81,10 @@ def router_recipe(
 
 
 def _admission_flags(spec: ExperimentSpec) -> list[str]:
-    """Return the flags of admission control, whose default profile is the experiment's."""
+    """Return the flags of admission control.
+
+    The timing profile is the experiment's unless a flag names another profile.
+    """
     params = spec.admission
     if params is None:
         return []
@@ -127,7 +130,7 @@ def running_router(
     interrupted: Callable[[], bool] = lambda: False,
     listen: str = LOOPBACK,
 ) -> Iterator[Server]:
-    """Start the router, which ends with the block. Raises the errors of ``start_all``."""
+    """Start the router, and end the router after the block. Raises the errors of ``start_all``."""
     recipe = router_recipe(spec, workers, listen)
     (server,) = start_all([recipe], log_dir, timeout_s=timeout_s, interrupted=interrupted)
     try:
@@ -171,7 +174,7 @@ def run_live(
     driving: Driving = drive_here,
     listen: str = LOOPBACK,
 ) -> RunResult:
-    """Run an experiment on its backend. Finished requests are written to ``directory`` at once.
+    """Run an experiment on its backend; write each request to ``directory`` as soon as it ends.
 
     If ``workers`` are given, they must fit the spec (see ``can_serve``); their caches are emptied
     first, and they keep running. Without ``workers``, workers are started and ended. ``driving``
@@ -198,7 +201,7 @@ def run_live(
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """A backend that is ready for load: its target, its description, and its processes."""
+    """A backend that is ready for load: the driver's target, a description, and the processes."""
 
     target: DriverTarget
     served: Served
@@ -207,11 +210,11 @@ class _Serving:
     remarks: Callable[[], Mapping[str, str]] = dict
 
     def ended_workers(self) -> list[str]:
-        """Return the names of workers that have ended, including restarted workers."""
+        """Return the names of workers that have ended, including workers that were restarted."""
         return [one.named_with_place() for one in self.workers if one.deaths or one.has_ended]
 
     def broken(self) -> str:
-        """Return why no request can be served any more, or "" if some worker can."""
+        """Return why no request can be served any more, or "" if some worker still can serve."""
         if self.router is not None and self.router.has_ended:
             return f"the router ended during the run, with {self.router.last_words()}"
         if self.workers and all(worker.has_ended for worker in self.workers):
@@ -229,7 +232,7 @@ def _serving(
     interrupted: Callable[[], bool],
     listen: str,
 ) -> Iterator[_Serving]:
-    """Yield the backend when it is ready. The processes started for it end with the block."""
+    """Yield the backend when the backend is ready; end the started processes after the block."""
     backend = live_backend(spec)
     if (url := backend.running_at) is not None:
         served = backend.served(told_by(url, options.headers))
@@ -243,7 +246,9 @@ def _serving(
                 )
             )
         else:
-            assert workers.can_serve(spec), "these workers differ from those that the spec asks for"
+            assert workers.can_serve(spec), (
+                "these workers differ from the workers that the spec asks for"
+            )
             workers.flush_cache()
         router = stack.enter_context(
             running_router(

@@ -1,4 +1,4 @@
-"""Reports of servers: HTTP requests to information pages, and the facts on these pages."""
+"""Information pages of servers: their HTTP requests, and the settings and metrics on the pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench.errors import DataError, RunFailed
 from fairbench.files.formats import json_file
 from fairbench.live.plugin_config import LIMIT, LOAD_CAP, PROOF, PluginConfig
 
-TIMEOUT_S = 10.0  # limit in seconds on the time for which a server sends no data
+TIMEOUT_S = 10.0  # limit in seconds on a server's silence
 NO_HEADERS: Mapping[str, str] = {}
 
 _direct = build_opener(ProxyHandler({}))
@@ -85,11 +85,11 @@ def vocab_size_of(model: str) -> int | None:
 
 
 def info_in(metrics: str) -> dict[str, Any]:
-    """Return the facts in a page of Prometheus metrics, under SGLang's keys.
+    """Return a server's settings from its page of Prometheus metrics, under SGLang's keys.
 
-    The facts are the KV pool and the block size in tokens, the plugin's report, and the limit on
-    running requests. Missing facts are left out. Raises ValueError if the text is not a page of
-    metrics.
+    The settings are the KV pool and the block size in tokens, the plugin's report, and the limit on
+    running requests. Settings that the page lacks are left out. Raises ValueError if the text is
+    not a page of metrics.
     """
     # The package is in the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
@@ -164,7 +164,7 @@ def fetch_report(url: str) -> list[PluginReport]:
 
 
 def require_active(reports: list[PluginReport], wanted: PluginConfig) -> None:
-    """Raise RunFailed unless every scheduler of the server has the configuration ``wanted``."""
+    """Raise RunFailed unless every scheduler process of the server has the wanted configuration."""
     local = wanted.local
     if not reports:
         raise RunFailed(

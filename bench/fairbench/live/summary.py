@@ -57,16 +57,16 @@ NO_ADMISSION = "the server does not report when it admitted requests"
 
 
 def lateness_ms(requests: Iterable[RequestRecord]) -> Floats:
-    """Return the milliseconds between the due time and the sending of each sent request."""
+    """Return how many milliseconds late each request was sent; unsent requests are left out."""
     return np.array(
         [1000 * (r.submit_s - r.arrival_s) for r in requests if r.submit_s is not None], float
     )
 
 
 def gaps_s(requests: Iterable[RequestRecord]) -> Floats:
-    """Return the seconds between the single tokens of finished requests.
+    """Return the inter-token gaps in seconds of all finished requests, one after another.
 
-    Tokens that arrive together share the preceding gap equally, as in SGLang's benchmark.
+    The gap before a chunk is divided equally among the chunk's tokens, as in SGLang's benchmark.
     """
     gaps = [token_gaps_s(r.chunk_s, r.chunk_tokens) for r in requests if r.status == FINISHED]
     return np.concatenate(gaps) if gaps else np.array([])
@@ -80,13 +80,16 @@ def token_gaps_s(chunk_s: Sequence[float], chunk_tokens: Sequence[int]) -> Float
 
 
 def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
-    """Return the number of requests that ended with each kind of error, most frequent first."""
+    """Return the number of requests by kind of error; the most frequent kind is the first."""
     kinds = Counter(r.error.partition(":")[0] for r in requests if r.error is not None)
     return dict(kinds.most_common())
 
 
 def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
-    """Return the server's text in the first error of each kind; of JSON, only the message."""
+    """Return, for each kind of error, the server's message in the first error of this kind.
+
+    If the server's text is JSON, the text outside the message is left out.
+    """
     messages: dict[str, str] = {}
     for request in requests:
         if request.error is not None:
@@ -98,7 +101,7 @@ def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
 
 
 def _message(said: str) -> str:
-    """Return the message in an API's error, which may be truncated, or else the whole text."""
+    """Return the message in an error's JSON, which may be cut off, or else the whole text."""
     found = _MESSAGE.search(said) if said.startswith("{") else None
     return found[1].replace('\\"', '"') if found else " ".join(said.split())
 
@@ -140,9 +143,9 @@ def summary_of(
 
 
 def _measured(records: LiveRecords) -> Measurements:
-    """Return the measurements of the driver that are not in the tables.
+    """Return the driver's measurements, such as token gaps, that the tables do not contain.
 
-    Requests that still waited for a slot at the end of the run have no wait.
+    Waits of requests that still waited for a free slot at the end of the run are left out.
     """
     requests = records.requests
     held_s = [r.held_s for r in requests if r.held_s or r.submit_s is not None]
@@ -156,8 +159,9 @@ def _measured(records: LiveRecords) -> Measurements:
 
 
 def _token_gaps(requests: Iterable[RequestRecord]) -> TokenGaps | None:
-    """Return the gaps before all chunks after the first chunk; None without such a chunk."""
-    rows = sorted(requests, key=lambda record: record.request_id)  # the order of the table
+    """Return the gap before each chunk except a request's first; None if there is no gap."""
+    # The table of requests has this order.
+    rows = sorted(requests, key=lambda record: record.request_id)
     first_s = np.array([row.chunk_s[0] if row.chunk_s else np.nan for row in rows])
     found = TokenGaps.after(first_s, [np.diff(row.chunk_s) for row in rows], ())
     return found if len(found.request) else None
@@ -180,7 +184,7 @@ def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
 
 
 def _prices(spec: ExperimentSpec, served: Served) -> WorkPrices | None:
-    """Return the least GPU times of requests on an emulated server; None on a real one."""
+    """Return prices by which a request's least GPU time is computed; None for a real server."""
     if served.timing_profile is None or not is_known(served.timing_profile):
         return None
     profile = load_profile(served.timing_profile)
@@ -198,7 +202,7 @@ def _service_bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound |
 
 
 def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """Set metrics that need unreported data to null, with the reason."""
+    """Set each metric that needs data that the server did not report to null, with the reason."""
     answered = [request for request in records.requests if request.first_token_s is not None]
     if any(request.admitted_s is None for request in answered):
         forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)
@@ -211,7 +215,7 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
         forget_needing(metrics, Needs.CACHED, CACHED_AT_END)
     elif silent:
         metrics["notes"]["cache"] = (
-            f"{len(silent):,} of {len(answered):,} answers did not end, so that the server did not "
+            f"{len(silent):,} of {len(answered):,} answers did not end, so the server did not "
             "report their cached tokens; the cache hit rate and computed service describe the "
             "other answers"
         )
@@ -322,9 +326,9 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
 
 
 def recovered(records: LiveRecords) -> DriveResult:
-    """Return the end of a run that only its records describe: incomplete, at the last record.
+    """Return the end of a killed run: incomplete, with the time of the last record as the end.
 
-    Requests and programs that were in progress are not in the records.
+    Requests and programs that were in progress have no record.
     """
     arrivals = [program.arrival_s for program in records.programs]
     ends = [program.finish_s for program in records.programs]

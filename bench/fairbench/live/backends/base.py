@@ -39,7 +39,7 @@ from fairbench.workloads.plan import program_stream
 
 
 def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return a map from clients to their names in requests, for clients whose names differ."""
+    """Return the names that clients have in requests, by client; unchanged names are left out."""
     owners = spec.workload.client_owners or {}
     clients = spec.workload.name_clients(spec.clients)
     sent = named_below({client: owners.get(client, "") for client in clients})
@@ -53,7 +53,7 @@ def sent_weights(spec: ExperimentSpec) -> dict[str, float]:
 
 
 def objectives(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return a map from clients with latency targets to the names of their objectives."""
+    """Return the name of each client's latency objective, for clients with latency targets."""
     return {client: name for client, name, _ in _latency_targets(spec)}
 
 
@@ -87,7 +87,7 @@ C = TypeVar("C", bound=BackendConfig)
 
 FIRST_TOKEN = 16  # lower token ids are special tokens in most vocabularies
 LOOKED_AT = 16  # limit on the clients whose first program is examined
-COMMON_TOKENS = 32_000  # each common model has these token ids; higher ids may be special tokens
+COMMON_TOKENS = 32_000  # each common model has 32,000 token ids; higher ids may be special tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +193,11 @@ class LiveBackend(ABC, Generic[C]):
         )
 
     def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
-        """Return notes about the workers for the result of the run, by key."""
+        """Return notes about the workers, by key, which are stored with the result of the run."""
         return {}
 
     def vocabulary(self) -> range:
-        """Return the token ids from which prompts may consist."""
+        """Return the token ids from which prompts may be drawn."""
         return vocabulary(self.spec.model)
 
     def needs(self) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def vocabulary(model: str) -> range:
 
 
 def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
-    """Return why a KV pool is too small for the workload; "" if it is large enough or unknown.
+    """Return why a KV pool is too small for the workload; "" for a sufficient or unknown size.
 
     A pool is too small if it cannot hold the mean first prompt of any client.
     """
@@ -255,14 +255,14 @@ class WorkerBackend(LiveBackend[C]):
 
 
 def sent_evicting(spec: ExperimentSpec) -> Evicting:
-    """Return the eviction policy and the clients that the policy tells apart."""
+    """Return the run's eviction policy, with the names that clients have in requests."""
     names = sent_names(spec)
     clients = spec.workload.name_clients(spec.clients)
     return Evicting(spec.eviction, tuple(names.get(one, one) for one in clients))
 
 
 def sent_settings(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the run's settings, in which quotas name clients as requests do."""
+    """Return the run's settings, with quotas under the names that clients have in requests."""
     names, quotas = sent_names(spec), f"{spec.eviction}.percent"
     settings = dict(spec.settings)
     if names and quotas in settings:

@@ -55,7 +55,7 @@ class EndpointBackend(LiveBackend[Endpoint]):
 
 
 def told_by(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return a running server's description of itself, or {} without a description.
+    """Return the description that a running server gives of itself, or {} if there is none.
 
     An emulator is recognised even behind fairbench's router, because its list of models names
     fairbench as the owner.

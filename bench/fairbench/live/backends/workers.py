@@ -35,7 +35,7 @@ def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
 
 
 def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
-    """Return whether two experiments can share workers; a simulated experiment has none."""
+    """Return whether two experiments can use the same servers; False for simulated experiments."""
     if one.backend is None or other.backend is None:
         return False
     return live_backend(one).needs() == live_backend(other).needs()
@@ -114,7 +114,7 @@ class Workers:
         return same_workers(spec, self._spec)
 
     def server_info(self) -> dict[str, Any]:
-        """Return the first worker's description of itself. Raises RunFailed without an answer."""
+        """Return the first worker's ``/server_info``. Raises RunFailed without an answer."""
         return live_backend(self._spec).info(self.servers[0].url)
 
     def flush_cache(self) -> None:

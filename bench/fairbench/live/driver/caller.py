@@ -31,7 +31,7 @@ from fairbench.sim.program_runner import output_segment
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """A program's call of the model. ``due_s`` is the time at which the call should be sent.
+    """A call of the model by a program; ``due_s`` is the time at which the call should be sent.
 
     ``output_tokens`` is the true length of the answer in tokens; ``max_new_tokens`` is its limit.
     ``name`` is the call's name in its program; ``answers`` are the program's earlier answers.
@@ -82,7 +82,7 @@ class Attempt:
         """Return the record of the attempt, which ended at the time ``now_s`` with ``status``."""
         call, stream, answer = self.call, self.stream, self.stream.answer
         first_s, last_s = stream.chunk_s[:1], stream.chunk_s[-1:]
-        if status == FINISHED and not stream.chunk_s:  # the answer has no token
+        if status == FINISHED and not stream.chunk_s:  # a finished answer without a token
             first_s = last_s = [now_s]
         admitted_s = None
         if self.submit_s is not None and answer.queue_s is not None:
@@ -142,7 +142,7 @@ class Caller:
         cancelled call is recorded as unfinished.
         """
         most, least = call.limits(self.target.lengths)
-        # the body field that the user sets takes precedence
+        # a limit that the user sets in the body takes precedence
         if "min_tokens" in self.target.extra_body:
             least = None
         attempt = Attempt(next(self.ids), call, most, least, self._stream())
@@ -164,7 +164,10 @@ class Caller:
         return answer
 
     async def _attempt(self, attempt: Attempt, outputs: Mapping[str, bytes]) -> None:
-        """Send an attempt, and fill in its result. Raises Disconnected without a connection."""
+        """Send the request of an attempt, and store the result in the attempt.
+
+        Raises Disconnected without a connection.
+        """
         call = attempt.call
         body = self.api.body(
             ApiCall(

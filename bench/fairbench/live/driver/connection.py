@@ -46,7 +46,7 @@ class RunClock:
 
 
 FIRST_FINAL_STATUS = 200
-_LENGTHS = {b"content-length", b"transfer-encoding"}  # headers that define the end of a body
+_LENGTHS = {b"content-length", b"transfer-encoding"}  # headers that determine where a body ends
 
 
 class Disconnected(Exception):
@@ -54,7 +54,7 @@ class Disconnected(Exception):
 
 
 class Listener(Protocol):
-    """The interface of a receiver of a response. The methods are called in the order below."""
+    """The interface of an object that receives an HTTP response; calls come in the order below."""
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         """Receive the status and the headers, whose names are in lower case."""
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         if listener is not None:
             listener.on_end(error)
 
-    # The parser calls the methods below.
+    # httptools calls the methods below.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
@@ -141,12 +141,12 @@ class Connection(asyncio.Protocol):
         self._end_response(None)
 
     def _is_interim(self) -> bool:
-        """Return whether the response precedes the answer (100 Continue or 103 Early Hints)."""
+        """Return whether a final response follows, as after 100 Continue and 103 Early Hints."""
         return self._parser.get_status_code() < FIRST_FINAL_STATUS
 
 
 class Pool:
-    """The connections to one server, as many as there are concurrent requests.
+    """The connections to one server, one for each concurrent request.
 
     The owner must close the pool.
     """
@@ -167,7 +167,10 @@ class Pool:
         return "\r\n".join(lines) + "\r\nContent-Type: application/json\r\n"
 
     def idle(self) -> Connection | None:
-        """Return a kept connection, or None. The server may already be closing the connection."""
+        """Return an idle keep-alive connection, or None if there is none.
+
+        The server may be closing the connection already.
+        """
         while self._idle:
             connection = self._idle.pop()
             if connection.reusable:
@@ -175,7 +178,7 @@ class Pool:
         return None
 
     async def fresh(self) -> Connection:
-        """Open a new connection. Raises Disconnected."""
+        """Open a new connection. Raises Disconnected if the server does not accept in time."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -189,7 +192,7 @@ class Pool:
         return connection
 
     def keep_connection(self, connection: Connection) -> None:
-        """Keep a connection for a later request if the connection is reusable."""
+        """Store a connection for a later request if the server keeps the connection open."""
         if connection.reusable:
             self._idle.append(connection)
 
@@ -222,7 +225,9 @@ def waiting_s(retry_after: bytes) -> float:
 
 
 class Stream:
-    """The listener of one request. ``over`` is done when nothing more will arrive.
+    """A listener that reads the streamed answer to one request.
+
+    ``over`` is a future that is done when nothing more will arrive.
 
     - ``chunk_s`` and ``chunk_tokens`` are the times (seconds of the run) and the sizes in tokens of
       the received chunks.
@@ -248,7 +253,7 @@ class Stream:
         self._events = EventSplitter(MAX_EVENT_BYTES)
         self._status = OK
         self._has_events = False
-        self._body = b""  # start of a body that contains no events
+        self._body = b""  # start of a body without events, for an error message
         self._retry_after = b""
         self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -318,7 +323,7 @@ class Stream:
         if self._status != OK:
             self._finish(f"HTTP {self._status}: {body}")
             return
-        with suppress(BadEvent):  # a stream that broke off may end within an event
+        with suppress(BadEvent):  # the last event of a broken stream may be incomplete
             self._take_event(self._events.rest())  # the last event may lack its blank line
         fault = self.answer.fault()
         if body and not self._has_events:
@@ -329,11 +334,11 @@ class Stream:
 
     @property
     def retry_after_s(self) -> float | None:
-        """The seconds after which an overloaded server (status 429) asks for a retry, else None."""
+        """The seconds to wait before a retry, as an answer with status 429 states; else None."""
         return waiting_s(self._retry_after) if self._status == TOO_MANY else None
 
     def _check_idle(self) -> None:
-        """Give up a stream that has been silent for too long; otherwise check again later."""
+        """End the answer with a timeout if no data came for too long; else check again later."""
         left_s = self._heard_s + self._patience_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_idle)

@@ -1,4 +1,4 @@
-"""APIs of servers, as the driver uses them: prompts and bodies of requests, and answers."""
+"""APIs of servers as the driver uses the APIs: prompts and bodies of requests, and answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fairbench.metrics.records import Ints
 ID_BYTES = 4
 CACHED_BYTES = 64 * 2**20
 
-# 128 words; with the space before it, each word is a single token in common vocabularies
+# 128 words. In common vocabularies, each word with a space before the word is a single token.
 _WORDS = """
  time year people way day man thing woman life child world school state family student group
  country problem hand part place case week company system program question work government number
@@ -106,7 +106,7 @@ class BadEvent(Exception):
 
 
 class StreamedAnswer(ABC):
-    """The answer so far, which each event updates.
+    """The part of an answer that has arrived so far; each event of the stream adds to the answer.
 
     - Counts of tokens are None if the server does not report them.
     - ``estimated`` is true while the server has not reported all tokens of the answer.
@@ -204,7 +204,7 @@ def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, A
 def rendered(
     segments: Iterable[Segment], outputs: Mapping[str, bytes], fresh: Callable[[Segment], bytes]
 ) -> list[bytes]:
-    """Return each segment as the server produced it, or as ``fresh`` converts a new segment."""
+    """Return the bytes of each segment: the server's earlier output, or else ``fresh(segment)``."""
     return [outputs[one.key] if one.key in outputs else fresh(one) for one in segments]
 
 
@@ -259,7 +259,7 @@ class GenerateAnswer(StreamedAnswer):
         meta = msgspec.convert(answer.meta_info, _Meta)
         ids = msgspec.convert(answer.output_ids or [], list[int])
         self.answer_id = self.answer_id or str(meta.id or "")
-        if self.queue_s is None:  # later values also include the time after a retraction
+        if self.queue_s is None:  # later values include waits after a retraction
             self.queue_s = meta.queue_time
         self.input_tokens, self.cached_tokens = meta.prompt_tokens, meta.cached_tokens
         self.retractions = meta.num_retractions

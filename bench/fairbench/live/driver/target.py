@@ -32,8 +32,9 @@ class DriverTarget:
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream has failed.
       There is no timeout before the first token, because starvation is measured.
     - ``time_scale`` is the number of emulated seconds per real second.
-    - ``foreign_router`` means that another project's router is in front. Fairbench's headers are
-      then repeated in the request id, and a worker is known only if the answer names the worker.
+    - ``foreign_router`` means that another project's router stands before the servers. Then,
+      fairbench's headers are repeated in the request id, and a request's worker is known only if
+      the answer names the worker.
     - ``objectives`` maps a client to the objective that its requests name; fairbench's router knows
       the latency targets of each objective.
     - ``names`` maps a client to its name in requests, if the names differ.
@@ -92,7 +93,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # reading the port checks the port
+        _ = parts.port  # ``port`` raises ValueError for an invalid port
     except ValueError as error:
         raise UsageError(f"base_url {url}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:

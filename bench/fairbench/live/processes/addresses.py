@@ -17,7 +17,7 @@ USUAL_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class WorkerAddress:
-    """A worker's HTTP root URL, and the addresses of its KV events and their replay, if published.
+    """A worker's HTTP root URL, and the addresses at which the worker publishes KV events, if any.
 
     ``key`` is the API key that the worker requires with each request. No output shows the key.
     """
@@ -66,7 +66,7 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
 
 
 def door_of(url: str) -> tuple[int, str]:
-    """Return the port and the path of a URL, which do not depend on the name of the host."""
+    """Return the port and the path of a URL, which are equal for all names of the URL's host."""
     parts = urlsplit(url)
     path = "/".join(part for part in parts.path.split("/") if part not in ("", "."))
     return parts.port or USUAL_PORTS[parts.scheme], path
@@ -92,7 +92,9 @@ def hosts_of(url: str) -> frozenset[str]:
 def same_worker(
     url: str, others: Collection[str], found: dict[str, frozenset[str]] | None = None
 ) -> str | None:
-    """Return another URL that leads to the same server as ``url``, or None. May take seconds.
+    """Return another URL that leads to the same server as ``url``, or None if there is none.
+
+    Looking up host names may take seconds.
 
     Two different full host names with a common address count as different, because a gateway may
     serve both. ``found`` keeps the addresses of looked-up URLs between calls.

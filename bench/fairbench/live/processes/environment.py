@@ -150,7 +150,7 @@ class ServerPython:
     - ``modules`` are the modules that this Python must have; ``install`` is the requirement that
       installs the first of them.
     - ``variable`` is the environment variable that names the Python if the user names none.
-    - ``for_cpu`` is a program that prints True if the engine needs no GPU.
+    - ``for_cpu`` is Python code that prints True if the engine needs no GPU.
     - ``plugin`` names an engine whose plugin has a function ``check``, which raises UsageError for
       an unfit release. ``check`` is the function's name, followed by its arguments.
     """
@@ -163,7 +163,7 @@ class ServerPython:
     check: str = "check_version"
 
     def named_python(self, chosen: str | None) -> str:
-        """Return the chosen Python, else the environment variable's, else this process's."""
+        """Return ``chosen``, or else the Python in ``variable``, or else this process's Python."""
         return chosen or os.environ.get(self.variable) or sys.executable
 
     def find_python(self, chosen: str | None) -> str:
@@ -196,7 +196,7 @@ OWN = ServerPython()
 
 
 def ask_python(python: str, program: str, *arguments: str) -> str:
-    """Return the output of a program under a Python. Raises UsageError if the Python cannot run."""
+    """Return what ``program`` (Python code) prints. Raises UsageError if ``python`` cannot run."""
     command = [python, "-c", program, *arguments]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -219,7 +219,7 @@ def require_live_extra() -> None:
 
 
 def allow_many_connections() -> None:
-    """Raise this process's limit on open files; each queued request has a connection."""
+    """Raise this process's limit on open files, because each queued request needs a connection."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -22,7 +22,7 @@ TAIL_LINES = 20
 CAUSE_BYTES = 2**20  # bytes at the end of a log in which the cause is searched
 LONGEST = 500  # limit on the characters of a cause
 
-# Text that engines write before a message: a process, a level with a time, a file, or a rank.
+# Engines write one of these texts before a message: a process, a level with a time, a file, a rank.
 _BEFORE = re.compile(
     r"(?:\([^()]{1,80}\) |(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d [\d:]{8} |\[[^\[\]]{1,80}\] )"
 )
@@ -30,7 +30,7 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Failure): ?\
 _REFUSED = re.compile(r"(?:\S{1,80}: error: |fairbench: )\S")
 _KILLED = re.compile(r"\S.{0,80} (?:was killed by signal|died unexpectedly)")
 
-# Parts of messages of processes that ended only because another process had ended.
+# Messages with these parts come from processes that ended only because another process had ended.
 _ECHOES = (
     *("See root cause above", "Engine core initialization failed", "EngineDeadError"),
     *("CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError", "SystemExit"),
@@ -58,7 +58,7 @@ def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LI
 
 
 def cause_in(path: Path, begin: int) -> str:
-    """Return ``cause_of`` the part of a log after byte ``begin``; at most the last MiB counts."""
+    """Return why a server ended, by ``cause_of``, from the last MiB of its log after ``begin``."""
     return cause_of(log_end(path, begin, CAUSE_BYTES, lines=CAUSE_BYTES))
 
 
@@ -112,7 +112,7 @@ class Process(Protocol):
         """Return the last lines of the output of the process."""
 
     def cause(self) -> str:
-        """Return the line of the log that explains the end, or the last line."""
+        """Return the line of the log that explains why the process ended, or the last line."""
 
     def ask_to_stop(self) -> None:
         """Ask the process to end, without waiting."""
@@ -122,7 +122,7 @@ class Process(Protocol):
 
 
 class ReplicaPlace(Protocol):
-    """The interface of a place of one replica: a machine, and possibly some of its GPUs."""
+    """The interface of the place of one replica: a machine, and possibly some of its GPUs."""
 
     @property
     def host(self) -> str:

@@ -18,7 +18,7 @@ import sys
 import threading
 from contextlib import suppress
 
-HARNESS = 0  # file descriptor of the pipe
+HARNESS = 0  # file descriptor of standard input, the pipe
 PR_SET_CHILD_SUBREAPER = 36  # number of this option in linux/prctl.h
 
 
@@ -48,7 +48,7 @@ def main() -> int:
 
 def _end_with_harness(server: subprocess.Popen[bytes], grace_s: float) -> None:
     while os.read(HARNESS, 1024):
-        pass  # the parent writes nothing; only the end of the pipe matters
+        pass  # the parent process writes nothing to the pipe
     server.terminate()
     try:
         server.wait(grace_s)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.1  # seconds between two checks of servers that are not ready
 HEALTH_TIMEOUT_S = 5.0  # limit in seconds on the answer of a health page
-# words in a server's log, in lower case, that mean that the port is taken
+# a log with these words, in any case, means that the port is taken
 TAKEN = ("address already in use", "address in use")
 PROBE_BYTES = 2**16  # bytes that a test writes to a disk that may be full
 TELL_S = 30.0  # seconds between two log lines about servers that are not ready
@@ -43,7 +43,7 @@ OnReady: TypeAlias = Callable[[ServersProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The instructions for starting a server.
+    """The instructions by which a server is started.
 
     - ``command`` returns the command line for ``ports`` free ports; the first is the HTTP port.
     - The server is ready when its page ``health`` answers with success or, if given, when ``ready``
@@ -122,14 +122,14 @@ class Server:
             raise self.failed(f"ended with {self.process.ending}")
 
     def named_with_place(self) -> str:
-        """Return the server's name, with the name of its host if the host is lost."""
+        """Return the server's name, followed by the host's name if the host cannot be reached."""
         place = self.recipe.place
         return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
     def how_it_ended(self) -> str:
         """Return a line that describes the server's end and its cause.
 
-        Precondition: an ended server.
+        Precondition: the server has ended.
         """
         return self._shown(f"ended with {self.process.ending}")
 
@@ -142,7 +142,7 @@ class Server:
         return f" ({cause})" if cause else ""
 
     def _shown(self, how: str) -> str:
-        """Return a message with the cause, which begins with a disk error, if there is one."""
+        """Return a message with any disk error, the event ``how``, the cause and the log's path."""
         shown = f"{self.recipe.name} {how}{self._cause()}; its log is {self._log_path}"
         directory = self._log_path.parent
         why = unwritable(directory)
@@ -165,7 +165,7 @@ class Server:
 
 
 def unwritable(directory: Path) -> str | None:
-    """Return why a directory cannot be written, such as a full disk, or None if it can."""
+    """Return why a directory cannot be written, such as a full disk; None if writable."""
     try:
         with TemporaryFile(dir=directory) as file:
             file.write(bytes(PROBE_BYTES))
@@ -251,9 +251,9 @@ class _Case:
 
 
 class Supervisor:
-    """A supervisor that restarts ended servers on their old ports, after pauses of 1, 2, 4 ...
+    """A supervisor that restarts ended servers on their old ports.
 
-    60 s.
+    The pauses before the restarts of a server are 1, 2, 4 ... 60 s.
     """
 
     def __init__(self, servers: Sequence[Server], now_s: Callable[[], float]) -> None:
@@ -262,7 +262,7 @@ class Supervisor:
         self._cases = [_Case(now_s()) for _ in servers]
 
     def restart_ended(self) -> None:
-        """Detect servers that have ended, and restart servers whose pause is over."""
+        """Detect servers that have ended, and restart servers after their pause."""
         for server, case in zip(self._servers, self._cases, strict=True):
             if not server.has_ended or case.is_over:
                 continue
@@ -289,7 +289,7 @@ class Supervisor:
 
 @contextmanager
 def supervised(servers: Sequence[Server]) -> Iterator[None]:
-    """Supervise the servers in a thread until the block ends."""
+    """Restart servers that end, in a thread, until the ``with`` block ends."""
     supervisor, over = Supervisor(servers, time.monotonic), Event()
 
     def watch() -> None:
