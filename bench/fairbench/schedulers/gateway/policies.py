@@ -25,13 +25,14 @@ from fairbench.tenants import Tenants
 
 
 class DRR(SharePolicy):
-    """Clients take turns: a turn grants a quantum, and requests are sent while credit lasts.
+    """Deficit round robin: a turn grants a client a quantum, which pays for its next requests.
 
     A client without requests loses its remaining credit, and keeps a debt. No client starves.
     Without corrections of prices, the charges over weight of two waiting clients differ by less
     than a quantum plus the highest price of a request of each client. Charges are prices
-    (``PriceParams``), not the cluster's work. In a tree, the child nodes of a tenant take turns in
-    the same way. InferGrid's "deficit round robin" is a different rule, ``infergrid-drr``.
+    (``PriceParams``), which may differ from the cluster's work. In a tree of tenants, the child
+    nodes of each tenant take turns by the same rule. InferGrid's "deficit round robin" is a
+    different rule, ``infergrid-drr``.
     """
 
     name = "drr"
@@ -53,8 +54,9 @@ class DRR(SharePolicy):
         self.params = params
         self.deficits: dict[str, float] = {}
         self._rotation: defaultdict[str, list[str]] = defaultdict(list)
-        """The waiting child nodes of each tenant; the node with the next turn comes first."""
-        self._turn: dict[str, str] = {}  # tenant -> child node whose turn it is
+        """``_rotation`` has the waiting child nodes by tenant, the next node first."""
+        # ``_turn`` maps tenants to the child nodes whose turn it is.
+        self._turn: dict[str, str] = {}
         self._waiting: Collection[str] = ()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -62,7 +64,7 @@ class DRR(SharePolicy):
         super().on_arrival(request, view, now_s)
 
     def add_node(self, tenant: str, node: str) -> None:
-        # the node may still have a turn, if its last request was withdrawn
+        # The node may still have a turn if the node's last request was withdrawn.
         self._end_turns(tenant, node)
         self._rotation[tenant].append(node)
 
@@ -83,7 +85,7 @@ class DRR(SharePolicy):
         return self._turn[tenant]
 
     def _next_turn(self, rotation: list[str], price: Callable[[str], float]) -> str:
-        """Grant quanta in rotation, in closed form, until a node can pay its next request."""
+        """Grant quanta in rotation until a node can pay for its next request; return the node."""
         lacks = {node: price(node) - self.deficits[node] for node in rotation}
         rounds = {node: max(1, ceil(lack / self._quantum(node))) for node, lack in lacks.items()}
         least = min(rounds.values())
@@ -117,28 +119,31 @@ class DRR(SharePolicy):
 
 
 class WFQ(SharePolicy):
-    """The request that would finish first if clients shared the cluster by weight goes first.
+    """Weighted fair queueing: the request with the earliest end in virtual time goes first.
 
-    A client's requests follow one another in virtual time; each takes its price over the client's
-    weight. The current virtual time is the end of the last sent request. A returning client starts
-    at the current virtual time, so that no client saves up service while it is absent. No client
-    starves: without corrections of prices, the charges over weight of two waiting clients f and g
-    differ by at most P_f / w_f + P_g / w_g, where w is a client's weight and P the highest price of
-    its requests. A similar policy was proposed for vLLM's engine (PR 31909, closed).
+    Virtual time is the time in which the requests of a client follow one another, each for its
+    price over the client's weight. The current virtual time is the end of the last sent request. A
+    returning client starts at the current virtual time, so that no client saves up service while
+    absent. No client starves: without corrections of prices, the charges over weight of two waiting
+    clients f and g differ by at most P_f / w_f + P_g / w_g, where w is a client's weight and P the
+    highest price of its requests. A similar policy was proposed for vLLM's engine (PR 31909,
+    closed).
     """
 
     name = "wfq"
 
     @dataclass(frozen=True)
     class Params(ShareParams):
-        """The parameters of weighted fair queueing are those of ``ShareParams``."""
+        """The parameters of weighted fair queueing, which are the parameters of ``ShareParams``."""
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self.ends: dict[str, float] = {}  # node -> end of the node's last request, in virtual time
-        self._virtual: dict[str, float] = {}  # tenant -> current virtual time of its child nodes
+        # ``ends`` maps nodes to the ends of the nodes' last requests in virtual time.
+        self.ends: dict[str, float] = {}
+        # ``_virtual`` maps tenants to the current virtual times of the tenants' child nodes.
+        self._virtual: dict[str, float] = {}
 
     def add_node(self, tenant: str, node: str) -> None:
         self.ends[node] = max(self._virtual.get(tenant, 0.0), self.ends.get(node, 0.0))
@@ -169,7 +174,7 @@ class WFQ(SharePolicy):
 
 
 class RoundRobinFlows(FlowPolicy):
-    """Waiting clients take turns, in order of their names.
+    """Round robin over the waiting clients, in order of their names.
 
     The rule is llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two requests of
     a waiting client, each other client sends at most one request. The policy does not count tokens,
@@ -180,7 +185,7 @@ class RoundRobinFlows(FlowPolicy):
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        self._last = ""  # client of the last sent request
+        self._last = ""  # the client of the last sent request
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         waiting = view.clients()
@@ -191,11 +196,11 @@ class RoundRobinFlows(FlowPolicy):
 
 
 class TokenBucket(LocalScheduler):
-    """Each client may send ``rate_per_min`` requests per minute, and bursts of ``burst`` requests.
+    """Token buckets, which limit each client to ``rate_per_min`` requests per minute.
 
-    A request takes one token from its client's bucket, or is refused if the bucket is empty.
-    Accepted requests go in order of arrival. InferGrid's gateway has this rule
-    (coconut-labs/infergrid @a8d3ea8).
+    A bucket holds up to ``burst`` tokens, each of which allows one request. A request takes one
+    token from its client's bucket, or is refused if the bucket is empty. Accepted requests go in
+    order of arrival. InferGrid's gateway has this rule (coconut-labs/infergrid @a8d3ea8).
     """
 
     name = "token-bucket"
@@ -217,7 +222,8 @@ class TokenBucket(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # client or tenant -> tokens, and the time in seconds at which they were counted
+        # ``_filled`` maps clients or tenants to tokens, and the time in seconds at which the tokens
+        # were counted.
         self._filled: dict[str, tuple[float, float]] = {}
 
     def prepare(self, setup: Setup) -> None:
