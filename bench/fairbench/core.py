@@ -55,7 +55,7 @@ class Request:
     - ``first_token_by_s`` is the time at which the call's first token is due.
     - ``token_every_s`` is the promised mean time between the tokens after the first.
     - ``priority`` is a number chosen by the client; each scheduler defines whether larger numbers
-    go first.
+      go first.
     - ``demoted`` marks a request that admission control placed behind all other requests.
     """
 

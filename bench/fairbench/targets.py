@@ -97,9 +97,9 @@ class Targets:
         whole output.
 
         Args:
-            arrival_s: Arrival of the request on the host's clock, in seconds. alone: Latencies of
-            the request on an idle replica, or None if no target is a multiple. max_new_tokens:
-            Limit on the request's output, in tokens.
+            arrival_s: Arrival of the request on the host's clock, in seconds.
+            alone: Latencies of the request on an idle replica, or None if no target is a multiple.
+            max_new_tokens: Limit on the request's output, in tokens.
         """
         ttft_s, tpot_s, e2el_s = alone or Alone(0.0, 0.0, 0.0)
         first = self.ttft and arrival_s + self.ttft.seconds(ttft_s)

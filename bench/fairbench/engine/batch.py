@@ -340,10 +340,11 @@ def shares_of(
     """Return each client's part of the prefill work in an iteration.
 
     Args:
-        prefills: Chunks of the iteration. gpu_ps: Time of each chunk, in picoseconds. fresh_of:
-        Function that returns how many tokens of a retracted sequence's chunk are computed for the
-        first time, given the sequence, the number of cached tokens, and the number of tokens in the
-        chunk.
+        prefills: Chunks of the iteration.
+        gpu_ps: Time of each chunk, in picoseconds.
+        fresh_of: Function that returns how many tokens of a retracted sequence's chunk are computed
+            for the first time, given the sequence, the number of cached tokens, and the number of
+            tokens in the chunk.
     """
     shares: dict[str, PrefillShare] = {}
     for (sequence, cached, tokens, first, last, _), took_ps in zip(prefills, gpu_ps, strict=True):

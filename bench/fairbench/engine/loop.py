@@ -389,10 +389,11 @@ class EngineLoop(ABC, Generic[N]):
         """Log and report an iteration that computed chunks and in which the batch decoded.
 
         Args:
-            chunks: Chunks of prompts. start_ps: Time at which the iteration began, in picoseconds.
-            context_tokens: Total context of the decoding sequences. saved_ps: Time by which the
-            iteration was shorter than the timing profile says. shares_of: Function from chunks and
-            their GPU times to each client's share.
+            chunks: Chunks of prompts.
+            start_ps: Time at which the iteration began, in picoseconds.
+            context_tokens: Total context of the decoding sequences.
+            saved_ps: Time by which the iteration was shorter than the timing profile says.
+            shares_of: Function from chunks and their GPU times to each client's share.
         """
         now_ps, batch, scheduler = self._clock.now_ps, self.batch, self.scheduler
         computed, decoding = [chunk.chunk for chunk in chunks], batch.decoding()

@@ -45,10 +45,10 @@ class StepTime:
         """Return the duration of an iteration of prefill chunks and decoding sequences.
 
         Args:
-            chunks: Cached tokens before and tokens computed now, for each prefill chunk. sequences:
-            Number of decoding sequences. context_tokens: Total context tokens of the decoding
-            sequences. rows: Lowest number of tokens in the linear layers, which may be padded to
-            this number.
+            chunks: Cached tokens before and tokens computed now, for each prefill chunk.
+            sequences: Number of decoding sequences.
+            context_tokens: Total context tokens of the decoding sequences.
+            rows: Lowest number of tokens in the linear layers, which may be padded to this number.
 
         Returns:
             Duration of the iteration, in picoseconds.

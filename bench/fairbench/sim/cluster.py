@@ -191,10 +191,11 @@ class Cluster:
         """Start each program of a client at the program's time of arrival.
 
         Args:
-            number: Number of the client. programs: Pairs of a time of arrival, in seconds, and a
-            program, in order of time. in_flight: Largest number of programs that run at a time, or
-            None for no limit. reaction: How the client reacts to the ends of its requests, instead
-            of a limit, or None.
+            number: Number of the client.
+            programs: Pairs of a time of arrival, in seconds, and a program, in order of time.
+            in_flight: Largest number of programs that run at a time, or None for no limit.
+            reaction: How the client reacts to the ends of its requests, instead of a limit, or
+                None.
         """
         self.arrivals_open += 1
         start: Callable[[Job], None] = self._start

@@ -192,9 +192,9 @@ def simulate(
         spec: The experiment to simulate.
         folder: Folder in which records are stored during the run, for ``recover``, or None to keep
             the records in memory.
-        on_progress: Function that receives the progress of the run, or None. interrupted: Function
-        that is called between events, or None. When the function returns true, the run ends; the
-        result has the finished requests, and ``complete`` is False.
+        on_progress: Function that receives the progress of the run, or None.
+        interrupted: Function that is called between events, or None. When the function returns
+            true, the run ends; the result has the finished requests, and ``complete`` is False.
 
     Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec needs
     real servers. Raises RunFailed if the folder cannot be written or a user's scheduler fails.
