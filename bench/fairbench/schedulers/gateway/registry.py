@@ -142,16 +142,16 @@ NO_GATEWAY = "none"
 GATEWAY_GROUP = "fairbench.gateways"
 DEFAULT_DETECTOR = "utilization"  # the default of llm-d, too
 
-_POLICIES = "fairbench.schedulers.gateway.policies"
+_GATEWAY = "fairbench.schedulers.gateway"
 POLICIES = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
-    "round-robin": f"{_POLICIES}:RoundRobinFlows",
-    "drr": f"{_POLICIES}:DRR",
-    "wfq": f"{_POLICIES}:WFQ",
-    "token-bucket": f"{_POLICIES}:TokenBucket",
+    "round-robin": f"{_GATEWAY}.round_robin:RoundRobinFlows",
+    "drr": f"{_GATEWAY}.drr:DRR",
+    "wfq": f"{_GATEWAY}.wfq:WFQ",
+    "token-bucket": f"{_GATEWAY}.token_bucket:TokenBucket",
 }
 
-_SATURATION = "fairbench.schedulers.gateway.saturation"
+_SATURATION = f"{_GATEWAY}.saturation"
 DETECTORS = {
     "utilization": f"{_SATURATION}:Utilization",
     "concurrency": f"{_SATURATION}:Concurrency",
