@@ -1,6 +1,6 @@
 """Fair shares of clients and tenants: Jain's index, max-min allocations, and entitlements.
 
-In a max-min fair allocation a client can get more only at the cost of a client that has no more.
+In a max-min fair allocation, a client can get more only if a client that has no more gets less.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from fairbench.tenants import ROOT, SEPARATOR, lineage, named_below, parent_of, 
 def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = None) -> Floats:
     """Return the max-min fair allocation, which sums to min(capacity, total demand).
 
-    No client gets more than its demand. A client could get more only at the cost of a client that
-    has no more. With positive ``weights``, "more" refers to the allocation over the client's
-    weight; None means equal weights. ``demands`` and the result have the shape (n_clients,).
+    No client gets more than the client's demand. A client could get more only if a client that has
+    no more got less. With positive ``weights``, allocations are compared after division by the
+    client's weight; None means equal weights. ``demands`` and the result have the shape
+    (n_clients,).
     """
     wanted = np.asarray(demands, dtype=np.float64)
     weight = np.ones(len(wanted)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -46,7 +47,7 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
     allocation = np.zeros(len(wanted))
     left = float(capacity)
     order = np.argsort(wanted / weight, kind="stable")
-    # the total weight of the clients from each rank to the last rank
+    # ``claims`` is the total weight of the clients from each rank to the last rank.
     claims = np.cumsum(weight[order][::-1])[::-1]
     for rank, client in enumerate(order):
         share = left / claims[rank]
@@ -71,8 +72,8 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     before = np.cumsum(wanted, axis=0) - wanted
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
-    # The first client, in order, whose demand reaches its level fixes the level of all later
-    # clients.
+    # The first client, in order, whose demand reaches the client's level sets the level of all
+    # later clients.
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(
@@ -91,19 +92,19 @@ def jain(allocations: ArrayLike) -> float:
     assert np.all(x >= 0)
     if x.size == 0 or x.max() == 0:
         return float("nan")
-    x = x / x.max()  # with a maximum of 1, squares neither overflow nor underflow
+    x = x / x.max()  # With a maximum of 1, squares neither overflow nor underflow.
     return float(x.sum() ** 2 / (x.size * (x**2).sum()))
 
 
 def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
-    """Return each client's service over its entitlement, NaN without an entitlement."""
+    """Return each client's service divided by entitlement, NaN without an entitlement."""
     ratios = np.full(len(service), np.nan)
     np.divide(service, entitlement, out=ratios, where=entitlement > 0)
     return ratios
 
 
 def least(shares: Floats) -> float:
-    """Return the lowest share that is not NaN, or NaN without such a share."""
+    """Return the lowest share that is not NaN, or NaN if every share is NaN."""
     known = shares[~np.isnan(shares)]
     return float(known.min()) if len(known) else NAN
 
@@ -114,12 +115,12 @@ class Shares:
 
     Amounts are weighted tokens, and arrays have the shape (n_clients,).
 
-    - ``booked`` holds the unweighted tokens from which all views of service are computed.
+    - ``booked`` holds the unweighted tokens, from which service is computed in every ``View``.
     - ``service`` is the service to clients, and ``actual`` the computed service.
     - ``demand`` is the due service in the window: the received service, plus the shortfall at the
       window's end (``due.shortfall``).
     - ``entitlement`` is the max-min fair allocation of the total service among the demands.
-    - ``ratio`` is service over entitlement, NaN without an entitlement.
+    - ``ratio`` is service divided by entitlement, NaN without an entitlement.
     - ``contended`` tells whether some client was short of service; otherwise, ratios have no
       meaning.
     """
@@ -135,20 +136,20 @@ class Shares:
 
     @property
     def entitled_ratios(self) -> Floats:
-        """The ratios of the clients with an entitlement; an empty array unless ``contended``."""
+        """The ratios of clients with an entitlement; empty if no client was short of service."""
         kept: Floats = self.ratio[(self.entitlement > 0) & self.contended]
         return kept
 
     @property
     def not_judged(self) -> str:
-        """The reason why ratios that exist are withheld, or "" if no ratio is withheld."""
+        """The reason why ratios are not reported, or "" if ratios are reported."""
         return NOT_CONTENDED if not self.contended and np.any(self.entitlement > 0) else ""
 
 
 def fair_shares(
     requests: Requests, programs: Programs, log: ServiceRows, facts: Facts, window: Window
 ) -> Shares:
-    """Return each client's service in the window, its demand and its entitlement."""
+    """Return the service, the demand and the entitlement of each client in the window."""
     weights = facts.weights
     booked = booked_in(log, window, len(facts.clients)).on_one_clock()
     service, actual = booked.seen(View.CLIENT, weights), booked.seen(View.ACTUAL, weights)
@@ -184,9 +185,9 @@ class TenantShares:
     """The fair division of service in a tree of tenants and clients.
 
     ``tenants`` has a row for each tenant. ``client_shares`` and ``owners`` have an element per
-    client: its service over its entitlement in the tree, and its owner if the client's own name
-    does not tell, else "". ``worst`` is the lowest share of any node, and ``even`` is Jain's index
-    of the nodes at the top.
+    client: the client's service divided by the entitlement in the tree, and the client's owner, ""
+    if the client's name contains the owner. ``worst`` is the lowest share of any node, and ``even``
+    is Jain's index of the nodes at the top.
     """
 
     tenants: list[dict[str, Any]]
@@ -200,7 +201,7 @@ def tenant_shares(got: Shares, facts: Facts) -> TenantShares | None:
     """Return the shares of tenants and clients, or None for a run without tenants.
 
     From the top down, each tenant's entitlement is divided max-min fairly, by weight, among the
-    demands of its members. An owner that a client's name does not tell is a tenant, too.
+    demands of its members. An owner that is not part of a client's name counts as a tenant, too.
     """
     places = named_below({one.name: one.owner for one in facts.clients})
     if not tenants_of(places.values()):
@@ -236,13 +237,14 @@ def tenant_shares(got: Shares, facts: Facts) -> TenantShares | None:
 
 
 class _Tree:
-    """The tree of tenants and clients, which divides an entitlement among its nodes."""
+    """A tree of tenants and clients that divides an amount of service among the tree's nodes."""
 
     def __init__(self, places: Sequence[str], demand: Floats, facts: Facts) -> None:
         self.tenants = list(tenants_of(places))
         self._demand = demand
         self._weights = dict(facts.tenant_weights)
-        self.members: dict[str, list[int]] = defaultdict(list)  # indices of clients by node
+        # Each node has the indices of all clients below the node.
+        self.members: dict[str, list[int]] = defaultdict(list)
         self.children: dict[str, dict[str, None]] = defaultdict(dict)
         for index, place in enumerate(places):
             self._weights[lineage(place)[-1]] = facts.clients[index].weight
@@ -254,7 +256,7 @@ class _Tree:
         return self._weights.get(node, 1.0)
 
     def sum_over(self, node: str, amounts: Floats) -> float:
-        """Return the sum of the amounts of all clients below a node."""
+        """Return the sum of ``amounts`` over all clients below a node."""
         return float(amounts[self.members[node]].sum())
 
     def entitlement(self, capacity: float) -> dict[str, float]:
