@@ -281,7 +281,8 @@ def _step_bookings(
     Each row has one booking, and a further booking for each element of ``times`` inside the row.
     The further bookings come last.
 
-    Returns: For each booking, the index of the first time that the booking precedes (or, if
+    Returns:
+        For each booking, the index of the first time that the booking precedes (or, if
         ``inclusive``, coincides with); the tokens of each booking; and the row of each further
         booking.
     """

@@ -13,9 +13,8 @@ from typing import Any
 from fairbench.errors import DataError, unknown_name
 from fairbench.files.formats import inner, objects_in
 from fairbench.files.times import is_missing
-from fairbench.records.benchmarks import TOOLS
+from fairbench.records.benchmark_exports import TOOLS
 from fairbench.records.column_names import OWN
-from fairbench.records.exports import EXPORTS
 from fairbench.records.layout import (
     Layout,
     Object,
@@ -25,6 +24,7 @@ from fairbench.records.layout import (
     first_given,
     has_all,
 )
+from fairbench.records.service_logs import EXPORTS
 
 # Columns of measured runs by field: VTC for VTC-artifact's ``run_exp.py`` (Ying1123/VTC-artifact at
 # 192c2e2), VLLM for ``vllm bench serve --save-result --save-detailed`` (vllm/benchmarks/serve.py)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from fairbench.errors import UsageError
 from fairbench.targets import NO_TARGETS, Targets, laid_over, named_targets, parse_targets
 from fairbench.tenants import owner_of
-from fairbench.workloads.heavy_clients import Disguise
+from fairbench.workloads.disguises import Disguise
 from fairbench.workloads.model import (
     ClientPresence,
     Group,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS, Targets
 from fairbench.tenants import named_below
-from fairbench.workloads.heavy_clients import Disguise, latest_program
+from fairbench.workloads.disguises import Disguise, latest_program
 from fairbench.workloads.items import Item
 from fairbench.workloads.model import ClientPresence
 from fairbench.workloads.programs import program_class

@@ -9,7 +9,7 @@ from fairbench.core import OUTPUT_PRICE, Prompt, Request, prompt_tokens
 from fairbench.schedulers.accounts.counters import Counters
 from fairbench.schedulers.base import Read, Setup, WaitingView
 from fairbench.schedulers.params import PositiveInt
-from fairbench_rivals.gateway.session_pauses import PlacedSession, PlacementGate, whole
+from fairbench_rivals.gateway.pausing_gate import PlacedSession, PlacementGate, whole
 
 IDLE_S = 30.0  # seconds without a running turn after which a session's visit in memory ends
 

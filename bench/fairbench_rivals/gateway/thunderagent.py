@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairbench.schedulers.params import NotNegative
-from fairbench_rivals.gateway.session_pauses import (
+from fairbench_rivals.gateway.pausing_gate import (
     PlacedSession,
     PlacementParams,
     TickGate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairbench.core import Request
-from fairbench_rivals.gateway.session_pauses import (
+from fairbench_rivals.gateway.pausing_gate import (
     PlacedSession,
     PlacementParams,
     TickGate,

@@ -7,7 +7,7 @@ from math import inf
 from typing import Literal
 
 from fairbench.schedulers.params import Positive
-from fairbench_rivals.gateway.session_pauses import (
+from fairbench_rivals.gateway.pausing_gate import (
     ADMISSIONS,
     PausingGate,
     PlacedSession,
