@@ -1,0 +1,18 @@
+"""Test that the table of memory shares follows from the stored runs."""
+
+from fairbench_studies.kit.rows import read_rows
+from fairbench_studies.kit.table_store import read
+from fairbench_studies.kit.table_text import differs, plus_minus
+from fairbench_studies.memory import table as shares
+
+
+def test_the_table_of_memory_shares_follows_from_its_runs():
+    assert [*shares.table(read_rows(shares.RUNS))] == read("memory-share")
+
+
+def test_a_change_differs_if_its_interval_excludes_zero():
+    assert plus_minus([1.0, 2.0, 3.0], 1) == "+2.0 ± 2.5"
+    assert not differs([1.0, 2.0, 3.0])
+    assert differs([2.0, 2.1, 2.2])
+    assert plus_minus([4.0], 0, "") == "4"
+    assert not differs([4.0])
