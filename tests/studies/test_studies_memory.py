@@ -1,5 +1,6 @@
-"""Test that the table of memory shares follows from the stored runs."""
+"""Test that tables about memory and disaggregation follow from the stored runs."""
 
+from fairbench_studies.disaggregation import table as disaggregation
 from fairbench_studies.kit.rows import read_rows
 from fairbench_studies.kit.table_store import read
 from fairbench_studies.kit.table_text import differs, plus_minus
@@ -8,6 +9,14 @@ from fairbench_studies.memory import table as shares
 
 def test_the_table_of_memory_shares_follows_from_its_runs():
     assert [*shares.table(read_rows(shares.RUNS))] == read("memory-share")
+
+
+def test_the_table_of_disaggregation_has_complete_configurations_only():
+    rows = read_rows(disaggregation.RUNS)
+    found = disaggregation.complete(rows)
+    assert [*disaggregation.table(found)] == read("disaggregation")
+    one_less = [row for row in rows if row != found["judge", "vtc", "SGLang"][0]]
+    assert ("judge", "vtc", "SGLang") not in disaggregation.complete(one_less)
 
 
 def test_a_change_differs_if_its_interval_excludes_zero():
