@@ -1,14 +1,18 @@
 """Test that tables about memory and disaggregation follow from the stored runs."""
 
+import pytest
+
 from fairbench_studies.disaggregation import table as disaggregation
 from fairbench_studies.kit.rows import read_rows
 from fairbench_studies.kit.table_store import read
 from fairbench_studies.kit.table_text import differs, plus_minus
+from fairbench_studies.memory import sessions
 from fairbench_studies.memory import table as shares
 
 
-def test_the_table_of_memory_shares_follows_from_its_runs():
-    assert [*shares.table(read_rows(shares.RUNS))] == read("memory-share")
+@pytest.mark.parametrize(("study", "name"), [(sessions, "sessions"), (shares, "memory-share")])
+def test_a_table_follows_from_its_runs(study, name):
+    assert [*study.table(read_rows(study.RUNS))] == read(name)
 
 
 def test_the_table_of_disaggregation_has_complete_configurations_only():
