@@ -113,7 +113,7 @@ def _cell(pairs: Sequence[tuple[Row, Row]], name: str, unit: float) -> str:
     if not known:
         return "-"
     values = [unit * one for one, _ in known]
-    digits = 0 if max(values) >= 20 else 1
+    digits = 0 if max(values) >= (100 if name == P50 else 20) else 1
     return _bold(plus_minus(values, digits, ""), [one - was for one, was in known])
 
 
