@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import mul
 from typing import NamedTuple
 
 from fairbench.core import PS_PER_S, CostModel, Request
@@ -39,7 +38,7 @@ class _Fit:
     def predict(self, *counts: float) -> float:
         """Return the predicted seconds for these counts, or 0 after too few observations."""
         constant, *each = self._coefficients()
-        return max(0.0, constant + sum(map(mul, each, counts)))
+        return max(0.0, constant + sum(a * b for a, b in zip(each, counts, strict=True)))
 
     def each(self, count: int) -> float:
         """Return the seconds that one unit of a count adds, at least 0."""
