@@ -33,6 +33,7 @@ SCRIPTS = {
     "seeds": "dlpm.seeds",
     "sentences": "pages.sentences",
     "session-gates": "session_gates.table",
+    "session-gates-ceiling": "session_gates.ceiling",
     "sharing": "sharing.table",
     "tables": "pages.tables",
     "stalls": "stalls.table",

@@ -13,7 +13,9 @@ import numpy as np
 from fairbench.engine.sequence import FINISHED, REFUSED, UNFINISHED
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import Frontend, TimingProfile
-from fairbench.metrics.limit import TimeSpent
+from fairbench.metrics.call_limit import least_makespan_by_calls
+from fairbench.metrics.limit import TimeSpent, least_work
+from fairbench.metrics.records import Programs, Requests
 from fairbench.metrics.tables import RunResult
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class, router_class
@@ -73,6 +75,19 @@ def check_limit(summary) -> None:
     assert abs(sum(parts.values()) - 1) <= TOLERANCE_S, parts
 
 
+def check_limit_by_calls(result, facts) -> None:
+    """INV-29, call by call: no run is faster, and the bound is at least the bound by programs."""
+    summary = result.summary
+    if summary["limit_ratio"] is None:
+        return
+    requests = Requests.from_columns(plain(result.requests))
+    programs = Programs.from_columns(plain(result.programs))
+    work = least_work(requests, facts.prices)
+    least_s = least_makespan_by_calls(requests, programs, facts, work)
+    ended_s = summary["least_makespan_s"] / summary["limit_ratio"]
+    assert summary["least_makespan_s"] - TOLERANCE_S <= least_s <= ended_s + TOLERANCE_S
+
+
 def run_checked(spec) -> RunResult:
     """Run ``simulate(spec)``, checking workers after every event and the rest at the end."""
     source = spec.source()
@@ -82,9 +97,11 @@ def run_checked(spec) -> RunResult:
     for worker in simulation.cluster.workers:
         check_worker(worker)
         check_rest(worker)
+    facts = simulation.facts()
     result = simulation.result(True, source)
     mixed = bool(spec.settings.get("engine.enable_mixed_chunk"))
     check_all(result, simulation.profile, mixed=mixed)
+    check_limit_by_calls(result, facts)
     return result
 
 

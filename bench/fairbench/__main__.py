@@ -1,4 +1,4 @@
-"""``python -m fairbench``: the command without its console script."""
+"""The entry point of ``python -m fairbench``, which runs the command ``fairbench``."""
 
 from fairbench.cli.main import main
 

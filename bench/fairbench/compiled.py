@@ -1,4 +1,4 @@
-"""Class annotations for the optional compiled wheel (``hatch_build.py``)."""
+"""Class annotations that the optional compiled wheel needs (``hatch_build.py``)."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 else:
 
     def mypyc_attr(**_: Any) -> Any:
-        """Return a decorator that has an effect only for the compiler mypyc."""
+        """Return a decorator that only has an effect if mypyc compiles the class."""
         return lambda cls: cls

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 PS_PER_S = 10**12
 
-# range of a client's weight, the client's entitlement relative to other clients
+# ``LIGHTEST, HEAVIEST`` are the limits of a client's weight, the client's entitlement relative to
+# other clients.
 LIGHTEST, HEAVIEST = 1e-6, 1e6
 
 
@@ -30,9 +31,9 @@ class Segment(NamedTuple):
 
 
 Prompt = tuple[Segment, ...]
-# creates a NamedTuple in a third of the time that the class's constructor needs
+# ``new_tuple`` creates a NamedTuple in a third of the time that the class's constructor needs.
 new_tuple = tuple.__new__
-LENGTH = itemgetter(1)  # gets the length of a segment, faster than the attribute
+LENGTH = itemgetter(1)  # a fast getter of a segment's length
 
 
 def prompt_tokens(prompt: Prompt) -> int:
@@ -43,18 +44,18 @@ def prompt_tokens(prompt: Prompt) -> int:
 # The class is not frozen, because creating a frozen instance takes three times as long.
 @dataclass(slots=True, eq=False)
 class Request:
-    """An LLM call as routers, engines and schedulers see it, without its true length.
+    """An LLM call as routers, engines and schedulers see the call, without the true output length.
 
     - ``max_new_tokens`` is the client's limit, not the number of tokens that will be produced.
-    - ``depth`` is the length of the longest chain of earlier calls, in the same program, for which
-    this call waited.
+    - ``depth`` is the length of the longest chain of earlier calls in the program for which this
+      call had to wait.
     - ``calls_left`` is the number of calls that the program has yet to make, None if unknown.
     - ``arrival_s`` and the deadlines are seconds on the host's clock, like every ``now_s``.
     - ``deadline_s`` is the time at which the call should have finished.
     - ``first_token_by_s`` is the time at which the call's first token is due.
     - ``token_every_s`` is the promised mean time between the tokens after the first.
     - ``priority`` is a number chosen by the client; each scheduler defines whether larger numbers
-    go first.
+      go first.
     - ``demoted`` marks a request that admission control placed behind all other requests.
     """
 
@@ -84,7 +85,7 @@ class Request:
 class LLM(Protocol):
     """The operations of a program: call the model, wait, and run branches in parallel.
 
-    A program runs in virtual time and over HTTP, so a program awaits only these operations.
+    A program may run in virtual time or over HTTP, so a program may await only these operations.
     """
 
     def generate(
@@ -92,9 +93,9 @@ class LLM(Protocol):
     ) -> Awaitable[Segment]:
         """Run one call; return the produced tokens as a segment for later prompts.
 
-        ``name`` identifies the output and is unique within the program.
-        ``output_tokens`` is the true length, which only the engine may use. Raises ProgramFailed if
-        the cluster refuses the request.
+        ``name`` identifies the output and is unique within the program. ``output_tokens`` is the
+        true output length, which only the engine may use. Raises ProgramFailed if the cluster
+        refuses the request.
         """
         ...
 
@@ -120,7 +121,7 @@ class Demand:
     output_tokens: int
 
 
-OUTPUT_PRICE = 2  # price of an output token, in input tokens ([VTC] §3.1, [DLPM] §3)
+OUTPUT_PRICE = 2  # in input tokens ([VTC] §3.1, [DLPM] §3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class ServiceWeights:
 
 @dataclass(frozen=True, slots=True)
 class ServiceBound:
-    """The numbers from which metrics compute a scheduler's bound on service differences.
+    """The quantities from which metrics compute a scheduler's bound on service differences.
 
     ``view`` is ``"actual"`` (extend + 2 output) or ``"client"`` (input + 2 output). A bound holds
     for one view, for service weighted with ``weights``, and for the given number of ``workers``.

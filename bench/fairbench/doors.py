@@ -1,7 +1,7 @@
-"""Doors: packages that add commands, schedulers, executors, launchers and engines to the core.
+"""Doors, which are packages that add commands, schedulers, executors and engines to the core.
 
-A door registers by an entry point, like a user's package. The core names no door. The package of
-the studies is a door that a clone has and a wheel lacks.
+A door registers itself by an entry point, like a user's package, so the core does not depend on any
+door. The package of the studies is a door that a clone has and a wheel lacks.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fairbench.version import DIRECTORY
 COMMAND_GROUP, EXECUTOR_GROUP = "fairbench.commands", "fairbench.executors"
 LAUNCHER_GROUP, ENGINE_GROUP = "fairbench.launchers", "fairbench.engines"
 STUDY_GROUP, CODE_GROUP = "fairbench.studies", "fairbench.engine_code"
-# prefix of fairbench's own doors; the rest of a door's name is the name of an extra
+# The names of fairbench's own doors begin with ``OURS``. The rest of the name is an extra.
 OURS = "fairbench_"
 
 
 class Command(NamedTuple):
     """A command of the command line; its module is imported when the command is used.
 
-    ``about`` is the command's line in ``fairbench --help``, under the heading ``group``. ``target``
-    is ``MODULE:NAME`` of a function or a group of commands.
+    ``about`` is the line on the command in ``fairbench --help``, under the heading ``group``.
+    ``target`` is ``MODULE:NAME`` of a function or a group of commands.
     """
 
     group: str
@@ -36,13 +36,13 @@ class Command(NamedTuple):
 
 
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group by name. Raises UsageError for two with the same name."""
+    """Return the entry points of a group by name. Raises UsageError for two with an equal name."""
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         if (other := found.setdefault(point.name, point)).value != point.value:
             raise UsageError(
                 f"{group}: two installed packages add {point.name!r}: {other.value} and "
-                f"{point.value}; uninstall one"
+                f"{point.value}; uninstall one of them"
             )
     return found
 
@@ -55,7 +55,7 @@ def with_registered(own: Mapping[str, str], group: str) -> Mapping[str, str]:
 def plugin_of(engine: str) -> str:
     """Return the package of fairbench's plugin for an engine.
 
-    Raises UsageError if it is missing.
+    Raises UsageError if the package is missing.
     """
     found = registered(ENGINE_GROUP).get(engine)
     if found is None:
@@ -66,8 +66,8 @@ def plugin_of(engine: str) -> str:
 def through(group: str, name: str, what: str = "") -> Any:
     """Return the object that a door registered. Precondition: ``name`` is registered.
 
-    Raises UsageError if the package of the door is missing or has another version. The message
-    begins with ``what``, by default with the name.
+    Raises UsageError if the package of the door is missing or has another version. The error
+    message begins with ``what``, by default with ``name``.
     """
     point = registered(group)[name]
     find_in_clone(point.value)
@@ -78,7 +78,7 @@ def through(group: str, name: str, what: str = "") -> Any:
 
 
 def find_in_clone(target: str) -> None:
-    """Make the package of ``target`` (``MODULE:NAME``) importable if it is a folder of a clone.
+    """Make the package of ``target`` (``MODULE:NAME``) importable if a clone has the package.
 
     A wheel has no studies. The studies are found in a clone around the installed package, or in a
     clone around the current folder.

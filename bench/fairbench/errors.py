@@ -1,4 +1,4 @@
-"""The exceptions that fairbench raises on purpose, and user input checked with one-line errors.
+"""The exceptions that fairbench raises on purpose, and checks of user input.
 
 FairbenchError
 ├── UsageError         the user asked for something impossible (exit code 2)
@@ -32,13 +32,13 @@ class FairbenchError(Exception):
 class UsageError(FairbenchError):
     """An error of the user: a wrong name, value or combination. The message is one line.
 
-    ``keys`` are the wrong keys and settings of an experiment; empty if unknown.
+    ``keys`` are the wrong keys and settings of an experiment, or empty if unknown.
     """
 
     keys: frozenset[str] = frozenset()
 
     def of(self, *keys: str) -> Self:
-        """Return the error with ``keys``, unless the error already has keys."""
+        """Return this error, with ``keys`` unless the error already has keys."""
         self.keys = self.keys or frozenset(keys)
         return self
 
@@ -48,11 +48,11 @@ class UsageError(FairbenchError):
 
 
 class DataError(UsageError):
-    """An unreadable or wrong-schema file. The message names file, line and field."""
+    """An error in a file that is unreadable or has wrong content; the message names the place."""
 
 
 class ProgramFailed(FairbenchError):
-    """An error inside a program: a request was refused because the KV pool can never hold it."""
+    """An error in a program: a request was refused because its tokens exceed the KV pool."""
 
 
 class RunFailed(FairbenchError):
@@ -60,11 +60,11 @@ class RunFailed(FairbenchError):
 
 
 class NotJudged(RunFailed):
-    """An error for a gate that cannot judge, because a run failed (a scheduler raised, say)."""
+    """An error for a gate that cannot judge, because a run failed, for example in its scheduler."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """An exception for a run that a signal ended. The message names the saved files.
+    """An exception for a run that was ended by a signal. The message names the saved files.
 
     ``exit_code`` is the command's exit code, 128 plus the signal's number.
     """
@@ -76,7 +76,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def about(*keys: str) -> Iterator[None]:
-    """Attach keys of an experiment to a UsageError without keys that the block raises."""
+    """Attach keys of an experiment to a UsageError from the ``with`` block that has no keys."""
     try:
         yield
     except UsageError as error:
@@ -86,7 +86,7 @@ def about(*keys: str) -> Iterator[None]:
 
 @contextmanager
 def of_file(where: str, known: Iterable[str] = ()) -> Iterator[None]:
-    """Turn a ValidationError of the block into a DataError about the file ``where``."""
+    """Turn a ValidationError of the ``with`` block into a DataError about the file ``where``."""
     from pydantic import ValidationError
 
     try:
@@ -101,7 +101,7 @@ def unknown_name(what: str, name: str, allowed: Iterable[str]) -> UsageError:
 
 
 def choose_from(given: str, names: Sequence[str]) -> str:
-    """Return a text with the allowed names and the nearest match; long lists are shortened."""
+    """Return a text with the allowed names, shortened if long, and the nearest match."""
     near = get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     if len(", ".join(names)) <= MAX_CHOICES:
@@ -119,8 +119,8 @@ _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 def printable(text: str) -> str:
     """Return the text with control characters, including line ends, written as escapes.
 
-    Names may contain terminal escape sequences, and commands of CI systems. A backslash is inserted
-    into these commands.
+    Names may contain terminal escape sequences and commands of CI systems. A backslash is inserted
+    into commands of CI systems.
     """
     if not text.isprintable():
         escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -129,14 +129,17 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Apply ``printable`` to each line of a text; tabs stay."""
+    """Apply ``printable`` to each line of a text, but keep tabs."""
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
 T = TypeVar("T")
-MAX_DEPTH = 32  # limit on nested tables and arrays, so that recursion over them is safe
-MAX_SHOWN = 100  # limit on the printed characters of a wrong value
-# limit on characters of all allowed names; above, this many names are printed
+# Tables and arrays are nested at most ``MAX_DEPTH`` levels, so that recursion over values is safe.
+MAX_DEPTH = 32
+# At most ``MAX_SHOWN`` characters of a wrong value are printed.
+MAX_SHOWN = 100
+# If the allowed names have more than ``MAX_CHOICES`` characters in all, only ``FEW_CHOICES`` names
+# are printed.
 MAX_CHOICES, FEW_CHOICES = 450, 12
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
@@ -158,7 +161,7 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def validated(shape: type[T], data: Any) -> T:
-    """Return plain data as a dataclass or named tuple, without conversions except int to float.
+    """Return plain data as a dataclass or named tuple; only integers are converted, to floats.
 
     Raises pydantic's ValidationError, or TypeError for dates and times, which JSON does not have.
     """
@@ -178,7 +181,7 @@ def adapter_of(shape: type) -> TypeAdapter[Any]:
 
 
 def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
-    """Return the keys of the first error: its location, or the keys that its message names."""
+    """Return the keys of the first error, by the error's location or its message."""
     first = _first(error)
     said = getattr(first.get("ctx", {}).get("error"), "keys", ())
     parts = [str(part) for part in first["loc"]]
@@ -187,7 +190,7 @@ def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
 
 
 class Conflict(ValueError):
-    """An error about values of an experiment that contradict each other, with their keys."""
+    """An error about contradictory values of an experiment, with the keys of the values."""
 
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
@@ -195,16 +198,16 @@ class Conflict(ValueError):
 
 
 def _first(error: ValidationError) -> ErrorDetails:
-    """Return the first error. A misspelt key comes before the missing key that the typo causes."""
+    """Return the first error; an unknown key counts before a missing key, as a typo causes both."""
     errors = error.errors(include_url=False)
     return next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
 
 
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
-    """Return the first error as one line: key, value, allowed values, nearest match.
+    """Return the first error as one line with key, value, allowed values and nearest match.
 
-    ``owner`` is put before the key (``dlpm`` gives ``dlpm.quantum``). An unknown top-level key is
-    compared with the keys ``known``.
+    ``owner`` is written before the key, as in ``dlpm.quantum``. The nearest match for an unknown
+    top-level key is one of the keys ``known``.
     """
     first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))
@@ -234,7 +237,7 @@ def shortened(text: str) -> str:
 
 @contextmanager
 def writing(path: Path, named: str) -> Iterator[None]:
-    """Turn an OSError of the block into a UsageError; ``named`` is the path's flag or field."""
+    """Turn an OSError of the ``with`` block into a UsageError about the flag or field ``named``."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Values by name that are imported at first use, so that a command starts fast."""
+"""Mappings and modules whose values are imported at first use, so that commands start fast."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def imported(path: str) -> Any:
 def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``, which imports a module when one of its names is used.
 
-    ``from fairbench import results`` at the top of a module then costs next to nothing, and
-    ``results.read_run(path)`` in a function imports the store.
+    ``from fairbench import results`` at the top of a module then takes hardly any time, and
+    ``results.read_run(path)`` in a function imports the module that defines ``read_run``.
 
     Args:
         package: Name of the package.
@@ -37,7 +37,7 @@ def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 class Named(Mapping[str, T]):
-    """A mapping whose values are made when they are looked up."""
+    """A mapping that makes a value when the value is looked up."""
 
     def __init__(self, makers: Mapping[str, Callable[[], T]]) -> None:
         self._makers = makers
@@ -59,10 +59,10 @@ class Named(Mapping[str, T]):
 
 
 def named(names: Iterable[str], make: Callable[[str], T]) -> Named[T]:
-    """Return the values that ``make`` returns for these names."""
+    """Return a mapping whose values ``make`` creates from these names at a look-up."""
     return Named({name: partial(make, name) for name in names})
 
 
 def by_path(paths: Mapping[str, str]) -> Named[Any]:
-    """Return the object that each path names, by the path's key."""
+    """Return a mapping from each key to the object that the key's path names."""
     return Named({name: partial(imported, path) for name, path in paths.items()})

@@ -1,4 +1,4 @@
-"""Named streams of random numbers: draws from one stream do not change draws from other streams."""
+"""Named streams of random numbers; a draw from one stream does not change other streams."""
 
 from __future__ import annotations
 

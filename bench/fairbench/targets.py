@@ -1,6 +1,6 @@
-"""Latency targets: the limits for each request of a client, and its deadlines.
+"""Latency targets of clients, and the deadlines of requests that follow from the targets.
 
-Metrics compare latencies with the targets; the simulator gives the deadlines to schedulers.
+Metrics compare latencies with the targets; the simulator passes the deadlines to schedulers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from fairbench.errors import UsageError, unknown_name
 
-LATENCIES = ("ttft", "tpot", "e2el")  # names of latencies in vLLM and AIPerf
+LATENCIES = ("ttft", "tpot", "e2el")  # vLLM's and AIPerf's names of latencies
 SHAPE = re.compile(r"(\d+\.?\d*|\.\d+)(ms|s|x|)", re.ASCII)
 WRITE = "write a time above 0 such as 500ms or 2s, or a multiple of the latency alone such as 5x"
 
@@ -26,7 +26,7 @@ class RequestCosts(Protocol):
     def decode_step_s(self, requests: int, context_tokens: int) -> float: ...
 
     def frontend_s(self, input_tokens: int) -> float:
-        """Return the seconds before and after the engine: HTTP and tokenizer."""
+        """Return the seconds that HTTP and tokenizer take before and after the engine."""
         ...
 
 
@@ -67,8 +67,8 @@ class Due(NamedTuple):
 class Targets:
     """The latency targets of each request of a client, or None for no target.
 
-    ``ttft`` is from arrival to the first token, ``tpot`` the mean time between later tokens, and
-    ``e2el`` from arrival to the last token.
+    ``ttft`` is the time from arrival to the first token, ``tpot`` is the mean time between later
+    tokens, and ``e2el`` is the time from arrival to the last token.
     """
 
     ttft: Target | None = None
@@ -80,14 +80,14 @@ class Targets:
         return any(self.given())
 
     def given(self) -> Iterator[tuple[str, Target]]:
-        """Yield the targets that are set, with their names."""
+        """Yield the names and values of the targets that are set."""
         for name in LATENCIES:
             if (target := getattr(self, name)) is not None:
                 yield name, target
 
     @property
     def of_alone(self) -> bool:
-        """Return whether some target is a multiple of the latency alone."""
+        """Return whether a target is a multiple of the request's latency on an idle replica."""
         return any(target.of_alone for _, target in self.given())
 
     def due(self, arrival_s: float, alone: Alone | None, max_new_tokens: int) -> Due:
@@ -98,7 +98,7 @@ class Targets:
 
         Args:
             arrival_s: Arrival of the request on the host's clock, in seconds.
-            alone: Latencies of the request alone, or None if no target depends on them.
+            alone: Latencies of the request on an idle replica, or None if no target is a multiple.
             max_new_tokens: Limit on the request's output, in tokens.
         """
         ttft_s, tpot_s, e2el_s = alone or Alone(0.0, 0.0, 0.0)
@@ -114,9 +114,10 @@ class Targets:
 
 
 def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
-    """Return the latencies of a request alone: frontend, one prefill pass, and decode steps.
+    """Return the latencies of a request that is alone on an idle replica.
 
-    A real engine needs a little more time for a prompt longer than a chunk.
+    The latencies consist of frontend, one prefill pass and decode steps. A real engine needs a
+    little more time for a prompt longer than a chunk.
 
     Args:
         costs: Time of each step, and of the frontend.
@@ -124,7 +125,8 @@ def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
         output_tokens: Length of the output, in tokens.
     """
     ttft_s = costs.frontend_s(input_tokens) + costs.prefill_s(0, input_tokens)
-    last = input_tokens + max(1, output_tokens - 1)  # context of the last decode step
+    # ``last`` is the context of the last decode step.
+    last = input_tokens + max(1, output_tokens - 1)
     tpot_s = (costs.decode_step_s(1, input_tokens + 1) + costs.decode_step_s(1, last)) / 2
     return Alone(ttft_s, tpot_s, ttft_s + max(0, output_tokens - 1) * tpot_s)
 
@@ -152,7 +154,7 @@ def written_targets(text: str) -> Targets:
 
 
 def laid_over(below: Targets, above: Targets) -> Targets:
-    """Return the targets of ``above``; missing latencies have the targets of ``below``."""
+    """Return the targets of ``above``, completed by the targets of ``below``."""
     return Targets(**dict(below.given()) | dict(above.given()))
 
 
@@ -164,9 +166,9 @@ def named_targets(
 ) -> dict[str, Targets]:
     """Return each client's targets by name; ``given`` targets override ``usual`` targets.
 
-    A key of ``given`` is ``ttft``, for every client, or ``NAME.ttft``, for a client or a class of
-    ``classes`` (client -> class). A client's own target takes precedence. Raises UsageError for an
-    unknown name or latency, and for an invalid time.
+    A key of ``given`` is a latency such as ``ttft``, for every client, or ``NAME.ttft``, for a
+    client or a class. ``classes`` maps clients to classes. A client's own target takes precedence.
+    Raises UsageError for an unknown name or latency, and for an invalid time.
     """
     names = list(clients)
     allowed = {*names, *classes.values()}

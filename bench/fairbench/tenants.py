@@ -1,9 +1,9 @@
-"""Tenants: a tree whose leaves are clients with names such as ``org/team/user``.
+"""The tree of tenants, whose leaves are clients with names such as ``org/team/user``.
 
 A node of the tree is a text: the node of a client is the client's name, the node of a tenant ends
-in the separator (``org/``, ``org/team/``), and the root is empty. Names of clients and tenants
-therefore differ, and one mapping holds the weights of clients and tenants. Without separators in
-names, the tree has one level, and tenants change no decision.
+in the separator (``org/``, ``org/team/``), and the root is the empty text. Names of clients and
+tenants therefore differ, and one mapping holds the weights of clients and tenants. If no name
+contains a separator, the tree has one level, and tenants change no decision.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from typing import Literal, TypeAlias
 SEPARATOR = "/"
 ROOT = ""
 Tenants: TypeAlias = Literal["tree"]
-"""A scheduler's parameter: ``tree`` shares between tenants by level; None ignores tenants."""
+"""The type of a scheduler's parameter: ``tree`` shares at each level; None ignores tenants."""
 
-REMEMBERED = 2**16  # limit on remembered names, if clients are not known in advance
+# If clients are not known in advance, at most ``REMEMBERED`` names are remembered.
+REMEMBERED = 2**16
 
 
 @lru_cache(maxsize=REMEMBERED)
 def lineage(client: str) -> tuple[str, ...]:
-    """Return the nodes of a client: the client's tenants from the outermost, then the client."""
+    """Return the nodes of a client: its tenants, the outermost first, then the client."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
-    # Servers accept any name; a client whose name ends in the separator has no tenant of that name.
+    # Servers accept any name. A client whose name ends in the separator has no tenant with this
+    # name.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
     return (*(client[:end] for end in ends), leaf)
 
@@ -35,10 +37,10 @@ def owner_of(client: str) -> str:
 
 
 def named_below(owners: Mapping[str, str]) -> dict[str, str]:
-    """Return each client's node in the tree, given each client's owner ("" for the client itself).
+    """Return each client's node in the tree; ``owners`` maps clients to owners, or to "" for none.
 
-    A client whose name does not contain its owner is placed below the owner. A client that owns
-    other clients is placed below its own name.
+    If a client's name does not begin with its owner, the owner is put in front of the name. A
+    client that owns other clients is placed below a tenant with the client's name.
     """
     said = {name: owner or owner_of(name) for name, owner in owners.items()}
     hidden = {owner for name, owner in said.items() if owner != owner_of(name)}
@@ -49,7 +51,7 @@ def named_below(owners: Mapping[str, str]) -> dict[str, str]:
 
 
 def child_of(tenant: str, client: str) -> str | None:
-    """Return the child of a tenant that leads to a client, or None for clients of other tenants."""
+    """Return the child of a tenant on the path to a client; None for clients of other tenants."""
     nodes, depth = lineage(client), tenant.count(SEPARATOR)
     below = tenant == ROOT or (len(nodes) > depth and nodes[depth - 1] == tenant)
     return nodes[depth] if below else None
@@ -57,12 +59,12 @@ def child_of(tenant: str, client: str) -> str | None:
 
 @lru_cache(maxsize=REMEMBERED)
 def parent_of(node: str) -> str:
-    """Return the tenant of a node."""
+    """Return the tenant directly above a node."""
     return node[: node.rfind(SEPARATOR, 0, -1) + 1]
 
 
 def children_of(tenant: str, clients: Iterable[str]) -> dict[str, None]:
-    """Return the children of a tenant that lead to the given clients, in the clients' order."""
+    """Return the children of a tenant on the paths to the clients, in the clients' order."""
     children = (child_of(tenant, client) for client in clients)
     return {child: None for child in children if child is not None}
 
@@ -74,5 +76,5 @@ def with_tenants(clients: Iterable[str]) -> list[str]:
 
 
 def tenants_of(clients: Iterable[str]) -> dict[str, None]:
-    """Return all tenants of the given clients, outer tenants first."""
+    """Return all tenants of the given clients, the outer tenants first."""
     return {tenant: None for client in clients for tenant in lineage(client)[:-1]}

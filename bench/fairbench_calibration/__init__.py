@@ -1,4 +1,4 @@
-"""Commands that compare the simulator with servers, and timing profiles that follow from them."""
+"""Commands that compare the simulator with real servers, and that make timing profiles."""
 
 from fairbench.doors import Command
 

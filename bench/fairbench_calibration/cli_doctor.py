@@ -1,4 +1,4 @@
-"""``fairbench doctor``: tell a server's scheduler, and test whether it protects clients."""
+"""The command ``fairbench doctor``, which tests whether a server's scheduler protects clients."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def doctor(
         Option(
             min=1,
             max=4096,
-            help="Number of requests of the flood at a time. [default: three times what the server "
-            "runs, at most 512; 64 if unknown]",
+            help="Number of concurrent requests of the flood. [default: three times what the "
+            "server runs, at most 512; 64 if unknown]",
         ),
     ] = None,
     seconds: Annotated[float, Option(min=1.0, help="Length of the flood test.")] = 60.0,
@@ -57,7 +57,7 @@ def doctor(
     live.require_live_extra()
     root, headers = profiling.root_of(base_url), parse_headers(header)
     of_flood = parse_headers(flood_header, "--flood-header")
-    # this call checks the URL and the headers
+    # This call checks the URL and the headers.
     live.DriverTarget(root, headers={**headers, **of_flood})
     facts = checks.facts_of(root, headers)
     at_once = flood or facts.flood()
@@ -75,7 +75,7 @@ def doctor(
 
 
 def _agreed(root: str, at_once: int, seconds: float) -> bool:
-    """Ask the user on a terminal; without a terminal, the answer is no."""
+    """Return whether the user agrees; without a terminal, the answer is no."""
     question = f"Send up to {at_once} short requests at a time to {root} for {seconds:g} s?"
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 

@@ -1,4 +1,4 @@
-"""``fairbench engine-check``: compare an engine's own code with fairbench's model of the engine."""
+"""The command ``fairbench engine-check``, which compares an engine's code with its model."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def engine_check(
 ) -> None:
     """Compare an engine's own decisions with fairbench's model.
 
-    Short random runs with small memory, stock policies and several limits are simulated under both.
-    The exit code is 0 if all records are equal, and 1 otherwise.
+    Short random runs with small memory, the engine's own policies and several limits are simulated
+    twice, with the code and with the model. The exit code is 0 if all records are equal, and 1
+    otherwise.
     """
     if engine not in validate.POLICIES:
         raise UsageError(f"engine = {engine!r}: must be {' or '.join(validate.POLICIES)}")

@@ -1,4 +1,4 @@
-"""``fairbench profile``: make a timing profile of a model on a GPU, or of a live server."""
+"""The command ``fairbench profile``, which makes a timing profile of a model or a live server."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from fairbench_calibration.profiling.derived_profile import Derived
     from fairbench_calibration.profiling.figure import Points
 
-# Options with the names of simulation flags and with different values.
+# The following options have the names of simulation flags, but other allowed values.
 GPU_OPTION = RUN["gpu"].but(default="")
 ENGINE = RUN["engine"].but(default="", metavar=None)
-SUFFIX = ".toml"  # suffix by which --gpu recognises a profile file
+SUFFIX = ".toml"  # suffix of profile files for --gpu
 
 
 class Dtype(StrEnum):
@@ -257,9 +257,9 @@ def derive_profile(
 ) -> None:
     """Derive a profile from a model's config and the name of a GPU; nothing is measured.
 
-    Operator times come from NVIDIA's measurements (needs the extra `profile`), or else from a
-    roofline model; the profile's grade says which. `fairbench run --gpu FILE.toml` simulates with
-    the profile.
+    Operator times come from NVIDIA's measurements (needs the extra `profile`), or otherwise from a
+    roofline model. The profile's grade names the source. `fairbench run --gpu FILE.toml` simulates
+    with the profile.
     """
     check_output(output)
     if plot is not None:
@@ -309,8 +309,8 @@ def calibrate(
     """Calibrate a derived profile with the output of one benchmark.
 
     The times per token set three numbers: the rate at which memory is read, the cost of another
-    sequence in a step, and the launch cost of a step. The profile's grade states them. The other
-    numbers are those of `profile MODEL --gpu GPU`.
+    sequence in a step, and the launch cost of a step. The profile's grade states the three numbers.
+    All other numbers are those of `profile MODEL --gpu GPU`.
     """
     check_output(output)
     card = _gpu_of(gpu, gpu_spec, interconnect)
@@ -328,7 +328,9 @@ def calibrate(
 def fit(
     file: Annotated[
         Path,
-        typer.Argument(metavar="RUNS.jsonl", help="File of measured runs, one JSON object a line."),
+        typer.Argument(
+            metavar="RUNS.jsonl", help="File of measured runs, with one JSON object per line."
+        ),
     ],
     as_json: Annotated[bool, json_option(panel=None)] = False,
 ) -> None:

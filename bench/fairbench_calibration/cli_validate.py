@@ -1,4 +1,4 @@
-"""``fairbench validate``: compare the simulator with runs on real servers."""
+"""The command ``fairbench validate``, which compares the simulator with measured runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ def validate(
         ),
     ] = None,
     fit: Annotated[
-        bool, typer.Option("--fit", help="Repeat the calibration and print it (takes 4 minutes).")
+        bool,
+        typer.Option(
+            "--fit", help="Repeat the calibration and print the result (takes 4 minutes)."
+        ),
     ] = False,
     predict: Annotated[
         Path | None,
@@ -91,7 +94,7 @@ def validate(
     Runs of SGLang and vLLM are simulated on an A100 with the same load and lengths, and with the
     engine's own rules. Runs of S-LoRA are simulated on an A10G, with the same arrivals, lengths and
     scheduler. The overhead of the host is fitted to the overload and proportional runs; all other
-    runs are the test. docs/reference/validate.md says where FILE comes from, and its format.
+    runs are the test. docs/reference/validate.md describes the format and the sources of FILE.
 
     Runs of the DLPM authors' judge benchmark are simulated from their command lines. Runs of
     several tenants on a single engine are compared by the latency and service of each tenant. A run
@@ -134,7 +137,7 @@ def validate(
 def _only_overview(**others: Any) -> None:
     given = [f"--{name}" for name, value in others.items() if value is not None]
     if given:
-        raise UsageError(f"--overview: {given[0]} cannot be given with it")
+        raise UsageError(f"--overview: cannot be combined with {given[0]}")
 
 
 def _validate_live(

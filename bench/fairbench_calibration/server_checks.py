@@ -1,8 +1,9 @@
-"""A check of a running server: its scheduler, and whether one client waits for the load of another.
+"""A check of a running server's scheduler, and of whether a flood makes another client wait.
 
 The load consists of two test clients in closed loops. The well-behaved client sends one request at
-a time, first alone and then beside a heavy client (the flood). Under a fair scheduler, its requests
-overtake the flood's requests. In arrival order, its requests wait as long as the flood's requests.
+a time, first alone and then beside a heavy client (the flood). Under a fair scheduler, requests of
+the well-behaved client overtake requests of the flood. If requests are served in order of arrival,
+both clients wait equally long.
 """
 
 from __future__ import annotations
@@ -31,25 +32,29 @@ from fairbench.live.server_facts import MOST_RUNNING, get_json, get_text, info_i
 
 LIGHT, FLOOD = "fairbench-doctor-light", "fairbench-doctor-flood"
 PROMPT_TOKENS = 128
-# different lengths in tokens, so that requests do not all end at the same time
+# The output lengths in tokens differ, so that requests do not all end at the same time.
 OUTPUT_TOKENS = range(16, 49)
-ALONE = 0.25  # fraction of the trial in which the well-behaved client is alone
-PAUSE_S = 0.2  # seconds between requests of the well-behaved client, and after a failed request
-# concurrent requests of the flood: default for a server with an unknown limit, and maximum
+# ``ALONE`` is the fraction of the trial in which the well-behaved client is alone.
+ALONE = 0.25
+# ``PAUSE_S`` is the time between requests of the well-behaved client, and after a failed request.
+PAUSE_S = 0.2
+# The flood has ``UNKNOWN_FLOOD`` concurrent requests if the server's limit is unknown, and never
+# more than ``MOST_FLOOD``.
 UNKNOWN_FLOOD, MOST_FLOOD = 64, 512
-OVERFILL = 3  # concurrent requests of the flood, as a multiple of the server's limit
-# The flood waits if its mean time to first token exceeds this multiple of the mean time of the
+# The flood has ``OVERFILL`` times as many concurrent requests as the server runs.
+OVERFILL = 3
+# The flood waits if its mean time to first token exceeds ``WAITS`` times the mean time of the
 # well-behaved client alone.
 WAITS = 2.0
-# A client waits like the flood if its mean time to first token exceeds this fraction of the flood's
-# mean time.
+# A client waits like the flood if its mean time to first token exceeds the fraction ``SPARED`` of
+# the flood's mean time.
 SPARED = 0.5
 ROUTER = "fairbench_router_info"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The facts that a server reports. ``local`` is "" without a scheduler of fairbench."""
+    """The facts that a server reports. ``local`` is "" if no scheduler of fairbench is active."""
 
     server: str
     local: str = ""
@@ -80,7 +85,7 @@ def facts_of(root: str, headers: Mapping[str, str]) -> ServerFacts:
 
 
 def _from_info(info: Mapping[str, Any]) -> ServerFacts:
-    """Read ``/server_info`` of SGLang, which has a report per scheduler, or of the emulator."""
+    """Return the facts in ``/server_info`` of SGLang or of the emulator."""
     server = "emulator" if info.get("emulated") else "SGLang"
     places = [info, *info.get("internal_states", ())]
     reports = [place["fairbench"] for place in places if "fairbench" in place]
@@ -94,8 +99,8 @@ def _from_info(info: Mapping[str, Any]) -> ServerFacts:
 
 
 def _from_metrics(page: str) -> ServerFacts:
-    """Read ``/metrics`` of vLLM or of ``fairbench serve``."""
-    # the package is in the extra `live`
+    """Return the facts in ``/metrics`` of vLLM or of ``fairbench serve``."""
+    # The package is in the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
 
     for family in text_string_to_metric_families(page):
@@ -118,8 +123,8 @@ def _from_metrics(page: str) -> ServerFacts:
 class PhaseWaits:
     """The times to first token of one client in one phase of the trial, in seconds.
 
-    A request without a token at the end of the phase counts with its time so far. Unlike the
-    median, the mean hardly depends on the order in which a client's own requests are served.
+    If a request has no token at the end of the phase, its time so far counts. Unlike the median,
+    the mean hardly depends on the order in which a client's own requests are served.
     """
 
     ttft_s: tuple[float, ...]
@@ -165,7 +170,7 @@ class FloodTrial:
 
     @property
     def harmed(self) -> bool:
-        """Return whether the well-behaved client waited like the flood, or mostly got errors."""
+        """Return whether the well-behaved client waited like the flood, or got mostly errors."""
         failing = self.beside.failed > len(self.beside.ttft_s)
         return failing or (self.waits and self.beside.mean_s > SPARED * self.flood.mean_s)
 
@@ -205,7 +210,7 @@ class _Client:
         return PhaseWaits(waits, len(failed))
 
     def fault(self) -> str:
-        """Return the first error of a request, or a text that no request is finished."""
+        """Return the first error of a request, or a text that says that no request is finished."""
         return next(
             (one.error for one in self.records if one.error), "the first request is unfinished"
         )
@@ -263,7 +268,7 @@ async def flood(
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The facts of a server, and the result of the trial, if there was a trial."""
+    """The facts about a server, and the result of the trial, or None without a trial."""
 
     url: str
     facts: ServerFacts

@@ -1,4 +1,4 @@
-"""The gate: stored runs compared with a baseline of the same experiments."""
+"""The gate, which compares stored runs with a baseline of the same experiments."""
 
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ __getattr__ = lazy_names(
 
 CHECK = Command(
     "Continuous integration",
-    "Compare runs with a baseline; exit 1 if one got worse.",
+    "Compare runs with a baseline; exit 1 if a run got worse.",
     "fairbench_gate.cli_check:check",
 )
 BASELINE = Command(

@@ -1,4 +1,4 @@
-"""A directory of baselines: spec, summary and manifest of each experiment.
+"""A directory of baselines, which holds three files for each experiment.
 
 NAME/experiment.toml   the experiment, written by hand; fairbench writes the other files
 NAME/summary.json
@@ -26,15 +26,16 @@ from fairbench.results.summary import values_of
 from fairbench_gate.formats import changes_table
 from fairbench_gate.outcome import changes
 
-# Keys that identify a run and do not affect results; a rerun elsewhere keeps their values.
+# The keys in ``NOT_KEPT`` identify a run and do not affect results; a rerun keeps their values.
 NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 
 
 def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
-    """Return the experiments of a baseline directory by name; unchosen values are present defaults.
+    """Return the experiments of a baseline directory by name, with present defaults.
 
-    Only values that the user chose are taken from the file. Raises UsageError for a directory
-    without experiments, and for an experiment that cannot be simulated.
+    Only the values that the user chose are taken from the file; other values are the defaults of
+    this version. Raises UsageError for a directory without experiments, and for an experiment that
+    cannot be simulated.
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:
@@ -52,7 +53,7 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
 
 
 def _with_given(file: Path) -> Mapping[str, Any]:
-    """Return an experiment file's tables; ``given`` of older files is taken from the manifest."""
+    """Return an experiment file's tables; older files have ``given`` in their manifests."""
     tables, manifest = read_experiment(file), _manifest_of(file)
     chosen = manifest.get(CHOSEN)
     if not (lacks_given(tables) and isinstance(chosen, list)):
@@ -65,8 +66,8 @@ def _with_given(file: Path) -> Mapping[str, Any]:
 def check_stored(folder: Path, specs: Iterable[str]) -> None:
     """Raise DataError if a baseline has no results, or results of another experiment.
 
-    Results belong to another experiment if the experiment file was edited afterwards, or if a
-    setting was added after an older version stored the results.
+    Results belong to another experiment if the experiment file was edited after the results were
+    stored, or if an older version without some setting stored the results.
     """
     for name in specs:
         file = folder / name / EXPERIMENT
@@ -79,13 +80,14 @@ def check_stored(folder: Path, specs: Iterable[str]) -> None:
 
 
 def _unlike_results(file: Path) -> str:
-    """Return why the results beside an experiment file belong to another experiment; else ""."""
+    """Return why an experiment's stored results belong to another experiment, or ""."""
     tables = read_toml(file, str(file))
     is_ours = not is_edited(tables)
     try:
         spec = read_spec(file)
     except UsageError:
-        if is_ours:  # an unchosen parameter that no longer exists makes no difference
+        # A parameter that was not chosen and no longer exists makes no difference.
+        if is_ours:
             return ""
         raise
     added = differences(experiment_tables(spec), without_given(tables))
@@ -102,7 +104,7 @@ def metrics_stored(folder: Path, specs: Iterable[str]) -> set[str]:
 
 
 def _manifest_of(file: Path) -> dict[str, Any]:
-    """Return the manifest beside an experiment file; {} without a manifest."""
+    """Return the manifest in the folder of an experiment file, or {} without a manifest."""
     manifest = file.parent / MANIFEST
     return read_json(manifest) if manifest.exists() else {}
 
@@ -110,7 +112,7 @@ def _manifest_of(file: Path) -> dict[str, Any]:
 def difference(
     stored: Path, run: StoredRun, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return lines on the differences of a run from the stored baseline; "" if they are equal.
+    """Return lines on the differences of a run from the stored baseline; "" without any.
 
     Raises DataError for an unreadable summary of the baseline.
     """
@@ -125,7 +127,7 @@ def difference(
 
 
 def keep(run: StoredRun, folder: Path) -> None:
-    """Store a run as the baseline in ``folder``; facts about the machine are left out."""
+    """Store a run as the baseline in ``folder``, without facts about the machine."""
     shutil.copyfile(run.path / EXPERIMENT, folder / EXPERIMENT)
     write_json(folder / SUMMARY, run.summary)
     write_json(folder / MANIFEST, {k: v for k, v in run.manifest.items() if k not in NOT_KEPT})

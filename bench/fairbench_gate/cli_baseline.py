@@ -56,14 +56,15 @@ def check(
     output: FormatOption = CheckFormat.TABLE,
     disable_tqdm: NoProgress = False,
 ) -> None:
-    """Rerun all experiments; exit 1 if a result differs from the stored one.
+    """Rerun all experiments; exit 1 if a result differs from the stored result.
 
-    The exit code is 3 if a run failed, such as one whose scheduler raised an error.
+    The exit code is 3 if a run failed, for example because its scheduler raised an error.
     """
     with reporting(output):
         specs = gate.read_specs(folder)
         gate.check_stored(folder, specs)
-        for text in fail_if or []:  # so that a wrong clause is refused before the runs
+        # The clauses are parsed first, so that a wrong clause is refused before the runs.
+        for text in fail_if or []:
             clause = gate.parse_clause(text, gate.metrics_stored(folder, specs))
             stored.check_metrics_of([clause.metric], list(specs.values()), "--fail-if")
         with _rerun(specs, show=not disable_tqdm) as rerun:
@@ -80,7 +81,7 @@ def check(
 
 @baseline.command()
 def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: NoProgress = False) -> None:
-    """Rerun all experiments, print the results that changed and store them.
+    """Rerun all experiments; print and store the results that changed.
 
     Unchanged results are not written again. To add an experiment, create its file
     NAME/experiment.toml first.
@@ -97,7 +98,7 @@ def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: NoProgress = False) ->
 
 
 class _Rerun(NamedTuple):
-    """Rerun experiments: the directory of the runs, and runs and errors by experiment name."""
+    """The outcome of reruns: the directory of the runs, and runs and errors by experiment name."""
 
     runs: dict[str, StoredRun]
     failed: dict[str, FairbenchError]

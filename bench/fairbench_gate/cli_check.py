@@ -1,4 +1,4 @@
-"""``fairbench check``: compare stored runs with a baseline, for readers and for CI."""
+"""The command ``fairbench check``, which compares stored runs with a baseline."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fairbench.errors import NotJudged, RunFailed, UsageError
 if TYPE_CHECKING:
     from fairbench_gate.outcome import Outcome
 
-# variable that names the file whose Markdown GitHub Actions shows for a job
+# GitHub Actions shows the Markdown of the file that the variable ``JOB_SUMMARY`` names.
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 class CheckFormat(StrEnum):
-    """The output format of an outcome."""
+    """The output formats of an outcome."""
 
     TABLE = "table"
     MARKDOWN = "markdown"
@@ -33,7 +33,7 @@ class CheckFormat(StrEnum):
 
 
 class Inconclusive(StrEnum):
-    """The result of an inconclusive check."""
+    """The possible results of an inconclusive check."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -50,7 +50,7 @@ FormatOption = Annotated[
 
 
 def limit_option(unlimited: str) -> Any:
-    """Declare ``--fail-if``; ``unlimited`` is the sentence on the rule without limits."""
+    """Declare the flag ``--fail-if``; ``unlimited`` ends the help text."""
     return Option(
         metavar="METRIC:LOSS",
         help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
@@ -94,11 +94,11 @@ def check(
         ),
     ] = Inconclusive.FAIL,
 ) -> None:
-    """Compare runs with a baseline; exit 1 if one got worse.
+    """Compare runs with a baseline; exit 1 if a run got worse.
 
-    Both directories hold runs of the same experiments. Single simulated runs are compared number by
-    number. Runs over several seeds are paired by seed, as in `compare`; a check passes or fails
-    only if the result is significant.
+    The two directories must hold runs of the same experiments. Single simulated runs are compared
+    number by number. Runs over several seeds are paired by seed, as in `compare`; a check passes or
+    fails only if the result is significant.
     """
     with reporting(output):
         outcome = judged(baseline, current, fail_if or [], alpha=alpha, allowed=allow or [])
@@ -122,7 +122,7 @@ def judged(
 
 @contextmanager
 def reporting(output: CheckFormat) -> Iterator[None]:
-    """Print an error of the block as an outcome, too, if the output format is for programs."""
+    """Also print an error of the ``with`` block as an outcome in formats that programs read."""
     try:
         yield
     except (UsageError, RunFailed) as error:

@@ -1,4 +1,4 @@
-"""The outcome of a gate as a table, Markdown, JUnit XML or annotations of GitHub."""
+"""The formats of a gate's outcome: a table, Markdown, JUnit XML or annotations of GitHub."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _verdicts(outcome: Outcome) -> Table:
 def changes_table(found: Sequence[Change]) -> RenderableType:
     """Return a table of the changes at one point.
 
-    If metrics over all clients changed, changes of single clients are only counted.
+    If metrics over all clients changed, the table only counts the changes of single clients.
     """
     shown = of_the_cluster(found)
     table = plain_table("", *HEADINGS, "", gap=1)
@@ -71,17 +71,17 @@ MARKS = {
     Verdict.ERROR: "💥 error",
 }
 WORST_FIRST = (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
-# limit on the characters of the Markdown text; GitHub refuses comments above 65,536
+# The Markdown text has at most ``MOST_CHARACTERS``, because GitHub refuses comments above 65,536.
 MOST_CHARACTERS = 60_000
 CHECKS = ("", "check", "baseline", "current", "change", "why")
 CHANGES = ("metric", "baseline", "current", "change", "")
 
 
 def outcome_markdown(outcome: Outcome) -> str:
-    """Return a line per configuration, worst first, with folded checks and changes.
+    """Return a line for each configuration, the worst first, with folded checks and changes.
 
-    Details beyond ``MOST_CHARACTERS`` characters are left out, the last details first, and the text
-    says how many are missing.
+    If the text exceeds ``MOST_CHARACTERS``, the last details are left out, and the text says how
+    many are missing.
     """
     lines = [f"**{escaped(outcome.summary())}** ({escaped(outcome.basis)})", ""]
     if outcome.causes:
@@ -100,7 +100,7 @@ def outcome_markdown(outcome: Outcome) -> str:
 
 
 def _worst_first(rows: Iterable[ClauseRow]) -> list[list[ClauseRow]]:
-    """Group rows by point, with a point's worst row first, and order groups by their worst row."""
+    """Return the rows grouped by point, the worst row and the worst group first."""
     points: dict[str, list[ClauseRow]] = {}
     for row in rows:
         points.setdefault(row.point, []).append(row)
@@ -113,7 +113,7 @@ def _badness(row: ClauseRow) -> int:
 
 
 def _line(group: Sequence[ClauseRow]) -> tuple[str, str, str, str]:
-    """Return the verdict of a point, its name, passed checks, and the worst check."""
+    """Return a line with the verdict, name, passed checks and worst check of a point."""
     worst = group[0]
     passed = sum(row.verdict is Verdict.PASS for row in group)
     said = "" if worst.verdict is Verdict.PASS else f"{worst.clause}: {worst.wording()}"
@@ -144,7 +144,7 @@ def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
 
 
 def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
-    """Return an error or warning per check that did not pass, then a notice with the counts."""
+    """Return an error or warning for each check that did not pass, and a notice with counts."""
     levels = {
         Verdict.ERROR: "error",
         Verdict.FAIL: "error",
@@ -173,7 +173,7 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def as_junit(outcome: Outcome, *, inconclusive_fails: bool) -> str:
-    """Return a test case per clause and point; inconclusive checks are failed or skipped."""
+    """Return JUnit test cases by clause and point; inconclusive checks fail or are skipped."""
     failed = outcome.rows_with(Verdict.FAIL)
     unknown = outcome.rows_with(Verdict.INCONCLUSIVE)
     counts = {
@@ -202,5 +202,5 @@ def as_junit(outcome: Outcome, *, inconclusive_fails: bool) -> str:
 
 
 def _clean(text: str) -> str:
-    """Replace the characters that XML 1.0 cannot represent."""
+    """Return a text without characters that XML 1.0 cannot represent."""
     return NOT_XML.sub("?", text)

@@ -1,4 +1,4 @@
-"""Clauses such as ``min_share_60s:-5%``, and tests whether a metric became worse than allowed."""
+"""Clauses such as ``min_share_60s:-5%``, and tests of whether a metric became too much worse."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ SHAPE = re.compile(
     r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>[0-9]{1,15}(\.[0-9]{1,15})?)(?P<unit>%?)"
 )
 
-MOST_PERCENT = 100  # a number that is never negative can fall by at most this many percent
+# A number that is never negative can fall by at most 100 percent.
+MOST_PERCENT = 100
 
 
 class Clause(NamedTuple):
     """A limit: ``metric`` may get worse by at most ``loss``.
 
-    ``loss`` is at least 0; if ``relative``, ``loss`` is a fraction of the baseline.
+    ``loss`` is at least 0, and a fraction of the baseline if ``relative`` is true.
     """
 
     text: str
@@ -45,9 +46,9 @@ class Clause(NamedTuple):
 def parse_clause(text: str, known: Collection[str]) -> Clause:
     """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``; LOSS may end in %.
 
-    METRIC is a summary key or an alias of a key; the text of the clause has the printed name.
-    ``known`` contains the metrics of the compared summaries. Raises UsageError for another form or
-    sign, for an unknown metric, and for a metric that has no better direction.
+    METRIC is a key of a summary or an alias of a key. ``known`` contains the metrics of the
+    compared summaries. Raises UsageError for another form or sign, for an unknown metric, and for a
+    metric of which neither larger nor smaller values are better.
     """
     match = SHAPE.fullmatch(text.strip())
     if match is None:
@@ -79,14 +80,15 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
 
 
 def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
-    """Return the one-sided p-value of ``second`` being larger, by the exact rank-sum test.
+    """Return the one-sided p-value of the exact rank-sum test that ``second`` is larger.
 
     The p-value is the probability that, if all values come from one distribution, the rank sum of
     ``second`` is at least as large as observed.
     """
     pooled = sorted([*first, *second])
     observed = sum(_doubled_rank(pooled, value) for value in second)
-    # splits[k][s] counts the subsets of k values, among the values so far, with rank sum s.
+    # The entry splits[k][s] counts the subsets of k values, among the values so far, with rank sum
+    # s.
     splits = [Counter({0: 1}), *(Counter[int]() for _ in second)]
     for value in pooled:
         rank = _doubled_rank(pooled, value)
@@ -113,11 +115,11 @@ class Verdict(StrEnum):
     PASS = "pass"
     FAIL = "FAIL"
     INCONCLUSIVE = "inconclusive"
-    ERROR = "ERROR"  # the run failed, so no metric can be judged
+    ERROR = "ERROR"  # no metric of a failed run can be judged
 
 
 class Judgement(NamedTuple):
-    """A verdict, with a reason if the numbers do not show the reason."""
+    """A verdict, with a reason if the printed numbers do not explain the verdict."""
 
     verdict: Verdict
     reason: str = ""
@@ -126,8 +128,9 @@ class Judgement(NamedTuple):
 def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     """Judge one run against another, by the decimal numbers in the files.
 
-    A bound passes or fails if every value that the bound allows passes or fails; otherwise the
-    verdict is inconclusive. A bound equal to the baseline's bound passes.
+    Of some metrics only a bound is known, such as a latency above 300 s. A bound passes or fails if
+    every possible value passes or fails; otherwise the verdict is inconclusive. A bound that equals
+    the baseline's bound passes.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])
@@ -138,7 +141,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     )
     least, most = _badness_range(clause, after)
     is_bound = bool(before.bound or after.bound)
-    # the true value is strictly beyond a bound
+    # The true value is strictly beyond a bound.
     if least > worst_limit or (is_bound and least == worst_limit):
         return Judgement(Verdict.FAIL)
     if most <= best_limit:
@@ -151,10 +154,10 @@ def judge_paired(
 ) -> Judgement:
     """Judge runs on the same seeds by paired differences, as ``compare`` does.
 
-    Values are in the order of seeds. The test is on the mean over seeds of the change beyond the
-    allowed loss, in the clause's unit, at level ``alpha`` on either side. The clause fails if the
-    mean is significantly worse than 0, passes if the mean is significantly better than 0, and is
-    inconclusive otherwise.
+    Values are in the order of seeds. The test is about the mean over seeds of each change minus the
+    allowed change, in the clause's unit, at level ``alpha`` on either side; a negative number is
+    worse than allowed. The clause fails if the mean is significantly worse than 0, passes if the
+    mean is significantly better than 0, and is inconclusive otherwise.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
@@ -171,14 +174,15 @@ def judge_paired(
 def judge_repeated(
     clause: Clause, before: Sequence[Value], after: Sequence[Value], alpha: float
 ) -> Judgement:
-    """Judge several measured runs of one seed against several of the baseline.
+    """Judge several measured runs of one seed against several runs of the baseline.
 
     Each value of the baseline is made worse by the allowed loss and ranked together with the
     current values. The clause fails if the current values rank significantly worse. The clause
     passes if the current values rank significantly better, or if no current value is worse than
     the best of the worsened baseline values.
 
-    The tests are one-sided at level ``alpha``, and are skipped for too few runs to reject anything.
+    The tests are one-sided at level ``alpha``. With too few runs for a significant result, the
+    tests are skipped.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
@@ -203,7 +207,7 @@ def judge_repeated(
 def _scaled(
     clause: Clause, before: Sequence[Value], after: Sequence[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Return limits and current values; a relative clause divides both by each seed's baseline.
+    """Return limits and current values, divided by each seed's baseline for a relative clause.
 
     Changes by the same percentage in every seed then have no spread, even if the seeds' loads
     differ.
@@ -223,7 +227,7 @@ def _scaled(
 
 
 def _beyond(found: Difference, clause: Clause) -> str:
-    """Return a text on the distance of the current runs from the limit, and the number of seeds."""
+    """Return a text with the distance of the current runs from the limit and the seed count."""
     seeds = f"paired over {found.runs} seed{'s' if found.runs > 1 else ''}"
     if found.mean is None or found.runs < 2:
         return f"{seeds}: too few"
@@ -236,7 +240,7 @@ def _amount(value: float, clause: Clause) -> str:
 
 
 def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgement:
-    """Judge values of which some are undefined; a number that became undefined fails."""
+    """Judge values some of which are undefined; a number that became undefined fails."""
     undefined = [[value for value in values if value.raw is None] for values in (before, after)]
     if len(undefined[0]) == len(before) and len(undefined[1]) == len(after):
         return Judgement(Verdict.PASS, "undefined in both")
@@ -245,14 +249,17 @@ def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgeme
 
 
 def _badness_range(clause: Clause, value: Value) -> tuple[Fraction | float, Fraction | float]:
-    """Return the range of the true value, with a sign such that larger numbers are worse."""
+    """Return the range of the true value, negated if larger values are better."""
     low = -inf if value.bound == "<" else value.exact
     high = inf if value.bound == ">" else value.exact
     return (-high, -low) if clause.more_is_better else (low, high)
 
 
 def _badness_limit(clause: Clause, badness: Fraction | float) -> Fraction | float:
-    """Return the worst badness that passes, for the baseline's ``badness`` (as in ``_range``)."""
+    """Return the largest badness that passes, given the badness of the baseline.
+
+    The badness of a value is the value, or its negative if larger values are better.
+    """
     if isinstance(badness, float):
         assert not isfinite(badness)
         return badness

@@ -1,4 +1,4 @@
-"""The outcome of a gate: clauses judged at all points, and other changed metrics."""
+"""The outcome of a gate: the judged clauses at all points, and other changed metrics."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from fairbench_gate.judge import (
 )
 from fairbench_gate.points import PairedPoint, over_seeds
 
-# Least relative change: processors add floating point numbers in different orders, with smaller
-# effects; a changed decision of a scheduler has larger effects.
 DIGITS = (3, 5, 8)
-LARGE = 1000  # changes of at least this many percent are printed without decimals
+# Changes of at least ``LARGE`` percent are printed without decimals.
+LARGE = 1000
+# Relative changes below ``ROUNDING`` do not count. Processors add floating point numbers in
+# different orders, which has smaller effects; a changed decision of a scheduler has larger effects.
 ROUNDING = Fraction(1, 10**12)
 
 
 class Change(NamedTuple):
-    """A changed metric: its key, and its values before and after."""
+    """A changed metric: the key, and the values before and after."""
 
     metric: str
     before: Value
@@ -40,19 +41,19 @@ class Change(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, str]:
-        """Both values as short texts that differ."""
+        """The two values as short texts that differ."""
         return short_texts(self.before, self.after)
 
     @property
     def difference(self) -> str:
-        """The signed change in percent of the baseline, or in the metric's unit if that is 0."""
+        """The change in percent of the baseline, or in the metric's unit for a baseline of 0."""
         if not (self.before.is_number and self.after.is_number):
             return ""
         return relative_difference(self.before.exact, self.after.exact)
 
     @property
     def direction(self) -> str:
-        """``worse`` or ``better``; "" for a metric without a better direction."""
+        """The text ``worse`` or ``better``, or "" if neither direction is better."""
         metric = metric_of(self.metric)
         better = metric.better if metric else Better.NEITHER
         if better is Better.NEITHER or not (self.before.is_number and self.after.is_number):
@@ -62,7 +63,7 @@ class Change(NamedTuple):
 
 
 def short_texts(before: Value, after: Value) -> tuple[str, str]:
-    """Return both values with three digits, or with as many digits as show the difference."""
+    """Return two values with three digits, or with more digits if needed to show the difference."""
     if before == after:
         return _short(before, DIGITS[0]), _short(after, DIGITS[0])
     for digits in DIGITS:
@@ -81,7 +82,7 @@ def _short(value: Value, digits: int) -> str:
 
 
 def relative_difference(before: Fraction, after: Fraction) -> str:
-    """Return ``+3.2%`` of the baseline, or the plain difference for a baseline of 0."""
+    """Return the difference in percent, such as ``+3.2%``, or as a number for a baseline of 0."""
     if before == 0:
         return _signed(float(after))
     return f"{_signed(float(100 * (after - before) / abs(before)))}%"
@@ -99,9 +100,9 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change
 
 
 def of_the_cluster(found: Sequence[Change]) -> Sequence[Change]:
-    """Return the changes of metrics over all clients, if any, else the changes of single clients.
+    """Return the changes of metrics over all clients or, without any, of single clients.
 
-    Changes of single clients are numerous and follow from changes over all clients.
+    Changes of single clients are numerous, and usually follow from changes over all clients.
     """
     return [one for one in found if not one.metric.startswith(CLIENTS)] or found
 
@@ -114,8 +115,10 @@ def _differ(before: Value, after: Value) -> bool:
     return abs(after.exact - before.exact) > ROUNDING * abs(before.exact)
 
 
-RUN = "run"  # name of the check of a point whose run failed
-NO_CHANGE = "no value may change"  # name of the check of simulated runs without clauses
+# A point whose run failed has a check with the name ``RUN``.
+RUN = "run"
+# Simulated runs without clauses have a check with the name ``NO_CHANGE``.
+NO_CHANGE = "no value may change"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +162,12 @@ class Outcome:
         return sum(row.verdict == verdict for row in self.rows)
 
     def with_errors(self, errors: Mapping[str, str]) -> Outcome:
-        """Return the outcome with a row per failed run; ``errors`` maps points' names to errors."""
+        """Return the outcome with a row for each failed run; ``errors`` maps points to errors."""
         rows = [ClauseRow(name, RUN, Verdict.ERROR, reason=text) for name, text in errors.items()]
         return replace(self, points=self.points + len(errors), rows=(*rows, *self.rows))
 
     def answer(self) -> str:
-        """Return a line: whether the check passes, and which clauses failed or are inconclusive."""
+        """Return a line on whether the check passes, with the clauses that did not pass."""
         texts = []
         for verdict, said in ANSWERS.items():
             names = dict.fromkeys(row.clause for row in self.rows if row.verdict is verdict)
@@ -177,13 +180,14 @@ class Outcome:
         return "; ".join(texts) or passed
 
     def summary(self) -> str:
-        """Return one line with the numbers of points, checks, and verdicts by kind."""
+        """Return a line with the numbers of points, checks, and verdicts of each kind."""
         shown = [one for one in Verdict if one is not Verdict.ERROR or self.rows_with(one)]
         counts = ", ".join(f"{self.rows_with(verdict)} {verdict}" for verdict in shown)
         return f"{counted(self.points, 'point')}, {counted(len(self.rows), 'check')}: {counts}"
 
 
-MOST_NAMED = 4  # limit on the clauses that the answer line names
+# The answer line names at most ``MOST_NAMED`` clauses.
+MOST_NAMED = 4
 ANSWERS = {
     Verdict.ERROR: "Not judged",
     Verdict.FAIL: "Failed",
@@ -198,11 +202,11 @@ def counted(number: int, noun: str) -> str:
 
 
 def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -> Outcome:
-    """Judge clauses at every point; tests over several runs have level ``alpha``.
+    """Judge all clauses at every point; tests over several runs have level ``alpha``.
 
-    A clause is judged over all seeds of an experiment together. Without clauses, simulated points
-    must be equal. Raises UsageError for a wrong clause, and for measured runs without clauses,
-    because measured runs always differ.
+    A clause is judged over all seeds of an experiment together. Without clauses, the values of
+    simulated points must not change. Raises UsageError for a wrong clause, and for measured runs
+    without clauses, because measured runs always differ.
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(
@@ -257,7 +261,7 @@ def _seeds(summaries: Sequence[Summary]) -> list[int]:
 
 
 def _by_seed(values: Sequence[Value], seeds: Sequence[int]) -> list[Value]:
-    """Return a value per seed, in the order of seeds: the mean over repeats, or undefined."""
+    """Return a value for each seed, in order: the mean over repeats, or an undefined value."""
     found: list[Value] = []
     for seed in sorted(set(seeds)):
         own = [value for value, at in zip(values, seeds, strict=True) if at == seed]

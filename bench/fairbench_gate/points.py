@@ -1,4 +1,4 @@
-"""Points of a gate: experiments with their stored runs, paired between baseline and now."""
+"""The points of a gate: experiments whose stored runs are paired with runs of a baseline."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from fairbench.results.experiments import (
 )
 from fairbench.results.store import EXPERIMENT, Summary
 
-MAX_SHOWN = 4  # limit on the keys that a message names for two different experiments
+# A message names at most ``MAX_SHOWN`` keys in which two experiments differ.
+MAX_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class GatePoint:
-    """An experiment with its runs: a simulated run, or measured runs that differ only in the seed.
+    """An experiment with one simulated run, or with measured runs that differ only in the seed.
 
     Two points match if their ``experiment`` is equal: the tables of the experiment file without
     the tag, with the seeds of all runs.
@@ -49,10 +50,10 @@ class GatePoint:
 
 @dataclass(frozen=True, slots=True)
 class PairedPoint:
-    """A point's name, with the summaries of its runs in the baseline and now.
+    """A point with the summaries of its baseline runs and of its current runs.
 
-    ``experiment`` is the name without the seed; simulated points with an equal ``experiment`` are
-    repeats. ``causes`` are the defaults that changed between the two versions.
+    ``experiment`` is the name without the seed; simulated points with an equal ``experiment``
+    differ only in the seed. ``causes`` are the defaults that changed between the two versions.
     """
 
     name: str
@@ -68,14 +69,14 @@ def read_pairs(
 ) -> list[PairedPoint]:
     """Return the points of two directories in pairs, in the order of the baseline.
 
-    A directory with a manifest is one run; from other directories, every run below is read. Runs of
-    a sweep also have the values of the sweep's comparison. Points are also paired if they differ
+    A directory with a manifest is one run. Otherwise, all runs in its subdirectories are read. Runs
+    of a sweep also have the values of the sweep's comparison. Points are also paired if they differ
     only in changed defaults, or in ``allowed`` keys of experiments, such as ``dp`` or
     ``vtc.charge``. Baseline runs in directories named ``left_out`` are not compared.
 
     Raises UsageError for an unknown key. Raises DataError for a directory without runs, for an
-    unreadable or incomplete run, and for a run without a counterpart; the message then names the
-    run and how the most similar run differs.
+    unreadable or incomplete run, and for a run without a counterpart. In the last case, the message
+    names the run and the differences of the most similar run.
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
     _require_known(allowed, [*before.values(), *after.values()])
@@ -119,7 +120,7 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
 
 
 def _gate_points(path: Path, left_out: Collection[str] = ()) -> dict[str, GatePoint]:
-    """Return the points of a directory by a key; points with equal keys are compared."""
+    """Return the points of a directory by a key that is equal for points to compare."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs_below(path):
         if run.run.path.name in left_out:
@@ -135,7 +136,7 @@ def _gate_points(path: Path, left_out: Collection[str] = ()) -> dict[str, GatePo
     for point in points:
         if point.simulated and len(point.runs) > 1:
             one, two = (run.run.path for run in point.runs[:2])
-            raise DataError(f"{one} and {two} are the same simulated experiment; keep one of them")
+            raise DataError(f"{one} and {two} are the same simulated experiment; remove one run")
     return {key_of(point.experiment): point for point in points}
 
 
@@ -158,9 +159,9 @@ def _require_known(allowed: Collection[str], points: Sequence[GatePoint]) -> Non
 def _pair_over_changes(
     before: Mapping[str, GatePoint], after: dict[str, GatePoint], allowed: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Pair points that differ only in changed defaults or allowed keys, by giving both equal keys.
+    """Give points that differ only in changed defaults or allowed keys an equal key.
 
-    Return the differences by the points' new key.
+    Return the differences by the new key.
     """
     causes: dict[str, tuple[str, ...]] = {}
     lonely = {key: point for key, point in after.items() if key not in before}
@@ -190,8 +191,9 @@ def _changes(one: GatePoint, other: GatePoint) -> SpecChanges:
 
 
 def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
-    """Return the former defaults that simulated runs keep because they rerun a stored file."""
-    with suppress(UsageError):  # an experiment of another version may be invalid in this version
+    """Return the former defaults that simulated runs keep, as reruns of a stored file do."""
+    # An experiment of another version may be invalid in this version.
+    with suppress(UsageError):
         if point.simulated:
             changed = old_defaults(read_spec(point.runs[0].run.path / EXPERIMENT))
             return tuple(f"default changed: {one}, but these runs keep the old" for one in changed)
@@ -199,7 +201,7 @@ def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
 
 
 def _of_both(found: SpecChanges) -> Iterator[str]:
-    """Yield the changed defaults, except defaults of parts that only one experiment uses."""
+    """Yield the changed defaults of the parts that both experiments use."""
     exchanged = {name for one in found.by_choice for name in re.findall(r'"([^"]*)"', one)}
     for one in found.by_default:
         if one.partition(".")[0] not in exchanged:
@@ -220,7 +222,7 @@ def _refuse_unlike(
 
 
 def _nearest(point: GatePoint, others: Sequence[GatePoint]) -> str:
-    """Return a text on the most similar point and the keys in which that point differs."""
+    """Return a text on the most similar point and on the keys in which the point differs."""
     unlike = [_changes(point, other).by_choice for other in others]
     nearest = min(range(len(others)), key=lambda index: len(unlike[index]))
     found = unlike[nearest]

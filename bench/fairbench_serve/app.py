@@ -33,7 +33,6 @@ from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.gateway.rerouting import is_overruled, rerouting
 from fairbench.schedulers.registry import build_router
 from fairbench_serve.admin import PATH, Membership, admin_app
-from fairbench_serve.attempts import Attempts, Sessions
 from fairbench_serve.background import (
     WorkerTasks,
     background,
@@ -54,6 +53,7 @@ from fairbench_serve.peers import PATH as PEERS_PATH
 from fairbench_serve.peers import Peering, peering_of, telling
 from fairbench_serve.prompts import TextTokens, load_text_tokens
 from fairbench_serve.proxy import Proxy
+from fairbench_serve.retries import Attempts, Sessions
 from fairbench_serve.spans import NO_TRACES, Traces
 from fairbench_serve.worker_info import (
     ASSUMED_POOL_TOKENS,

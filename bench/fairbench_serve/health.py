@@ -20,7 +20,7 @@ from fairbench.live.openai import whole_fault
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench_serve.breaker import Breakers
 from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.forward import CONNECTION_ERRORS
+from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.ingress import AttemptFailure, RequestInFlight
 from fairbench_serve.worker_info import METRICS, USAGE, page_of, samples
 

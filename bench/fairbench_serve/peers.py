@@ -30,7 +30,7 @@ from fairbench_serve.background import Work
 from fairbench_serve.bodies import check_plain
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.forward import CONNECTION_ERRORS
+from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.identity import check_bearer, is_name
 
 log = logging.getLogger(__name__)

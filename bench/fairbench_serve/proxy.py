@@ -26,17 +26,17 @@ from fairbench.live.http_server import (
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.gateway.registry import needs_sessions
 from fairbench_serve.answers import HighestCost, is_object
-from fairbench_serve.attempts import Asking, Attempts
 from fairbench_serve.bodies import BodyLease, BodyMemory, read_body, usual_bytes
 from fairbench_serve.calls import Api, Call
 from fairbench_serve.client_limits import ConcurrencyLimit, evicted
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.forward import CONNECTION_ERRORS
+from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.health import Health
 from fairbench_serve.identity import NO_SESSION, authorization_of, client_of, session_of
 from fairbench_serve.keys_file import Access
 from fairbench_serve.prompts import PromptLimits, TextTokens
+from fairbench_serve.retries import Asking, Attempts
 from fairbench_serve.spans import NO_TRACES, RequestTrace, Traces
 from fairbench_serve.worker_info import WorkerFacts
 

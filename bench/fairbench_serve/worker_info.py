@@ -18,7 +18,7 @@ from fairbench.live.server_facts import MOST_RUNNING, info_in, vocab_size_of
 from fairbench.schedulers.views import WorkerLoad
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.forward import CONNECTION_ERRORS
+from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.prompts import UNKNOWN_POOL_TOKENS, PromptLimits
 
 # These are SGLang's page of loads, the page of metrics, and the names of the load metrics in

@@ -134,7 +134,10 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
         ([path, "--num-runs", "3"], "num_runs: cannot be given with directories of stored"),
         ([path, "--baseline", "fcsf"], "unknown baseline 'fcsf'"),
         ([path, "--metric", "jain_indx"], "Did you mean 'jain_index'?"),
-        ([path, "--metric", "duration"], "has no worse direction; choose a metric that has one"),
+        (
+            [path, "--metric", "duration"],
+            "has no better direction; choose a metric with a better direction",
+        ),
         ([vtc], "must hold runs of two or more schedulers in one"),
         ([tmp_path / "empty"], "empty: holds no run"),
         (

@@ -67,8 +67,11 @@ def summary(whole_summary):
         (["--set", "quantum=5"], "--set quantum=5: write NAME.PARAM=VALUE"),
         (["--set", "dlpm.quantum"], "--set dlpm.quantum: write NAME.PARAM=VALUE"),
         (["--prefill", "0", "--decode", "1"], "prefill = 0: must be greater than or equal to 1"),
-        (["--prefill", "2"], "prefill = 2: needs decode, too: how many replicas"),
-        (["--prefill", "1", "--decode", "1", "--dp", "2"], "dp = 2: not beside prefill = 1"),
+        (["--prefill", "2"], "prefill = 2: needs decode, too, the number of decode replicas"),
+        (
+            ["--prefill", "1", "--decode", "1", "--dp", "2"],
+            "dp = 2: cannot be combined with prefill = 1",
+        ),
         (["--dp", "0"], "dp = 0: must be greater than or equal to 1"),
         (["--dp", "-1"], "dp = -1: must be greater than or equal to 1"),
         (["--request-rate", "-1"], "request_rate = -1.0: must be greater than 0"),
@@ -94,7 +97,7 @@ def summary(whole_summary):
         (["--num-programs", "9" * 20, "--duration", "5"], "must fit 64 bits"),
         (["--max-running-requests", "9" * 20], "engine.max_running_requests = 9999"),
         (["--set", f"dlpm.quantum={'9' * 20}"], "dlpm.quantum = 99999999999999999999: must fit 64"),
-        (["--set", "vct.charge=input"], "and 103 others. Did you mean 'vtc'?"),
+        (["--set", "vct.charge=input"], "and 105 others. Did you mean 'vtc'?"),
         (["--goodput", ","], "--goodput ,: write [NAME.]LATENCY:TIME"),
         (["access.csv"], "access.csv: must be an experiment in TOML; for a trace, write --trace"),
         (["--output-details"], "--output-details needs --output-file"),
@@ -326,7 +329,7 @@ def test_wrong_usage_is_one_line_and_exits_with_2(refused, arguments, expected):
 def test_a_log_that_is_given_twice_is_refused(refused, tmp_path):
     (tmp_path / "a.csv").write_text("time_s,client,prompt_tokens,completion_tokens\n0,a,1,1\n")
     assert refused("score", "a.csv", "./a.csv").endswith(
-        "a.csv: given 2 times, so its requests would be repeated"
+        "a.csv: given 2 times, so the requests would be repeated"
     )
 
 

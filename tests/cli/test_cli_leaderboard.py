@@ -121,7 +121,10 @@ def test_files_of_other_seeds_are_combined_and_of_the_same_seeds_are_refused(lin
             "CSV files cannot be combined with directories of sweeps; give only one kind",
         ),
         (["LINES", "--sort", "speed"], "unknown metric 'speed'"),
-        (["LINES", "--sort", "victim_n"], "has no worse direction; choose a metric that has one"),
+        (
+            ["LINES", "--sort", "victim_n"],
+            "has no better direction; choose a metric with a better direction",
+        ),
         (["LINES", "--baseline", "vct"], "unknown baseline 'vct': choose from fcfs, vtc. Did"),
         (["LINES", "--place", "judge"], "unknown place 'judge'"),
         (["LINES", "--row", "vct"], "unknown row 'vct'"),

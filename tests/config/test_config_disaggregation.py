@@ -61,15 +61,30 @@ def test_a_comparison_is_planned_and_resumed_with_both_sides():
         ({"prefill": 0, "decode": 1}, "prefill = 0: must be greater than or equal to 1"),
         ({"prefill": 1, "decode": 0}, "decode = 0: must be greater than or equal to 1"),
         ({"prefill": "x", "decode": 1}, "prefill = 'x': must be a valid integer"),
-        ({"prefill": 2}, "prefill = 2: needs decode, too: how many replicas"),
-        ({"decode": 2}, "decode = 2: needs prefill, too: how many replicas"),
-        ({**SIDES, "dp": 3}, "dp = 3: prefill and decode are 4 replicas: leave dp out"),
-        ({"prefill": 4096, "decode": 1}, "prefill = 4096, decode = 1: at most 4096 replicas"),
-        ({**SIDES, "engine": "lightllm"}, "prefill = 1: engine lightllm has none: choose from"),
-        ({**SIDES, "backend": {"kind": "emulator"}}, "prefill = 1: backend emulator is not"),
-        ({**SIDES, "routers": 2}, "routers = 2: not with prefill and decode"),
-        ({**SIDES, "eviction": "lru"}, "eviction = 'lru': not with prefill and decode"),
-        ({**SIDES, "memory_records": True}, "memory_records = True: not with prefill and decode"),
+        ({"prefill": 2}, "prefill = 2: needs decode, too, the number of decode replicas"),
+        ({"decode": 2}, "decode = 2: needs prefill, too, the number of prefill replicas"),
+        ({**SIDES, "dp": 3}, "dp = 3: must be prefill + decode = 4; leave dp out"),
+        (
+            {"prefill": 4096, "decode": 1},
+            "prefill = 4096, decode = 1: the sum must be at most 4096",
+        ),
+        (
+            {**SIDES, "engine": "lightllm"},
+            "prefill = 1: not supported by engine lightllm; engine must be",
+        ),
+        (
+            {**SIDES, "backend": {"kind": "emulator"}},
+            "prefill = 1: not supported by backend emulator",
+        ),
+        ({**SIDES, "routers": 2}, "routers = 2: cannot be combined with prefill and decode"),
+        (
+            {**SIDES, "eviction": "lru"},
+            "eviction = 'lru': cannot be combined with prefill and decode",
+        ),
+        (
+            {**SIDES, "memory_records": True},
+            "memory_records = True: cannot be combined with prefill and decode",
+        ),
     ],
 )
 def test_unsupported_parts_of_a_disaggregated_cluster_are_refused_in_one_line(flags, complaint):
@@ -81,13 +96,15 @@ def test_dp_is_refused_with_prefill_or_decode_even_if_the_sum_is_right():
         lambda: experiment({**SIDES, "dp": 4}, {}),
         lambda: sweep_of(None, {**SIDES, "dp": [4]}, {}),
     ):
-        with pytest.raises(UsageError, match="not beside prefill = 1: give either dp, or prefill"):
+        with pytest.raises(
+            UsageError, match="cannot be combined with prefill = 1: give either dp, or prefill"
+        ):
             make()
     assert "dp = 3" in message({}, {}, {"dp": 3, **SIDES})
     assert "'bandwith_gb_s'" in message(SIDES, {f"{PART}.bandwith_gb_s": 2})
     reserve = {f"{PART}.reserve": "admission"}
     assert "admission': engine vllm reserves" in message({**SIDES, "engine": "vllm"}, reserve)
     ahead = {"vllm.async_scheduling": True}
-    says = "vllm.async_scheduling = True: not with prefill and decode"
+    says = "vllm.async_scheduling = True: cannot be combined with prefill and decode"
     assert says in message({**SIDES, "engine": "vllm"}, ahead)
     assert "choose from arrival, admission" in message(SIDES, {f"{PART}.reserve": "now"})

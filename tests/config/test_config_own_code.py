@@ -55,17 +55,21 @@ def test_lpm_and_schedulers_of_fairbench_have_parameters():
         ({"local": "edf"}, {"edf.chunks": "x"}, "edf.chunks"),
         ({"local": "dlpm"}, {"dlpm.quantum": 0}, "dlpm.quantum = 0: "),
         ({"schedule_policy": "a", "local": "b"}, {}, "local = 'b': cannot be combined with"),
-        ({"engine": "lightllm"}, {}, "engine lightllm has none; engine must be sglang or vllm"),
-        ({"backend": "emulator"}, {}, "only in simulations, and backend emulator has its own"),
+        (
+            {"engine": "lightllm"},
+            {},
+            "not supported for engine lightllm; engine must be sglang or vllm",
+        ),
+        ({"backend": "emulator"}, {}, "supported only in simulations, not by backend emulator"),
         (
             {"eviction": "quota"},
             {},
-            "eviction = 'quota': not with engine_code: is a policy of fairbench's model; choose",
+            "eviction = 'quota': not supported with engine_code: is a policy of fairbench's model",
         ),
         (
             {"eviction": "lru", "engine": "vllm"},
             {},
-            "eviction = 'lru': not with engine_code: vllm has only one eviction policy",
+            "eviction = 'lru': not supported with engine_code: vllm has only one eviction policy",
         ),
         (
             {"eviction": "lru", "server_args": ["--radix-eviction-policy=lfu"]},
@@ -75,17 +79,25 @@ def test_lpm_and_schedulers_of_fairbench_have_parameters():
         (
             {"gateway": "drr"},
             {"gateway.order": "longest-prefix"},
-            "gateway.order = 'longest-prefix': not with engine_code",
+            "gateway.order = 'longest-prefix': not supported with engine_code",
         ),
-        ({"prefill": 1, "decode": 1}, {}, "prefill = 1: not with engine_code"),
-        ({}, {"engine.load_cap": "auto"}, "engine.load_cap = 'auto': not with engine_code"),
-        ({}, {"engine.release": "0.5.17"}, "engine.release = '0.5.17': not with engine_code"),
+        ({"prefill": 1, "decode": 1}, {}, "prefill = 1: not supported with engine_code"),
+        (
+            {},
+            {"engine.load_cap": "auto"},
+            "engine.load_cap = 'auto': not supported with engine_code",
+        ),
+        (
+            {},
+            {"engine.release": "0.5.17"},
+            "engine.release = '0.5.17': not supported with engine_code",
+        ),
         (
             {},
             {"engine.enable_mixed_chunk": True},
-            "engine.enable_mixed_chunk = True: not with engine_code",
+            "engine.enable_mixed_chunk = True: not supported with engine_code",
         ),
-        ({}, {"admission.policy": "demote"}, "admission control: not with engine_code"),
+        ({}, {"admission.policy": "demote"}, "admission control: not supported with engine_code"),
         ({"router": "my-router"}, {}, "unknown router 'my-router'"),
     ],
 )

@@ -165,7 +165,7 @@ BAD_ROWS = {
         (["LOG", "--slo", "victim_p95<2s"], "victim_p95"),
         (["GARBAGE"], "GARBAGE, line 3: time = 'garbage': must be a number or an ISO 8601"),
         (["NEGATIVE"], "line 3: ttft = -0.2: must be at least 0"),
-        (["ENDLESS"], "line 3: its end is before its first token"),
+        (["ENDLESS"], "line 3: the end is before the first token"),
         (["IN_MS"], "latency = 900: in seconds, even fast answers would take 90 s per"),
         (["LOG", "--report", "page.pdf"], "must end in .html or .md"),
         (["none.csv", "--report", "no/x.md"], "--report no/x.md: cannot be written: No such file"),

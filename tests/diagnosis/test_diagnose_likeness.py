@@ -9,7 +9,7 @@ from fairbench.cli.app import app
 from fairbench.config.resolve import experiment
 from fairbench.sim.run import simulate
 
-UNLIKE = "The simulated cluster is not like yours: the TTFT P95 of"
+UNLIKE = "The simulated cluster does not resemble yours: the TTFT P95 of"
 
 
 def log(path, *, factor=None, flood=(), seconds=60):

@@ -51,7 +51,7 @@ class Worker:
 @pytest.fixture
 def replica():
     clock = VirtualTime()
-    return ClockedReplica(Worker(clock), clock)
+    return ClockedReplica(Worker(clock), clock, charges_pass=False)
 
 
 def test_a_batch_that_has_not_ended_in_the_simulation_does_not_count(replica):

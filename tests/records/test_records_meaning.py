@@ -198,7 +198,7 @@ def test_lines_of_one_request_count_once_and_repeated_ids_do_not(write):
     scored, table = both(write(again))
     assert (len(scored.requests.client), len(table)) == (6, 6)
     assert scored.remarks == (
-        "12 lines, each of which repeats the id of a request, and counts as a part of it",
+        "12 lines, each of which repeats the id of a request, and counts as a part of this request",
     )
     numbers = rows_of(id=1, ttft=..., latency=...)  # an id of something else
     assert len(read_trace(TraceParams(str(write(numbers)))).trace.table(0)) == 6
@@ -234,7 +234,7 @@ def test_an_unknown_status_is_counted_and_the_file_is_read(write):
     scored = read_scored([write(rows_of(status=lambda n: ["ok", "meh"][n == 3]))])
     assert scored.requests.status.tolist() == [FINISHED] * 6
     assert scored.remarks == (
-        "1 request that has the unknown status 'meh', and is judged by its other fields",
+        "1 request that has the unknown status 'meh', and is judged by the other fields",
     )
 
 

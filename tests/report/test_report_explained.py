@@ -71,7 +71,7 @@ def test_the_sentences_contain_numbers_of_the_run(summary):
     assert "99% of their programs ended within > 30.0 s" in victims
     assert "a P99 needs 300 latencies, not 100" in victims
     assert "P95 needs" not in victims
-    assert "3 were refused" in told(summary, "Requests")
+    assert "3 requests were refused" in told(summary, "Requests")
 
 
 def test_the_table_is_explained_by_the_well_behaved_client_with_the_lowest_share(summary):

@@ -60,7 +60,7 @@ def test_a_subclass_keeps_its_own_part():
 
 @pytest.mark.parametrize("method", sorted(TIME))
 def test_half_a_part_is_refused_when_the_class_is_defined(method):
-    with pytest.raises(UsageError, match=f"class Half: has {method}, and needs on_"):
+    with pytest.raises(UsageError, match=f"class Half: defines {method}, and must also define on_"):
         type("Half", (FCFS,), {method: lambda *_: None})
 
 
@@ -114,7 +114,9 @@ def test_flags_of_the_earlier_interface_may_stay_beside_their_methods():
     ],
 )
 def test_a_flag_set_in_a_constructor_is_refused_with_the_line_to_write(flag, method):
-    with pytest.raises(UsageError, match=f"{flag}: is no longer asked for.*self.{method} = None"):
+    with pytest.raises(
+        UsageError, match=f"{flag}: this flag no longer has an effect.*self.{method} = None"
+    ):
         setattr(FCFS(FCFS.Params()), flag, False)
 
 

@@ -299,7 +299,7 @@ BAD = {
     "start is missing": {"start": None},
     "start = 'noon': must be a number": {"start": "noon"},
     "its first token is before its start": {"first_token": -1.0},
-    "its end is before its first token": {"end": 1.5},
+    "the end is before the first token": {"end": 1.5},
     "its end is before its start (end = 0.5): if end is a length of time": {"end": 0.5},
     "input_tokens = -3: must be a whole number from 0 to 9007199254740992": {"input_tokens": -3},
     "worker = 9007199254740992: must be a whole number from -1 to 65535": {"worker": 2**53},

@@ -82,7 +82,7 @@ def test_a_failure_without_a_reason_is_a_failure(tmp_path, layout, said):
     assert scored.requests.status.tolist() == [FINISHED, FINISHED, REFUSED]
     assert scored.failed == 1
     assert scored.remarks == (
-        "1 request that ended without a single output token, which counts as failed",
+        "1 request that ended without any output token, and counts as failed",
     )
 
 
@@ -90,7 +90,7 @@ def test_a_failure_without_a_reason_is_a_failure(tmp_path, layout, said):
 def test_a_file_whose_own_totals_differ_is_reported(tmp_path, completed, said):
     file = lines(tmp_path / "a.jsonl", [bench(REQUESTS, completed=completed)])
     notes = summary_of(file)["notes"]
-    told = "a.jsonl says that 3 requests completed, by its records 2 did"
+    told = "a.jsonl says that 3 requests completed, but has records of 2"
     assert (notes.get("records") == told) is said
 
 
@@ -208,7 +208,7 @@ def test_a_row_with_an_unknown_end_has_not_failed(tmp_path):
     with pytest.raises(DataError) as caught:
         scored_rows(tmp_path, {}, other)
     said = str(caught.value)
-    assert "r.jsonl, line 2: has no latency, unlike other requests (it has" in said
+    assert "r.jsonl, line 2: has no latency, unlike other requests (this request has" in said
     for failure in ({"error": "late"}, {"status": "failed"}, {"output_tokens": 0}):
         assert scored_rows(tmp_path, {}, other | failure).failed == 1
     assert scored_rows(tmp_path, {}, {"latency": None}).failed == 1
@@ -249,7 +249,7 @@ def test_an_answer_without_a_first_token_came_in_one_piece(tmp_path, ttft):
     assert waits[1:].tolist() == (scored.last_token_s - scored.requests.arrival_s)[1:].tolist()
     assert waits[0] < waits[1]
     assert scored.remarks == (
-        "2 requests, each of which ended without a time of its first token, and counts as "
+        "2 requests, each of which ended without a time of the first token, and counts as "
         "answered in one piece",
     )
 
@@ -280,10 +280,11 @@ def test_odd_rows_are_corrected_and_counted_in_one_note(tmp_path):
     assert summary["cache_hit_rate"] == pytest.approx(250 / 300)
     assert (summary["completed"], summary["failed"]) == (3, 1)
     assert summary["notes"]["records"] == (
-        "2 requests, each of which had more cached than input tokens, all of which count as cached;"
+        "2 requests, each of which had more cached than input tokens, so all input tokens"
+        " count as cached;"
         " 1 request that failed without a count of input tokens, which counts as 0;"
-        " 2 requests, each of which has an id that an earlier one has too,"
-        " and counts like any other"
+        " 2 requests, each of which has the id of an earlier request,"
+        " and counts as a separate request"
     )
 
 

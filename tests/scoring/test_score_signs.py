@@ -96,7 +96,7 @@ def test_a_user_may_map_another_column(tmp_path):
     odd = scored(tmp_path, "response_status", "green", "red", names={"status": "response_status"})
     assert ended(odd) == (0, 0)
     assert odd.remarks == (
-        "9 requests, each of which has the unknown status 'green', and is judged by its other "
+        "9 requests, each of which has the unknown status 'green', and is judged by the other "
         "fields",
-        "1 request that has the unknown status 'red', and is judged by its other fields",
+        "1 request that has the unknown status 'red', and is judged by the other fields",
     )

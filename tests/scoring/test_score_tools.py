@@ -155,7 +155,7 @@ def test_requests_cut_off_by_guidellm_are_unfinished(tmp_path):
 
 def test_a_different_total_in_an_export_is_reported(tmp_path):
     remarks = read_scored([written(tmp_path, guidellm(successful=20))]).remarks
-    assert remarks == ("export.json says that 20 requests completed, by its records 2 did",)
+    assert remarks == ("export.json says that 20 requests completed, but has records of 2",)
     assert read_scored([written(tmp_path, guidellm(successful=2))]).remarks == ()
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench_serve import forward
+from fairbench_serve import exchange
 from tests.serve.live_router import CHAT, PATHS, Worker, router_before, streamed
 
 HEAD = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -78,8 +78,8 @@ WHOLE = {
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_an_answer_that_is_over_is_served_however_its_connection_ends(name, monkeypatch):
-    monkeypatch.setattr(forward, "END_S", 0.05)
-    monkeypatch.setattr(forward, "USAGE_S", 0.05)
+    monkeypatch.setattr(exchange, "END_S", 0.05)
+    monkeypatch.setattr(exchange, "USAGE_S", 0.05)
     is_ok, said = served(*WHOLE[name])
     assert is_ok
     assert "one" in said

@@ -13,7 +13,7 @@ from fairbench.live import headers
 from fairbench.live.http_server import LONG_BODY_BYTES
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench_serve import app as service
-from fairbench_serve import forward
+from fairbench_serve import exchange
 from tests.live.live_null_server import Fault, null_server
 from tests.serve.live_router import (
     BEFORE,
@@ -305,7 +305,7 @@ def test_a_slow_reader_makes_the_worker_wait_and_still_gets_everything():
 
 
 def test_a_stalled_reader_loses_its_slot(monkeypatch):
-    monkeypatch.setattr(forward, "STALLED_S", 0.1)
+    monkeypatch.setattr(exchange, "STALLED_S", 0.1)
 
     async def run():
         async with (

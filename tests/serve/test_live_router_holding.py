@@ -7,7 +7,7 @@ import pytest
 
 from fairbench.schedulers.base import Router
 from fairbench_serve import app
-from fairbench_serve.attempts import wait_until_sent
+from fairbench_serve.retries import wait_until_sent
 from tests.serve.live_router import GENERATE, cluster, until
 
 CLIENT = "x-fairbench-client"

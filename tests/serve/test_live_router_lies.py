@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench_serve import forward
+from fairbench_serve import exchange
 from fairbench_serve.answers import HighestCost, reported, usage_of
 from tests.serve.live_router import GENERATE, PATHS, Worker, router_before, streamed
 
@@ -133,7 +133,7 @@ def test_an_endless_answer_takes_no_more_memory_than_a_body_may(monkeypatch):
     """It does not count as a connection closed for being idle, either, which would be tried once
     more.
     """
-    monkeypatch.setattr(forward, "MAX_BODY_BYTES", 2**20)
+    monkeypatch.setattr(exchange, "MAX_BODY_BYTES", 2**20)
     sent = times = 0
 
     async def endless(request):

@@ -176,13 +176,18 @@ def test_invariants_hold_after_every_event(workload, scheduler, form):
     assert (np.asarray(result.requests["status"].indices) == FINISHED).all()
 
 
+def _needs_sglang(name):
+    kind = local_class(name)
+    return kind.sglang_since is not None or kind.decodes_first is not None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_every_local_scheduler_and_router_orders_prefill_workers(form):
     for kind, names in (("local", locals_by_name()), ("router", routers_by_name())):
         for name in names:
-            if kind == "local" and form.get("engine") and local_class(name).sglang_since:
-                continue  # an order of SGLang's own
+            if kind == "local" and form.get("engine") and _needs_sglang(name):
+                continue
             run_checked(small("chat", "fcfs", num_programs=1, **{kind: name}, **form))
 
 

@@ -31,10 +31,16 @@ LOCALS = {
     "routing-key": {},
     "autellix": {"autellix.first_s": 0.05, "autellix.beta": 2.0},
     "mlfq": {"mlfq.starved_s": 3.0},
+    "prefill-share": {},
+    "prefill-share-auto": {},
 }
 LONG = ["edf-textbook"]
 NAMES = [*(name for name in LOCALS if name not in LONG), *slow(*LONG)]
-SGLANG_ONLY = [name for name in LOCALS if local_class(name).sglang_since is not None]
+SGLANG_ONLY = [
+    name
+    for name, kind in zip(LOCALS, map(local_class, LOCALS), strict=True)
+    if kind.sglang_since is not None or kind.decodes_first is not None
+]
 # In the fast suite, other policies run on vLLM in the same way.
 AKIN = ["dlpm-edf", "dlpm-upstream", "edf-textbook", "sglang-priority"]
 OLDER = {"round-robin", "client-round-robin", "least-loaded", "preble-e2", "d2lpm"}

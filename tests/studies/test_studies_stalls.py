@@ -51,3 +51,11 @@ def test_a_threshold_shortens_the_wait_of_short_prompts_at_the_expense_of_long_o
     none, threshold = "none: steps of 2,048", "threshold 512"
     for name, less in (("victim_ttft_p99_s", True), ("long_ttft_p99_s", False)):
         assert (mean("vllm", threshold, name) < mean("vllm", none, name)) == less
+
+
+def test_a_prefill_share_stalls_answers_less_and_lets_first_tokens_wait():
+    none = "none: chunks of 8,192"
+    for share in ("prefill share of 40%", "prefill share, automatic"):
+        for name in NUMBERS:
+            is_less = mean("sglang", share, name) < mean("sglang", none, name)
+            assert is_less == ("ttft" not in name)

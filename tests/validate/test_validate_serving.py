@@ -14,7 +14,7 @@ from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile, resolve_profile
 from fairbench.hardware.engine_params import VLLMParams, vllm_limits
 from fairbench.hardware.gpu_time import PS_PER_MS
-from fairbench.schedulers.gateway.policies import TokenBucket
+from fairbench.schedulers.gateway.token_bucket import TokenBucket
 from fairbench.schedulers.views import WorkerLoad
 from fairbench_studies.validation.serving.calibrate import fit
 from fairbench_studies.validation.serving.closed_loop import NEXT_REQUEST_MS, ClosedLoop

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from fairbench.core import Segment
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.workloads.clients import plan_clients
-from fairbench.workloads.heavy_clients import KEEP_ALIVE_S, Disguise, first_prompt, first_tokens
+from fairbench.workloads.disguises import KEEP_ALIVE_S, Disguise, first_prompt, first_tokens
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import program_stream
 from fairbench.workloads.programs.single import Single

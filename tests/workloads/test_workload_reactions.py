@@ -9,7 +9,7 @@ from fairbench.config.resolve import experiment
 from fairbench.errors import UsageError
 from fairbench.targets import parse_targets
 from fairbench.workloads.clients import plan_clients
-from fairbench.workloads.heavy_clients import REACTIONS, EndedRequest
+from fairbench.workloads.disguises import REACTIONS, EndedRequest
 from fairbench.workloads.spec import load_workload
 
 CHAT = load_workload("chat")

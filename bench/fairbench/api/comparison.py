@@ -43,12 +43,12 @@ class Comparison:
     """The result of ``compare``.
 
     ``runs`` is an Arrow table of the metrics of every run, with one row per run. The first columns
-    of the table are ``place`` (the configuration), ``run`` (the scheduler there) and ``seed``.
+    of the table are ``place`` (the configuration), ``run`` (the scheduler) and ``seed``.
     ``differences`` has one row per metric and pair of experiments: both means, the difference
-    paired by seed and its 95% interval. The row also says whether the other experiment is
-    ``better`` or ``worse`` than the baseline, the ``same``, or whether the comparison is
-    inconclusive. An inconclusive row estimates how many more seeds would settle the comparison. The
-    printed form is the output of ``fairbench compare``.
+    paired by seed, and the difference's 95% interval. The row also says whether the other
+    experiment is ``better`` or ``worse`` than the baseline, the ``same``, or whether the difference
+    is inconclusive. An inconclusive row estimates how many more seeds would be enough. The printed
+    form is the output of ``fairbench compare``.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Comparison:
 
     @cached_property
     def contrasts(self) -> list[Contrast]:
-        """The contrasts of all pairs, with the chosen metrics, by default all metrics."""
+        """The comparisons of all pairs of experiments, in the chosen metrics or all metrics."""
         return [contrast(*pair, self._metrics) for pair in self._pairs]
 
     @cached_property
     def shown(self) -> list[Contrast]:
-        """The contrasts of all pairs, with the chosen metrics, by default the main metrics."""
+        """The comparisons of all pairs of experiments, in the chosen or the main metrics."""
         return [contrast(*pair, self._usual) for pair in self._pairs]
 
     @cached_property
@@ -154,8 +154,9 @@ def compare(
     compare``: directories of stored runs, and schedulers and experiment files, which are run. New
     runs use ``flags`` of ``fairbench compare`` and ``settings`` as in ``run``, and are saved in a
     new directory in ``result_dir``; without ``result_dir`` no files remain. The schedulers of a
-    single directory are compared with its scheduler ``baseline``, by configuration. ``resume``
-    continues the comparison in the given directory, optionally with more seeds (``num_runs``).
+    single directory are compared with the directory's scheduler ``baseline``, by configuration.
+    ``resume`` continues the comparison in the given directory, optionally with more seeds
+    (``num_runs``).
 
     Raises UsageError, with a message of one line, for experiments that cannot be compared, and the
     errors of ``sweep``.

@@ -48,7 +48,7 @@ from fairbench.scoring.records import read_scored
 from fairbench.scoring.summary import score_page, scored_summary, scored_window
 from fairbench.workloads.traces.read import TraceParams, joined_columns
 
-NAME = "data"  # the name of a table in memory, in messages and answers
+NAME = "data"  # Messages and answers call a table in memory by this name.
 Data = Any
 """A data frame of pandas (or of another library with Arrow's interface), an Arrow table, a list of
 dicts, a dict of columns, or the name of a file."""
@@ -56,7 +56,7 @@ dicts, a dict of columns, or the name of a file."""
 
 @contextmanager
 def as_file(data: Data) -> Iterator[str]:
-    """Yield the name of a file with the rows of ``data``; errors inside name ``data`` instead.
+    """Yield the name of a file with the rows of ``data``; messages of errors name ``data``.
 
     The name of a file is yielded unchanged. Raises UsageError for another type, and for a table
     without rows.
@@ -75,7 +75,7 @@ def as_file(data: Data) -> Iterator[str]:
 
 
 def shown(text: str, file: str) -> str:
-    """Return a message with the rows of ``data`` in place of the lines of the temporary file."""
+    """Return a message in which rows of ``data`` replace lines of the temporary file."""
     if not Path(file).name.startswith(NAME):
         return text
     return re.sub(rf"{re.escape(file)}(, line (\d+))?", _row_place, text)
@@ -123,7 +123,7 @@ def _pandas_rows(frame: Any) -> Iterable[Mapping[Any, Any]]:
 
 
 def _with_microseconds(table: pa.Table) -> pa.Table:
-    """Return the table with times rounded to microseconds, which Python can hold."""
+    """Return the table with times rounded to microseconds, the precision of Python's times."""
     fields = [
         field.with_type(pa.timestamp("us", field.type.tz))
         if pa.types.is_timestamp(field.type)
@@ -153,7 +153,7 @@ def _plain_number(value: float) -> float | None:
 
 def _text(value: Any) -> str | float | None:
     """Return a time, a duration in seconds, or another value as text."""
-    if type(value).__name__ in ("NAType", "NaTType"):  # pandas uses these types for missing values
+    if type(value).__name__ in ("NAType", "NaTType"):  # pandas uses these types for missing values.
         return None
     if isinstance(value, datetime | date | time):
         return value.isoformat()
@@ -195,7 +195,7 @@ class Answer:
 def diagnose(
     data: Data,
     *,
-    map: Mapping[str, str] | None = None,  # the name of the command's flag
+    map: Mapping[str, str] | None = None,  # The command has a flag of this name.
     time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     dp: int | None = None,
     gpu: str | None = None,
@@ -206,7 +206,7 @@ def diagnose(
     no_plan: bool = False,
     show_progress: bool = False,
 ) -> Answer:
-    """Find the heavy clients of a log, the clients they harm, and a remedy.
+    """Find the heavy clients of a log, the clients that wait for heavy clients, and a remedy.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` gives
     the columns of fields with uncommon names, such as ``{"client": "team"}``. ``time_unit`` is the
@@ -216,7 +216,7 @@ def diagnose(
     Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
     """
     if slo:
-        parse_slos(slo)  # so that a wrong target is refused before the replay
+        parse_slos(slo)  # A wrong target is refused before the replay.
     flags = {"gpu": gpu, "model": model, "engine": engine}
     known = {key: value for key, value in flags.items() if value is not None}
     asked = DiagnosisInput(known, dp, tuple(scheduler), tuple(slo), not no_plan)
@@ -231,7 +231,7 @@ def diagnose(
 
 def score(
     *data: Data,
-    map: Mapping[str, str] | None = None,  # the name of the command's flag
+    map: Mapping[str, str] | None = None,  # The command has a flag of this name.
     layout: str | None = None,
     time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     line: int | None = None,
@@ -291,10 +291,10 @@ def plan(
     data: Data | None = None,
     *,
     slo: Sequence[str],
-    map: Mapping[str, str] | None = None,  # the name of the command's flag
+    map: Mapping[str, str] | None = None,  # The command has a flag of this name.
     scheduler: Sequence[str] = (DEFAULTS["scheduler"],),
     dp: tuple[int, int] | None = None,
-    max: Literal["users"] | None = None,  # the name of the command's flag
+    max: Literal["users"] | None = None,  # The command has a flag of this name.
     gpu: Sequence[str] = (DEFAULTS["gpu"],),
     price: Mapping[str, float] | None = None,
     loads: Sequence[float] = (1.0,),
@@ -308,13 +308,13 @@ def plan(
 ) -> Answer:
     """Find the smallest cluster that meets targets for the load of a log, or of a workload.
 
-    ``data`` is a log as for ``diagnose``; without it, ``flags`` name a workload. ``slo`` are the
-    targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range of replicas, by default from 1 to 32.
-    ``max="users"`` finds the most users (clients) of one cluster, such as ``dp=(4, 4)``. The other
-    arguments are the flags of ``fairbench plan``. Nothing stays on disk.
+    ``data`` is a log as for ``diagnose``; without ``data``, ``flags`` name a workload. ``slo`` are
+    the targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range of replicas, by default from 1 to
+    32. ``max="users"`` finds the most users (clients) of one cluster, such as ``dp=(4, 4)``. The
+    other arguments are the flags of ``fairbench plan``. No files remain on disk.
 
-    An answer without replicas is no error. Raises UsageError for a wrong argument, and DataError
-    for wrong data, in one line.
+    If no cluster in the range meets the targets, the answer says so without an error. Raises
+    UsageError for a wrong argument, and DataError for wrong data, in one line.
     """
     check_names(flags, PLAN)
     replicas = dp or ((1, 1) if max else (1, 32))

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INTERVALS = 40
-NAMED_CLIENTS = 12  # limit on the clients in the legend; a longer legend would hide the panels
+# The legend has at most this number of clients, because a longer legend hides the panels.
+NAMED_CLIENTS = 12
 SIZE_IN = (8.0, 4.6)
 STYLES = ("-", "--", "-.", ":")
 

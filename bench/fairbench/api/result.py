@@ -61,7 +61,7 @@ def html_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[
 
 
 def _html_cell(value: object) -> str:
-    if isinstance(value, Mapping):  # a mean over seeds with its interval
+    if isinstance(value, Mapping):  # The value is a mean over seeds with an interval.
         low, high = value.get("low"), value.get("high")
         mean = number(value.get("mean"))
         text = mean if low is None else f"{mean} [{number(low)}, {number(high)}]"
@@ -143,7 +143,7 @@ class Result:
 
     @property
     def service(self) -> pa.Table:
-        """The service log: one row per client and stretch of an unchanged batch."""
+        """The service log: a row for each client in each period with an unchanged batch."""
         return self._run.table("service")
 
     @property
@@ -166,9 +166,9 @@ class Result:
     def plot(self) -> Figure:
         """Plot each client's service and response times over the run as a matplotlib figure.
 
-        Needs the plot extra: raises UsageError without it.
+        Raises UsageError without the plot extra.
         """
-        from fairbench.api.plot import draw  # needs the plot extra
+        from fairbench.api.plot import draw  # The import needs the plot extra.
 
         return draw(self._run)
 
@@ -192,7 +192,8 @@ def saved_in(
 ) -> Iterator[Path]:
     """Yield the directory for new runs; by default, a temporary directory.
 
-    The message of an interruption names no temporary directory, because its runs cannot continue.
+    The message of an interruption does not name a temporary directory, because runs in a temporary
+    directory cannot continue.
     """
     if result_dir is not None or resume is not None:
         yield Path(result_dir or "")
@@ -217,11 +218,11 @@ def run(
 ) -> Result:
     """Run one experiment, simulated or on real servers, and return its result.
 
-    ``flags`` are the flags of ``fairbench run``, with underscores, and have the same defaults and
-    checks; flags override the values of the file ``experiment``. ``settings`` are the values of
-    ``--set``, such as ``{"dlpm.quantum": 5000}``. ``headers`` are sent to ``base_url`` and never
-    stored. The run is saved in a new directory in ``result_dir``; without ``result_dir`` no files
-    remain.
+    ``flags`` are the flags of ``fairbench run``, written with underscores, with the command's
+    defaults and checks; flags override the values of the file ``experiment``. ``settings`` are the
+    values of ``--set``, such as ``{"dlpm.quantum": 5000}``. ``headers`` are sent to ``base_url``
+    and never stored. The run is saved in a new directory in ``result_dir``; without ``result_dir``
+    no files remain.
 
     Raises UsageError, with a message of one line, for a wrong flag, value or combination; RunFailed
     if the run could not continue; Interrupted (a KeyboardInterrupt) at Ctrl-C, after the finished

@@ -48,7 +48,7 @@ class SweepResult:
 
     @property
     def cells(self) -> list[dict[str, Any]]:
-        """An entry per scheduler and configuration: ``{mean, low, high, runs}`` per metric."""
+        """An entry per scheduler and configuration, with ``{mean, low, high, runs}`` per metric."""
         cells: list[dict[str, Any]] = self.comparison["cells"]
         return cells
 
@@ -87,7 +87,7 @@ class SweepResult:
         return [SchedulerResults(one["place"], one["cell"], (), one) for one in self.cells]
 
     def _repr_html_(self) -> str:
-        """Return the cells with means and 95% intervals as an HTML table, for notebooks."""
+        """Return the means and 95% intervals of each scheduler as an HTML table, for notebooks."""
         columns = (
             *("place", "cell", "service_rate_tok_s", "jain_index", "victim_p50_s"),
             *("victim_p95_s", "victim_p99_s", "cache_hit_rate"),
@@ -112,7 +112,7 @@ def sweep(
     show_progress: bool = False,
     **flags: Unpack[SweepFlags],
 ) -> SweepResult:
-    """Run a grid of experiments in parallel processes, and compare them.
+    """Run a grid of experiments in parallel processes, and compare the experiments.
 
     ``file`` is a bundled sweep, such as ``"fig7"``, or a file. ``flags`` are the flags of
     ``fairbench sweep``; a list stands for values separated by commas. Values of ``settings`` may be

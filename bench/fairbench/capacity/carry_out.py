@@ -1,4 +1,4 @@
-"""The execution of a plan: a search for each choice, with runs in the directory of a sweep."""
+"""The execution of a plan: a search for each scheduler and GPU, with runs stored like a sweep."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUESTION, ANSWER = "plan.json", "answer.json"
 
 
 class _Walk:
-    """The search for one choice, with the sizes ``wanted`` next, until a result is ``found``."""
+    """A search for a choice; ``wanted`` are the sizes to simulate next, ``found`` is the result."""
 
     def __init__(self, choice: PlanChoice, search: Search) -> None:
         self.choice = choice
@@ -40,7 +40,7 @@ class _Walk:
         self.wanted = next(search)
 
     def continue_with(self, enough: Mapping[int, bool]) -> None:
-        """Continue the search with the verdicts on the wanted sizes."""
+        """Continue the search, given for each wanted size whether the size is enough."""
         try:
             self.wanted = self._search.send(enough)
         except StopIteration as end:
@@ -74,7 +74,7 @@ def carry_out(
     """Run the missing simulations of a stored plan; store and return the answer.
 
     ``recorded`` compares the waits in a trace with the waits in its replay
-    (``diagnosis.recorded_waits``); the answer includes it unless None.
+    (``diagnosis.recorded_waits``); the answer includes this comparison unless ``recorded`` is None.
 
     Raises RunFailed if a run failed, Interrupted after an interruption, and UsageError while
     another process carries out the plan.
@@ -121,7 +121,7 @@ class _Runs:
     def run_points(
         self, points: Iterable[tuple[PlanChoice, int]], *, with_alone: bool = False
     ) -> None:
-        """Run the points, each a choice and a number of replicas, that have not been run.
+        """Run the missing points; a point is a choice and a number of replicas.
 
         A run that several points share is run once. ``with_alone`` also simulates each client
         alone.
@@ -155,7 +155,7 @@ class _Runs:
         return [self._found[one] for one in self._of[choice, dp]]
 
     def verdicts(self, choice: PlanChoice, dp: int) -> list[JudgedTarget]:
-        """Return the verdict on each target."""
+        """Return for each target whether the cluster meets the target."""
         return [judge(slo, self.summaries(choice, dp)) for slo in self._clusters.targets]
 
     def is_enough(self, choice: PlanChoice, dp: int) -> bool:

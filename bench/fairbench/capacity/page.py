@@ -71,7 +71,7 @@ def plan_page(path: Path) -> Page:
 
 
 def plan_title(answer: Row) -> str:
-    """Return the answer in one line: the replicas of each choice, and what the first saves."""
+    """Return the answer in one line: replicas of each choice, and savings of the first choice."""
     load = answer["choices"][0]["load"]
     if size_of(answer) == USERS:
         return needed_line(answer).removesuffix(".")
@@ -83,7 +83,7 @@ def plan_title(answer: Row) -> str:
 
 
 def _saved(first: Row, others: Sequence[Row]) -> str:
-    """Return what the first choice saves over the most expensive choice, as text.
+    """Return the savings of the first choice against the most expensive choice, as text.
 
     If the first choice is the most expensive, the text is about the cheapest choice.
     """
@@ -107,7 +107,7 @@ def _saved(first: Row, others: Sequence[Row]) -> str:
 
 
 def _choice(row: Row, answer: Row, load: str = "") -> str:
-    """Return the name of a choice: its scheduler, its GPU if several are planned, and its load.
+    """Return the name of a choice: scheduler, GPU if the plan has several GPUs, and load.
 
     ``load`` is the format of a load that is not 1.
     """
@@ -145,7 +145,7 @@ def _curves(answer: Row) -> Iterator[Section]:
 
 
 def _curve(target: Row, series: Sequence[PointSeries], size: str) -> Figure:
-    """Return the chart of a target's metric over the number of replicas, or of users."""
+    """Return the chart of a target's metric over the number of replicas or of users."""
     entry, factor = metric_of(target["metric"]), _factor(target)
     percent = factor > 1
     unit = "%" if percent else (entry.unit if entry is not None and entry.unit else "")
@@ -182,7 +182,7 @@ def _series(answer: Row, place: int) -> Iterator[PointSeries]:
 
 
 def _factor(target: Row) -> float:
-    """Return the number as which a value of 1 of the target's metric is shown."""
+    """Return the factor by which the target's metric is multiplied in charts."""
     entry = metric_of(target["metric"])
     return 1.0 if entry is None else entry.form.factor
 

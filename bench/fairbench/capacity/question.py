@@ -31,8 +31,8 @@ WRITE = "write METRIC<LIMIT or METRIC>LIMIT, such as ttft_p99<2s or min_share>80
 LATENCY = re.compile(r"(ttft|tpot|e2el)_(p[1-9][0-9]?|mean|median)")
 SHARING = re.compile(r"sharing_(p50|p95|p99)")
 RANKED = re.compile(r"(?:victim_)?p([1-9][0-9]?)_\w+")
-MOST_NAMED = 5  # the largest number of names in the message for an unknown metric
-USUAL_RANKS = (50, 99)  # the percentiles of latency that every summary has
+MOST_NAMED = 5  # The message for an unknown metric has at most this number of names.
+USUAL_RANKS = (50, 99)  # Every summary has these percentiles of latency.
 
 # Factors that convert the unit of a target to the unit of its metric, by (metric, target).
 UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0.001}
@@ -41,7 +41,7 @@ UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0
 class Slo(NamedTuple):
     """A target, such as ``ttft_p99<2s``: a metric and its limit.
 
-    The metric must be below the limit, or above the limit unless ``below``. If ``inclusive``, the
+    The metric must be below the limit if ``below``, else above the limit. If ``inclusive``, the
     limit itself meets the target. ``text`` is the target as written, ``metric`` the summary key.
     """
 
@@ -55,7 +55,7 @@ class Slo(NamedTuple):
     def entry(self) -> Metric:
         """The catalogue entry of the metric."""
         found = metric_of(self.metric)
-        assert found is not None  # ``parse_slo`` refuses unknown metrics
+        assert found is not None  # ``parse_slo`` refuses unknown metrics.
         return found
 
     @property
@@ -70,7 +70,7 @@ class Slo(NamedTuple):
         return "sharing_incentive" in self.metric
 
     def met_by(self, value: float) -> bool:
-        """Return whether a value meets the limit."""
+        """Return whether a value meets the target."""
         if value == self.limit:
             return self.inclusive
         return value < self.limit if self.below else value > self.limit
@@ -84,7 +84,7 @@ class Slo(NamedTuple):
 
 
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
-    """Parse at least one target. Raises UsageError naming the wrong part."""
+    """Parse one or more targets. Raises UsageError that names the wrong part of a target."""
     found = tuple(parse_slo(text) for text in texts)
     if not found:
         raise UsageError(f"--slo: missing; a plan needs at least one target: {WRITE}")
@@ -175,10 +175,10 @@ def _unknown_metric(name: str) -> UsageError:
 
 
 USERS, REPLICAS = "users", "replicas"
-"""The sizes that a plan may seek: the most users of a cluster, or the fewest replicas."""
-MOST_TIMES = 64  # a plan tries up to this multiple of the experiment's number of clients
+"""A plan seeks one of two sizes: the most users of a cluster, or the fewest replicas."""
+MOST_TIMES = 64  # A plan tries up to this multiple of the experiment's number of clients.
 
-NUM_RUNS = 3  # the default number of seeds with which each cluster is simulated
+NUM_RUNS = 3  # Each cluster is simulated with this number of seeds by default.
 
 
 class PlanChoice(NamedTuple):
@@ -202,11 +202,11 @@ class PlanQuestion:
       trace, or of the workload's own rate for one replica of the first GPU.
     - ``prices`` are prices per GPU and hour.
     - ``num_runs`` is the number of seeds.
-    - ``certain`` requires that the whole 95% interval meets a target.
-    - ``every`` tries all numbers of replicas.
+    - ``certain`` requires that the whole 95% interval of a metric meets the target.
+    - ``every`` tests all numbers of replicas.
     - ``sharing`` also simulates each client alone, on the cluster that the plan finds.
-    - ``most`` is USERS if the plan seeks the most users, its clients, of ``low`` replicas; then
-      ``high`` equals ``low``. It is "" if the plan seeks the fewest replicas.
+    - ``most`` is USERS if the plan seeks the most users (clients) of ``low`` replicas; ``high``
+      then equals ``low``. An empty ``most`` means that the plan seeks the fewest replicas.
     """
 
     slos: Sequence[str]
@@ -260,7 +260,7 @@ class PlanQuestion:
 
 
 class FixedLoad(NamedTuple):
-    """The load of a plan, which is the same for all numbers of replicas.
+    """The load of a plan, which does not depend on the number of replicas.
 
     ``rate`` is in programs/s per well-behaved client, None for a trace. ``usual`` is true if the
     rate is the workload's own rate for one replica.
@@ -289,7 +289,7 @@ class Clusters:
         for slo in self.targets:
             if reason := why_missing(slo.metric, smallest):
                 raise UsageError(f"--slo {slo.text}: {reason}")
-        for choice in question.choices:  # an impossible question is refused before the first run
+        for choice in question.choices:  # An impossible question is refused before the first run.
             self.spec(choice, self.last_size)
 
     def _user_range(self, first: PlanChoice) -> tuple[int, int]:
@@ -303,7 +303,7 @@ class Clusters:
         return usual, min(MAX_CLIENTS, MOST_TIMES * usual)
 
     def is_possible(self, choice: PlanChoice, size: int) -> bool:
-        """Return whether there is an experiment of this size; a workload may need more users."""
+        """Return whether an experiment of this size exists; a workload may need more users."""
         try:
             self.spec(choice, size)
         except UsageError:
@@ -311,7 +311,7 @@ class Clusters:
         return True
 
     def spec(self, choice: PlanChoice, size: int) -> ExperimentSpec:
-        """Return the experiment of a choice with ``size`` replicas or users, under a first seed."""
+        """Return the experiment of a choice with ``size`` replicas or users and the first seed."""
         dp = self.question.low if self.question.most else size
         own: dict[str, Any] = {"scheduler": choice.scheduler, "gpu": choice.gpu, "dp": dp}
         if self.question.most:
@@ -323,7 +323,7 @@ class Clusters:
         return experiment({**self._flags, **own}, self.question.settings)
 
     def seeds(self, choice: PlanChoice, size: int) -> list[ExperimentSpec]:
-        """Return the experiments of a choice, one per seed; all choices have the same seeds."""
+        """Return the experiments of a choice, one per seed; all choices use equal seeds."""
         first = self.spec(choice, size)
         return [
             first.model_copy(update={"seed": first.seed + number})

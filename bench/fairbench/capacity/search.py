@@ -1,4 +1,4 @@
-"""The search of ``plan`` for a cluster or for users, verdicts on targets, and ``answer.json``."""
+"""The search of ``fairbench plan`` for replicas or users, verdicts on targets, ``answer.json``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from fairbench.results.summary import NOBODY_NAMED, Value, is_nobody_named, valu
 Search = Generator[list[int], Mapping[int, bool], "SmallestSize"]
 """A generator that yields lists of sizes to try, and is sent whether each size is enough.
 
-A size is a number of replicas. The generator returns the result, and never yields an empty list.
+A size is a number of replicas or users. The generator returns the result, and never yields an empty
+list.
 """
 
 
@@ -26,8 +27,9 @@ class SmallestSize(NamedTuple):
     """The smallest sufficient size, or None if no size is sufficient.
 
     ``monotone`` is true if every tested size above a sufficient size is sufficient. If true,
-    untested sizes are assumed to be as monotone; if false, every size below the smallest sufficient
-    size was tested. ``tried`` tells for each tested size whether the size is enough.
+    untested sizes above a sufficient size are assumed to be sufficient. If false, every size below
+    the smallest sufficient size was tested. ``tried`` tells for each tested size whether the size
+    is sufficient.
     """
 
     smallest: int | None
@@ -88,7 +90,7 @@ def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search
 
 
 def _halves(low: int, high: int) -> list[int]:
-    """Return the size half-way from ``high`` to ``low``, and half-way again, down to ``low``."""
+    """Return sizes from ``high`` down to ``low``; each size halves the distance to ``low``."""
     found = []
     while high > low:
         high = (low + high) // 2
@@ -120,11 +122,11 @@ class JudgedTarget(NamedTuple):
     """The verdict on a target.
 
     - ``met`` tells whether the mean over the seeds meets the target, ``certain`` whether the whole
-      95% interval does.
+      95% interval meets the target.
     - ``seeds_met`` is the number of seeds whose value meets the target.
     - ``low`` and ``high`` are the ends of the interval, None for a single seed.
     - ``bound`` is ``>`` or ``<`` if the mean is only a bound.
-    - ``reason`` tells why there is no mean.
+    - ``reason`` tells why the mean is undefined.
     """
 
     slo: Slo
@@ -146,10 +148,10 @@ class JudgedTarget(NamedTuple):
 
 
 def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
-    """Return whether a cluster meets a target, from the summaries of its runs with several seeds.
+    """Return whether a cluster meets a target, given the summaries of the cluster's runs.
 
     Below saturation, targets on shares count as met. A latency that is only a lower bound does not
-    meet its limit, and a missing value does not meet any limit.
+    meet a target, and a missing value does not meet any target.
     """
     values = [_value(slo, summary) for summary in summaries]
     fine = [value.reason == NOT_CONTENDED for value in values]
@@ -159,7 +161,7 @@ def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
     missing = [one for one, good in zip(values, fine, strict=True) if not good]
     if unknown := next((one for one in missing if not one.is_number), None):
         return JudgedTarget(
-            slo, False, False, sum(kept), reason=unknown.reason or "it has no value"
+            slo, False, False, sum(kept), reason=unknown.reason or "the metric has no value"
         )
     mean, low, high = t_interval([one.raw for one in missing], least=0.0, most=slo.entry.most)
     worst = next((one for one in missing if not _knows(slo, one)), missing[0])
@@ -170,7 +172,7 @@ def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
 
 
 def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
-    """Return the value of the target's metric, as a lower bound if requests are missing in it."""
+    """Return the target's metric; a lower bound if the metric leaves out unfinished requests."""
     value = value_of(summary, slo.metric)
     if value.is_number and not value.bound and _is_among_undone(slo, summary):
         return Value(value.raw, ">")
@@ -178,9 +180,9 @@ def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
 
 
 def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
-    """Return whether the metric is a percentile that unfinished requests would have reached.
+    """Return whether the metric is a percentile that unfinished requests could change.
 
-    A percentile of completed requests is no measure if too many requests did not complete.
+    A percentile of completed requests is meaningless if too many requests did not complete.
     """
     match = OF_COMPLETED.fullmatch(slo.metric)
     if match is None:
@@ -191,12 +193,12 @@ def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
 
 
 def _knows(slo: Slo, value: Value) -> bool:
-    """Return whether a value decides the target; a bound may leave the target open."""
+    """Return whether a value decides the target; a bound may not decide the target."""
     return value.bound != (">" if slo.below else "<")
 
 
 def _kept(slo: Slo, value: Value, number: Any) -> bool:
-    """Return whether ``number`` meets the target, and the value's bound decides the target."""
+    """Return whether ``number`` meets the target; a bound must also decide the target."""
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
@@ -299,10 +301,10 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the indices of rows that are cheaper than the first row of their load.
+    """Return the indices of rows that are cheaper than the first row with an equal load.
 
-    Without prices, only rows with the same timing profile are compared, by the number of GPUs. If
-    the first row has no answer, every row with an answer counts as cheaper.
+    Without prices, only rows with equal timing profiles are compared, by the number of GPUs. If no
+    size of the first row is sufficient, every row with a sufficient size counts as cheaper.
     """
     found: list[tuple[float, float, int]] = []
     if rows and USERS in rows[0]:
@@ -316,7 +318,7 @@ def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _is_cheaper(row: Mapping[str, Any], first: Mapping[str, Any]) -> bool:
-    """Return whether a row with an answer is cheaper than the first row of its load."""
+    """Return whether a row with a sufficient size is cheaper than the first row of equal load."""
     if first["replicas"] is None:
         return True
     if row["cost"] is not None and first["cost"] is not None:

@@ -19,7 +19,7 @@ from fairbench.results.intervals import METHOD
 from fairbench.results.summary import basis, trace_lines
 
 MET, MISSED, DOUBTFUL = "green", "red", "yellow"
-WORST_SHOWN = 10  # the largest number of clients in the table of sharing incentives
+WORST_SHOWN = 10  # The table of sharing incentives has at most this number of clients.
 
 Row = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ def answer_text(answer: Row, *, colour: bool = False, width: int = MAX_WIDTH) ->
 
 
 def render(answer: Row) -> RenderableType:
-    """Return the answer for the terminal: the sentence, the table of choices, sharing, remarks."""
+    """Return the answer for the terminal: a sentence, tables, and remarks."""
     basis_line, *others = head_lines(answer)
     head = [Text(basis_line), *map(Text, others)]
     warning = unlike_line(answer)
@@ -61,7 +61,7 @@ def unlike_line(answer: Row) -> str:
         return ""
     replicas = f"{recorded['replicas']} replica{'s' if recorded['replicas'] > 1 else ''}"
     return (
-        f"The simulated cluster is not like yours: the TTFT P95 of {recorded['of']} is "
+        f"The simulated cluster does not resemble yours: the TTFT P95 of {recorded['of']} is "
         f"{number(recorded['logged_ttft_p95_s'])} s in the log and "
         f"{number(recorded['replayed_ttft_p95_s'])} s replayed under {recorded['scheduler']} on "
         f"{replicas} of {recorded['timing_profile']}. Name your GPU and model with --gpu and "
@@ -70,7 +70,7 @@ def unlike_line(answer: Row) -> str:
 
 
 def needed_line(answer: Row, *, programs: bool = False) -> str:
-    """Return how many replicas each choice needs, or how many users it carries, as a sentence.
+    """Return a sentence on the replicas that each choice needs, or the users that it serves.
 
     With ``programs``, ``victim_p95_s`` is the latency of whole sessions.
     """
@@ -96,7 +96,7 @@ def size_of(answer: Row) -> str:
 
 
 def _carried_line(answer: Row, targets: str) -> str:
-    """Return how many users each choice carries within the targets, as a sentence."""
+    """Return a sentence on the users that each choice serves within the targets."""
     several = len({row["timing_profile"] for row in answer["choices"]}) > 1
     carried: list[str] = []
     for row in answer["choices"]:
@@ -113,7 +113,7 @@ def _carried_line(answer: Row, targets: str) -> str:
 
 
 def said_target(target: Row, *, programs: bool) -> str:
-    """Return a target as text: in words for a P95 of the well-behaved clients."""
+    """Return a target as text; a P95 of the well-behaved clients is written in words."""
     sessions = "P95 of whole sessions" if programs else "TTFT P95"
     measured = {"victim_p95_s": sessions, "victim_ttft_p95_s": "TTFT P95"}.get(target["metric"])
     if measured is None:
@@ -122,7 +122,7 @@ def said_target(target: Row, *, programs: bool) -> str:
 
 
 def load_line(answer: Row) -> str:
-    """Return a line that states the load, which is independent of the number of replicas."""
+    """Return a line on the load, which does not depend on the number of replicas."""
     what = f"workload {answer['workload']}, scenario {answer['scenario']}"
     if answer["rate"] is None:
         return f"{what}: the load of the trace, fixed"
@@ -135,7 +135,7 @@ def load_line(answer: Row) -> str:
 
 
 def _choices(answer: Row) -> Table:
-    """Return the table of choices, each followed by its next smaller cluster, or by more users."""
+    """Return the table of choices; below a choice is the next smaller cluster, or more users."""
     rows, size = answer["choices"], size_of(answer)
     priced = any(row["cost"] is not None for row in rows)
     loads = len({row["load"] for row in rows}) > 1
@@ -187,12 +187,12 @@ def _cell(target: Row) -> Text:
 
 
 def margin_text(margin: float) -> str:
-    """Return a margin in percent of the limit; of a value above twice the limit, its multiple."""
+    """Return a margin in percent of the limit; a value above twice the limit as a multiple."""
     return f"{margin:+.0%}" if margin >= -1 else f"{1 - margin:.3g}x the limit"
 
 
 def target_text(target: Row) -> str:
-    """Return the mean of a target's metric with its unit, or the reason for a missing mean."""
+    """Return the mean of a target's metric with the unit, or the reason for a missing mean."""
     if target["mean"] is None:
         return target["reason"].partition(":")[0] or UNDEFINED
     entry = metric_of(target["metric"])
@@ -216,7 +216,7 @@ def _sharing_title(answer: Row, row: Row) -> str:
 
 
 def _sharing(rows: Sequence[Row]) -> Table:
-    """Return the table of sharing incentives, of the clients with the highest P99."""
+    """Return the table of sharing incentives; of many clients, only the highest P99s are shown."""
     table = plain_table("client", "P50", "P95", "P99")
     worst = sorted(rows, key=lambda row: -(row["p99"] or 0.0))
     shown = rows if len(rows) <= WORST_SHOWN else worst[:WORST_SHOWN]
@@ -277,7 +277,7 @@ def _choice_remarks(row: Row, answer: Row) -> Iterator[str]:
 
 
 def _user_remarks(row: Row, answer: Row, name: str) -> Iterator[str]:
-    """Yield a remark if no tested number of users, or the largest one, meets the targets."""
+    """Yield a remark if no tested number of users, or the largest number, meets the targets."""
     if row[USERS] is None:
         least = min(row["tried"], key=lambda one: int(one[USERS]))
         missed = [one["slo"] for one in least["targets"] if not one["met"]] or _doubtful(least)

@@ -1,1 +1,1 @@
-"""The command line: one thin file per command. Only this package prints."""
+"""The command line, with one module per command; only this package prints."""

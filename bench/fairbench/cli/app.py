@@ -27,21 +27,22 @@ from fairbench.doors import COMMAND_GROUP, Command, registered, through
 from fairbench.errors import FairbenchError, Interrupted, NotJudged, UsageError, complaint
 from fairbench.version import __version__
 
-# The common flags, in the order of --help; the remaining flags follow as they are declared.
+# The common flags in the order of --help; all other flags follow in the order of declaration.
 FIRST = (
     *("preset", "scheduler", "schedulers", "workload", "workloads", "trace", "scenario"),
     *("scenarios", "dp", "prefill", "decode", "gpu", "duration", "seed", "num_runs", "settings"),
 )
-PANELLED = ("run", "sweep", "plan", "compare")  # commands whose --help shows the flags by panel
+# The --help of these commands shows the flags in groups with titles ("panels").
+PANELLED = ("run", "sweep", "plan", "compare")
 
 
 def panel_of(param: Any) -> str:
-    """Return the panel of a command's parameter; ``OTHER`` for a parameter without a panel."""
+    """Return the panel (heading) of a command's parameter; ``OTHER`` without a panel."""
     return getattr(param, "rich_help_panel", None) or OTHER
 
 
 class PanelCommand(TyperCommand):
-    """A command whose ``--help`` shows its flags by panel."""
+    """A command whose ``--help`` groups the flags in panels."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the panels that contain flags of the command."""
@@ -63,7 +64,7 @@ class PanelCommand(TyperCommand):
         return sorted(self.get_params(ctx), key=lambda param: places.get(param.name or "", 1_000))
 
 
-# The groups of ``fairbench --help`` in their order; a door may add a group.
+# The headings of ``fairbench --help`` in order; an extension package may add a heading.
 SIMULATE, STORED, LOGS = "Simulate and compare", "Stored results", "Logs and records"
 SERVERS, CI, PAPERS = "Real servers", "Continuous integration", "Papers"
 
@@ -114,7 +115,10 @@ GROUPS = (SIMULATE, STORED, LOGS, SERVERS, CI, PAPERS)
 
 
 def command_names() -> list[str]:
-    """Return the names of all commands. Raises UsageError if a door adds a command that exists."""
+    """Return the names of all commands.
+
+    Raises UsageError if an extension package adds a command whose name is taken.
+    """
     added = sorted(registered(COMMAND_GROUP))
     if twice := _OWN.keys() & set(added):
         raise UsageError(f"{COMMAND_GROUP}: an installed package adds {min(twice)!r}, which exists")
@@ -122,7 +126,7 @@ def command_names() -> list[str]:
 
 
 def command_named(name: str) -> Command:
-    """Return the command with the given name; the command of a door is loaded."""
+    """Return the command with the given name, from this package or from an extension package."""
     command: Command = _OWN.get(name) or through(COMMAND_GROUP, name)
     return command
 
@@ -130,7 +134,7 @@ def command_named(name: str) -> Command:
 def _shown(name: str) -> Command:
     try:
         return command_named(name)
-    except UsageError as error:  # the package of the door is not installed
+    except UsageError as error:  # the extension package with the command is not installed
         return Command(PAPERS, str(error).partition(": ")[2], "")
 
 
@@ -146,11 +150,11 @@ def commands() -> Mapping[str, Command]:
     }
 
 
-# Typer's errors, which derive from click's class or from Typer's copy of this class.
+# The base class of Typer's usage errors, which is click's class or Typer's copy of click's class.
 WrongUsage: Any = typer.BadParameter.__base__
 
 
-_BETWEEN = re.compile(r"[\s,=:]|\.\.")  # separators between the numbers of a value
+_BETWEEN = re.compile(r"[\s,=:]|\.\.")  # separators between the numbers in a flag's value
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?(ms|s|x|%|)", re.IGNORECASE)
 
 
@@ -161,7 +165,7 @@ def _code_of(error: FairbenchError) -> int:
 
 
 class _Listed(TyperCommand):
-    """A command in the list of ``fairbench --help``, which has only a name and a line of help."""
+    """An entry in the list of commands of ``fairbench --help``: a name and a line of help."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the whole line of help; the limit is ignored."""
@@ -169,9 +173,9 @@ class _Listed(TyperCommand):
 
 
 class _Commands(TyperGroup):
-    """The group of all commands, which turns errors into a line on stderr and an exit code.
+    """The group of all commands. The group turns an error into a line on stderr and an exit code.
 
-    Only the used command is loaded; the list of commands needs only names.
+    Only the module of the called command is imported; the list of commands needs no modules.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -182,7 +186,7 @@ class _Commands(TyperGroup):
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except WrongUsage as error:
-            # the error of a group of commands that was called without a command
+            # A group of commands, such as `fairbench trace`, was called without a command.
             if (text := error.format_message()).startswith("Usage: "):
                 typer.echo(text, err=True)
             else:
@@ -194,7 +198,7 @@ class _Commands(TyperGroup):
         except MemoryError:
             complain("there is not enough memory")
             code = FAILED
-        # files of users are checked where they are opened, so this file is an output
+        # Input files are checked where they are opened, so the error concerns an output file.
         except OSError as error:
             complain(f"{written_file(error)}: {error.strerror or error}")
             discard_output()
@@ -231,7 +235,7 @@ class _Commands(TyperGroup):
 
 
 def check_digits(words: list[str]) -> None:
-    """Raise UsageError for numbers with digits other than 0 to 9, which Python would accept."""
+    """Raise UsageError for numbers with digits of other scripts, which ``int`` would accept."""
     for flag, value in pairwise(["", *words]):
         name, equals, inner = value.partition("=")
         if equals and name.startswith("-"):
@@ -246,9 +250,9 @@ def _is_foreign_number(word: str) -> bool:
 
 
 def load(name: str) -> Any:
-    """Return the click object of a command, which is a function or a group of commands.
+    """Return the click object of a command, which is a single command or a group of commands.
 
-    Raises UsageError for a command of a door whose package is not installed.
+    Raises UsageError for a command of an extension package that is not installed.
     """
     entry = command_named(name)
     module, _, attribute = entry.target.partition(":")
@@ -266,7 +270,7 @@ def load(name: str) -> Any:
 
 @contextmanager
 def _before_typer() -> Iterator[None]:
-    """Turn exceptions that typer would ignore or print as a traceback into exit codes."""
+    """Convert exceptions that typer would ignore, or print as a traceback, to exit codes."""
     try:
         yield
     except Interrupted as error:
@@ -274,13 +278,13 @@ def _before_typer() -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as error:
         raise typer.Exit(interrupted(error)) from None
-    except BrokenPipeError:  # the reader of standard output has ended, as with `| head`
+    except BrokenPipeError:  # the program that reads standard output, such as head, ended
         discard_output()
         raise typer.Exit(FAILED) from None
 
 
 def _wording(error: Any) -> str:
-    """Return typer's error as one line: the flag, and the allowed values if a value is wrong."""
+    """Return an error of typer as one line: the flag, and the allowed values for a wrong value."""
     details = getattr(error.__cause__, "errors", None)
     if details is not None:
         first = details()[0]

@@ -1,4 +1,4 @@
-"""``fairbench compare``: compare experiments with the first experiment, paired by seed."""
+"""``fairbench compare``: compare experiments with the first experiment, seed by seed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def compare(
         ),
     ] = None,
     every: Annotated[
-        bool, option(OUTPUT, "Show all metrics rather than the eight main ones.", "--all")
+        bool, option(OUTPUT, "Show all metrics instead of the eight main metrics.", "--all")
     ] = False,
     result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[
@@ -78,10 +78,10 @@ def compare(
 ) -> None:
     """Compare experiments on the same seeds, with intervals.
 
-    Prints, for every metric, the difference to the baseline, paired by seed, with its 95%
-    confidence interval.
+    Prints, for every metric, the difference to the baseline, paired by seed, with a 95% confidence
+    interval.
     """
-    # so that an unknown metric is refused before the runs
+    # An unknown metric is refused before any run starts.
     chosen = [metrics.known_key(name) for name in metric or ()]
     compared = execute.compare_experiments(
         [str(side) for side in sides or []],
@@ -107,7 +107,10 @@ def compare(
 
 
 def _advise(contrasts: list[Contrast], path: Path | None) -> None:
-    """Print where the comparison is stored, and how to add seeds if more seeds may decide."""
+    """Print where the comparison is stored.
+
+    If more seeds could make a difference significant, also print the command that adds the seeds.
+    """
     if path is None:
         return
     typer.echo(f"files  {path}")

@@ -35,7 +35,7 @@ def diagnose_log(
         option_of(
             RUN["dp"],
             "Replicas in the replay.",
-            default="the fewest that serve the load without the floods",
+            default="the smallest number that serves the load without the floods",
             least=1,
         ),
     ] = None,
@@ -46,7 +46,7 @@ def diagnose_log(
         str | None,
         option_of(
             RUN["scheduler"],
-            "Schedulers to replay under, the present one first.",
+            "Schedulers to replay under; the first is the scheduler in use today.",
             default=",".join((FCFS, *FAIR)),
             metavar="A,B",
         ),
@@ -78,7 +78,7 @@ def diagnose_log(
     """
     check_writable(report)
     if slo:
-        capacity.parse_slos(slo)  # so that a wrong target is refused before the replay
+        capacity.parse_slos(slo)  # A wrong target is refused before the replay starts.
     params = log_params(file, log_flags)
     flags: dict[str, Any] = given_options({"gpu": gpu, "model": model, "engine": engine})
     schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)
@@ -95,7 +95,7 @@ def diagnose_log(
     if report is not None:
         write_report(
             diagnosis.diagnosis_page(found), report
-        )  # written after the answer is printed, so that a full disk loses no answer
+        )  # The report is written after the answer is printed, so a full disk loses no answer.
         if not as_json:
             typer.echo(f"report  {report}")
     if found.missing:

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from fairbench.errors import printable, printable_lines
 
 FAILED, USAGE, NOT_JUDGED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
-# names of typer's and rich's functions that print
+# functions of typer and rich that print
 PRINTS = ("echo", "print", "flush", "write", "_write_buffer")
 STDOUT = 1  # the file descriptor of standard output
 
 
 def complain(message: str, notes: Iterable[str] = ()) -> None:
-    """Print one line on stderr, followed by ``notes``, such as the end of a server's log."""
+    """Print an error message on stderr, then ``notes``, such as the end of a server's log."""
     line = printable(" ".join(message.split()))
     print(f"fairbench: {line}", *map(printable_lines, notes), sep="\n", file=sys.stderr)
 
@@ -33,9 +33,10 @@ def interrupted(error: KeyboardInterrupt) -> int:
 
 
 def written_file(error: OSError) -> str:
-    """Return the name of the output that an error concerns: a file, or standard output.
+    """Return the name of the output that could not be written, for an error message.
 
-    An error without a file name concerns standard output if a printing function raised the error.
+    The name is the file's name if the error holds a file name. Otherwise, the name is "standard
+    output" if a function in ``PRINTS`` raised the error, or else "a file".
     """
     if error.filename is not None:
         return str(error.filename)

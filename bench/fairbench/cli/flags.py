@@ -1,4 +1,4 @@
-"""Flags of commands as typer's options, and code that several commands share."""
+"""Conversion of flags to options of typer, and code that several commands share."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ DEFAULT_RESULT_DIR = Path("results/runs")
 
 
 def option(panel: str | None, about: str, *names: str, **rest: Any) -> Any:
-    """Declare an option of a command, with the option's panel in ``--help``."""
+    """Declare an option of a command; ``panel`` is the option's heading in ``--help``."""
     return Option(*names, help=about, rich_help_panel=panel, **rest)
 
 
 def option_of(one: Flag, help: str = "", **changes: Any) -> Any:
-    """Return typer's option for a flag, optionally with another help text or other properties."""
+    """Return typer's option for a flag, optionally with a new help text or new properties."""
     one = one.but(help, **changes)
     names = (one.option,) if one.option else ()
     limits = {"min": one.least, "max": one.most}
@@ -86,15 +86,19 @@ ReportFile = Annotated[
 
 
 def json_option(what: str = "", panel: str | None = OUTPUT) -> Any:
-    """Declare ``--json`` of a command that prints ``what``; ``panel`` None is the usual panel."""
+    """Declare ``--json`` of a command that prints ``what`` (a noun, or "" to leave the noun out).
+
+    With ``panel`` None, the flag is listed under the default heading of ``--help``.
+    """
     about = f"{what} as " if what else ""
     return option(panel, f"Print {about}one JSON object, and nothing else.", "--json")
 
 
 def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the flags of a table as options; the command receives the given flags.
+    """Return a decorator that gives a command one option for each flag of the TypedDict ``table``.
 
-    The command declares ``**flags: Unpack[TABLE]`` after the command's own parameters.
+    The command declares ``**flags: Unpack[TABLE]`` after the command's own parameters. ``flags``
+    holds only the flags that the user gave.
     """
     declared = flags_of(table)
 
@@ -107,7 +111,7 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
         parameters = [*map(_parameter, declared.values()), *rest]
-        # Typer reads the options from this signature
+        # Typer reads the options from this signature.
         called.__dict__["__signature__"] = inspect.Signature(parameters)
         called.__annotations__ = {one.name: one.annotation for one in parameters}
         called.__name__, called.__doc__ = command.__name__, command.__doc__
@@ -117,7 +121,7 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def _given(declared: Mapping[str, Flag], values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of the flags that the user gave; texts become values."""
+    """Yield the name and the parsed value of each flag that the user gave."""
     for name, one in declared.items():
         value = values[name]
         if not (value is None or value is False or value == []):
@@ -137,7 +141,7 @@ def _parameter(one: Flag) -> inspect.Parameter:
 
 
 def log_params(file: str, flags: LogFlags) -> TraceParams:
-    """Return the parameters with which a log or a trace is read. Raises UsageError."""
+    """Return the parameters for reading a log or a trace. Raises UsageError."""
     from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
 
     columns = dict(flags.get("trace_map") or {})
@@ -156,7 +160,7 @@ def log_params(file: str, flags: LogFlags) -> TraceParams:
 
 
 def only_resumed(resume: Path, what: str, but: str = "no other setting can") -> UsageError:
-    """Return the error for settings beside ``--resume``, which uses stored settings."""
+    """Return the error for a setting given with ``--resume``; a resumed run keeps its settings."""
     return UsageError(
         f"--resume {resume} continues the {what} with its stored settings; {but} be given with it"
     )
@@ -177,7 +181,7 @@ def parse_headers(texts: list[str] | None, flag: str = "--header") -> dict[str, 
 
 
 def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
-    """Add the key of ``--api-key-file`` to headers.
+    """Return the headers with the API key in ``file`` added; without a file, the same headers.
 
     Raises UsageError if the headers already have a key.
     """

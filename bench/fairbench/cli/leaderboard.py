@@ -44,7 +44,8 @@ def leaderboard(
     baseline: Annotated[
         str | None,
         Option(
-            metavar="ROW", help="Row with which the others are compared. [default: the first row]"
+            metavar="ROW",
+            help="Row with which the other rows are compared. [default: the first row]",
         ),
     ] = None,
     place: Annotated[

@@ -63,7 +63,7 @@ def list_names(
 
 
 def _overview(texts: Mapping[ListKind, list[str]]) -> Iterator[str]:
-    """Yield the number of names of each kind, and how to list one kind."""
+    """Yield a line per kind of names with the number of names, and lines that explain the list."""
     yield "Names that options accept, by kind. `fairbench list KIND` prints one kind."
     for kind, lines in texts.items():
         names = sum(NAME.match(line) is not None for line in lines)
@@ -85,7 +85,7 @@ ABOUT = {
 
 
 def _folded(line: str, width: int | None) -> str:
-    """Return a line folded at ``width`` characters; further lines are indented below the text."""
+    """Wrap a line at ``width`` characters; continuation lines are indented below the text."""
     if width is None or len(line) <= width:
         return line
     indent = 6 if "  # " in line else 23
@@ -147,7 +147,7 @@ def _evictions() -> Iterator[str]:
 
 
 def _part_lines(names: Iterable[str], find: Callable[[str], Any]) -> Iterator[str]:
-    """Yield the lines of each part, or the reason why it is not available."""
+    """Yield the lines of each router, scheduler or policy, or why the latter is unavailable."""
     for name in names:
         try:
             found = find(name)
@@ -164,13 +164,13 @@ def _part(name: str, described: type, params_class: type) -> Iterator[str]:
 
 
 def _entry(name: str, description: str) -> str:
-    """Return a name with the first line of its docstring or description, if any."""
+    """Return a line of the list: the name, and the first line of the description, if any."""
     first = description.strip().partition("\n")[0]
     return f"  {name:<20} {first.replace('``', '')}".rstrip()
 
 
 def _settings(settings: Mapping[str, Any], described: type | None = None) -> Iterator[str]:
-    """Yield parameters with their values, each followed by the parameter's meaning, if known."""
+    """Yield a line per parameter: name, default value, and the parameter's meaning if known."""
     for key, value in settings.items():
         meaning = meaning_of(key, described)
         yield f"    {key} = {toml_value(value)}" + (f"  # {meaning}" if meaning else "")
@@ -183,7 +183,10 @@ def _meanings() -> dict[str, str]:
 
 
 def meaning_of(key: str, params: type | None) -> str:
-    """Return the meaning of ``PART.PARAM``; for a user's scheduler, from the class's docstring."""
+    """Return the meaning of the parameter ``PART.PARAM``, or "" for an unknown parameter.
+
+    A meaning in the docstring of a user's own class takes precedence over ``meanings.toml``.
+    """
     if params is None:
         return ""
     name = key.partition(".")[2]

@@ -11,7 +11,7 @@ from fairbench.cli.exits import FAILED, Terminated, complain, interrupted
 
 
 def heed_sigterm() -> None:
-    """Let SIGTERM raise an exception like Ctrl-C, so that open resources are closed."""
+    """Let SIGTERM raise an exception, as Ctrl-C does, so that open resources are closed."""
 
     def end(signum: int, _: FrameType | None) -> None:
         raise Terminated
@@ -28,13 +28,13 @@ def main() -> None:
     try:
         heed_sigterm()
         for stream in (sys.stdout, sys.stderr):
-            # so that any character of a path or name can be printed
+            # Characters that the encoding of the stream lacks are printed as escapes.
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         if sys.stdout is None:
             complain("standard output is closed")
             sys.exit(FAILED)
-        # imported inside ``try``, because Ctrl-C may come during imports
+        # The import stands inside ``try``, because Ctrl-C may come during imports.
         from fairbench.cli.app import app
 
         app()

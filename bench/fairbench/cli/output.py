@@ -1,4 +1,4 @@
-"""Output of commands: summaries, comparisons, pages, and lines like sglang.bench_serving's."""
+"""Output of commands: summaries, comparisons, pages, and lines in sglang.bench_serving's format."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def print_summary(
 ) -> None:
     """Print a run's summary as text on stdout, with colours on a terminal.
 
-    ``explain`` adds sentences about the numbers. The verdict compares the run with ``reference``.
+    ``explain`` adds sentences that explain the numbers. The first line compares the run with
+    ``reference``, the shares of the same experiment under another scheduler.
     """
     colour, width = terminal_look()
     text = report.summary_text(
@@ -59,29 +60,32 @@ def check_explain(explain: bool, *, single: bool, as_json: bool) -> None:
 
 
 def terminal_look() -> tuple[bool, int]:
-    """Return whether tables on stdout have colours, and their width in columns.
+    """Return whether tables on stdout have colours, and the width of tables in characters.
 
-    The variable ``COLUMNS`` overrides the terminal's width, also in a pipe.
+    The environment variable ``COLUMNS`` overrides the terminal's width, also in a pipe.
     """
     columns = min(chosen_width() or report.MAX_WIDTH, report.MAX_WIDTH)
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ, max(MIN_WIDTH, columns)
 
 
 def chosen_width() -> int | None:
-    """Return the width of the terminal, or ``COLUMNS``; None without both, as in a pipe."""
+    """Return ``COLUMNS``, or else the terminal's width; None in a pipe without ``COLUMNS``."""
     if not (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()):
         return None
     return max(MIN_WIDTH, shutil.get_terminal_size((100, 24)).columns)
 
 
 def show(made: Callable[..., str], *args: Any) -> None:
-    """Print the text that ``made`` returns for the colours and width of stdout."""
+    """Print the text that ``made`` returns, given the colours and the width of stdout."""
     colour, width = terminal_look()
     typer.echo(made(*args, colour=colour, width=width), nl=False)
 
 
 def print_json(summary: Mapping[str, Any], saved: Path | None = None) -> None:
-    """Print a JSON object on stdout, with null for undefined; print the directory on stderr."""
+    """Print a summary as JSON on stdout; print the directory ``saved``, if given, on stderr.
+
+    NaN becomes null.
+    """
     typer.echo(json.dumps(summary, allow_nan=False))
     if saved is not None:
         typer.echo(f"fairbench: saved to {saved}", err=True)
@@ -111,13 +115,13 @@ def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
 
 
 def check_report(path: Path | None, flag: str = "--report") -> None:
-    """Raise UsageError for a name that does not end in .html or .md."""
+    """Raise UsageError for a page whose file name does not end in .html or .md."""
     if path is not None:
         report.check_ending(path, flag)
 
 
 def check_writable(path: Path | None, flag: str = "--report") -> None:
-    """Raise UsageError for an unwritable page; call this before a long computation."""
+    """Raise UsageError if the page cannot be written, before a long computation starts."""
     if path is None:
         return
     check_report(path, flag)
@@ -129,7 +133,7 @@ def check_writable(path: Path | None, flag: str = "--report") -> None:
 
 
 def write_report(page: Page, path: Path, flag: str = "--report") -> None:
-    """Write a page in the format of the file's suffix. Raises UsageError on failure."""
+    """Write a page as HTML or Markdown, by the suffix of the file. Raises UsageError."""
     report.write_page(page, path, flag)
 
 
@@ -155,7 +159,7 @@ OnSaved: TypeAlias = Callable[[Path, Mapping[str, Any]], None]
 
 
 def run_lines(path: Path | None, *, details: bool) -> OnSaved:
-    """Return a callback that appends a run's line to the file ``path``, if given.
+    """Return a callback that appends a line for each saved run to ``path``, unless None.
 
     Raises UsageError for an unwritable file, before any run.
     """
@@ -168,7 +172,7 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
 def add_run_line(
     path: Path | None, run: Path, summary: Mapping[str, Any], *, details: bool
 ) -> None:
-    """Call ``add_bench_line`` for a stored run. Raises DataError if its requests are unreadable."""
+    """Call ``add_bench_line`` for a stored run. Raises DataError if records are unreadable."""
 
     def requests() -> Requests:
 
@@ -187,8 +191,8 @@ def add_bench_line(
 ) -> None:
     """Append a summary in sglang.bench_serving's format to the file ``path``, if given.
 
-    ``details`` adds an entry per request. Raises UsageError if the file cannot be written, and for
-    ``details`` without a file.
+    With ``details``, the line also contains the values of each request. Raises UsageError if the
+    file cannot be written, and for ``details`` without a file.
     """
     from fairbench.report.bench_line import append_line, bench_details, bench_line
 

@@ -47,7 +47,7 @@ def plan(
         str | None,
         option_of(
             RUN["scheduler"],
-            "Schedulers. The plan is for the first; the others are shown as alternatives.",
+            "Schedulers. The plan is for the first; other schedulers are shown as alternatives.",
             metavar="A,B",
         ),
     ] = None,
@@ -59,7 +59,7 @@ def plan(
         str | None,
         option_of(
             RUN["gpu"],
-            "Timing profiles. The plan is for the first; the others are shown as alternatives.",
+            "Timing profiles. The plan is for the first; other profiles are shown as alternatives.",
             metavar="A,B",
         ),
     ] = None,

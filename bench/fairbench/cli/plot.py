@@ -1,4 +1,4 @@
-"""``fairbench plot``: draw a figure of the DLPM paper, or pictures of a user's runs."""
+"""``fairbench plot``: draw a figure of the DLPM paper, or pictures of runs in a directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from fairbench.errors import UsageError, unknown_name, writing
 
 DEFAULT_PLOT_DIR = Path("plots")
 ALL = "all"
-QUICK = "-quick"  # suffix of the directory of a figure's quick runs, with one seed per point
+# suffix of the directory with quick runs of a figure, which have one seed per point
+QUICK = "-quick"
 
 
 def plot(
@@ -61,7 +62,7 @@ def plot(
         Option(
             metavar="METRIC,METRIC",
             help="Metrics of the LaTeX table, such as service_rate_tok_s,victim_p95_s. [default: "
-            "those of the comparison that fit into a column of a paper with two columns]",
+            "the metrics of the comparison that fit into one column of a two-column paper]",
         ),
     ] = None,
 ) -> None:
@@ -121,10 +122,10 @@ def _plot_own(
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
     cells = results.sides_below(folder)
-    if table is not None:  # the table comes first, because the table needs no drawing library
+    if table is not None:  # the table is first, because the table needs no drawing library
         text = figures.latex_table(cells, columns)
         with writing(table, "--table"):
-            if table.parent == output_dir:  # a missing output directory is created
+            if table.parent == output_dir:  # A missing output directory is created.
                 output_dir.mkdir(parents=True, exist_ok=True)
             results.write_text(table, text)
         typer.echo(table)
@@ -133,7 +134,7 @@ def _plot_own(
 
 
 def read_formats(text: str) -> list[str]:
-    """Return the formats of a text with commas. Raises UsageError for an unknown format."""
+    """Parse comma-separated formats. Raises UsageError for an unknown format."""
     found = split_commas("--format", text)
     for one in found:
         if one not in figures.FORMATS:
@@ -142,7 +143,7 @@ def read_formats(text: str) -> list[str]:
 
 
 def stored(name: str) -> Path:
-    """Return the directory of a figure's runs: the full runs if present, else the quick runs."""
+    """Return the directory of a figure's runs: full runs if they exist, else quick runs."""
     full = DEFAULT_RESULT_DIR / name
     quick = DEFAULT_RESULT_DIR / f"{name}{QUICK}"
     return quick if quick.exists() and not full.exists() else full

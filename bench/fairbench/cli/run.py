@@ -133,14 +133,14 @@ def run(
         str | None,
         option(
             OUTPUT,
-            "Scheduler that the first line compares with; the same experiment is simulated under "
-            "it, too. [default: fcfs, where its shares are stored]",
+            "Scheduler with which the first line of the summary compares the run; the experiment "
+            "is simulated under this scheduler, too. [default: fcfs, if its shares are stored]",
             metavar="SCHEDULER",
         ),
     ] = None,
     no_reference: Annotated[
         bool,
-        option(OUTPUT, "Compare the first line with no other scheduler.", "--no-reference"),
+        option(OUTPUT, "Do not compare the run with another scheduler.", "--no-reference"),
     ] = False,
     as_json: Annotated[bool, json_option("the summary")] = False,
     disable_tqdm: NoProgress = False,
@@ -200,11 +200,11 @@ def run(
 
 
 def _say_old_defaults(spec: ExperimentSpec, file: Path) -> None:
-    """Print on stderr which values of a stored experiment are old defaults."""
+    """Print on stderr which values of a stored experiment are defaults that have changed since."""
     if changed := results.old_defaults(spec):
         complain(
             f"default changed since {file} was stored: {', '.join(changed)}; this run keeps the "
-            "stored value, and `fairbench baseline check` judges the new one"
+            "stored value, and `fairbench baseline check` judges the new default"
         )
 
 
@@ -225,7 +225,11 @@ def _once(
 def _reference(
     spec: ExperimentSpec, compared: ExperimentSpec | None, context: RunContext
 ) -> Reference | None:
-    """Return the shares of the experiment ``compared``, simulated now, or stored shares."""
+    """Return the clients' shares under the scheduler with which the run is compared.
+
+    The experiment ``compared`` is simulated now. If ``compared`` is None, the shares are those
+    stored for the same experiment, or None if no shares are stored.
+    """
     if compared is None:
         return results.stored_reference(config.experiment_tables(spec))
     result = execute.run_unsaved(compared, None, context)
@@ -251,7 +255,7 @@ def _repeatedly(
     *,
     as_json: bool,
 ) -> None:
-    """Run several seeds and print their combined summary; exit if they are incomplete."""
+    """Run several seeds, and print the combined summary; raise an error if a run is incomplete."""
     repeats = execute.repeat(spec, num_runs, result_dir, options, context)
     if repeats.combined is None:
         raise context.interrupted.ended("interrupted before a run began")

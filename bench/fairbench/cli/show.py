@@ -63,7 +63,7 @@ def show(
 
 
 def _is_sweep(folder: Path) -> bool:
-    """Return whether a folder holds a sweep; False for a name that the file system rejects."""
+    """Return whether a folder contains a sweep; False for an invalid file name."""
     try:
         return (folder / results.SWEEP_FILE).is_file()
     except OSError:
@@ -85,7 +85,7 @@ def _show_sweep(folder: Path, *, as_json: bool) -> None:
 
 
 def _hint(folder: Path) -> str:
-    """Return a hint on what to do with a directory without a manifest; "" if unknown."""
+    """Return advice on a directory that is not a finished run; "" if there is no advice."""
     if (folder / FOLDER).is_dir() or (folder / sim.FOLDER).is_dir():
         return f"still running, or killed: `fairbench recover {folder}` saves its records"
     if (folder / results.INTERVALS_FILE).exists():
@@ -96,7 +96,7 @@ def _hint(folder: Path) -> str:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Return the subfolders by name; an empty list for an unreadable folder."""
+    """Return the subfolders in order of name; [] for an unreadable folder."""
     try:
         return sorted(one for one in folder.iterdir() if one.is_dir())
     except OSError:

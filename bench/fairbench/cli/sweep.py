@@ -55,7 +55,7 @@ def sweep(
         option_of(
             SEEDS,
             "Number of seeds of each point; metrics get 95% confidence intervals.",
-            **{"least": None, "most": None},  # the sweep checks these limits itself
+            **{"least": None, "most": None},  # the sweep checks the limits of this flag
         ),
     ] = None,
     quick: Annotated[
@@ -86,8 +86,8 @@ def sweep(
         bool,
         Option(
             "--flush-cache",
-            help="Empty the caches of servers between runs that share the servers. This is always "
-            "done; the flag exists because SGLang has it.",
+            help="Empty the caches of servers between runs that share the servers. Caches are "
+            "always emptied; the flag exists because SGLang has a flag of this name.",
         ),
     ] = True,
     server_python: ServerPython = None,
@@ -127,7 +127,7 @@ def sweep(
     runs_on = executor_named(executor, ray_address)
     others = [results.SweepStore(folder) for folder in reuse or ()]
     for other in others:
-        other.sweep()  # this call raises DataError unless the directory holds a sweep
+        other.sweep()  # This call raises DataError unless the directory contains a sweep.
     live = execute.LiveFlags(server_python, ready_check_timeout_sec)
     if allow_untested_release:
         execute.try_untested(specs)
@@ -145,7 +145,7 @@ def sweep(
 
 
 def _print_outdated(other: results.SweepStore, outdated: Sequence[OutdatedRun]) -> None:
-    """Print why runs of another sweep are not reused, if there are any, to stderr."""
+    """Print on stderr how many runs of another sweep are not reused, and why the first is not."""
     if outdated:
         runs = "1 run is" if len(outdated) == 1 else f"{len(outdated)} runs are"
         typer.echo(f"fairbench: {other.path}: {runs} not reused: {outdated[0]}", err=True)

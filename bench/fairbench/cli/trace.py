@@ -57,7 +57,7 @@ def inspect(
     end: Annotated[
         float | None,
         Option(
-            "--to", min=0.0, help="Read only the first seconds of the trace, up to this number."
+            "--to", min=0.0, help="Read only this number of seconds from the start of the trace."
         ),
     ] = None,
     seed: Seed = 0,
@@ -135,7 +135,7 @@ def cut_trace(
 def scale(
     file: File,
     output: Output,
-    rate: Annotated[float, Option(help="Factor on the request rate.")],
+    rate: Annotated[float, Option(help="Factor by which the request rate is multiplied.")],
     seed: Seed = 0,
     as_json: AsJson = False,
     **flags: Unpack[TraceFlags],

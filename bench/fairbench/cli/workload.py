@@ -25,7 +25,7 @@ workload = typer.Typer(
 
 @workload.callback()
 def _commands() -> None:
-    """Do nothing; this callback makes the app a group although it has a single command."""
+    """Do nothing. With this callback, typer treats the app, which has one command, as a group."""
 
 
 @workload.command()
@@ -68,7 +68,7 @@ def check(
         "request_rate": request_rate,
         "duration_s": duration,
         "seed": seed,
-        "scheduler": "fcfs",  # a check needs a scheduler, whose name has no effect
+        "scheduler": "fcfs",  # an experiment needs a scheduler, which has no effect here
     }
     facts = execute.check_facts(resolve(given_options(flags)))
     if as_json:

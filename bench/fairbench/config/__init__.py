@@ -1,6 +1,7 @@
-"""The configuration: flags, ``--set`` and TOML files become a frozen experiment spec, and back.
+"""The configuration: conversion of flags, ``--set`` and TOML files to an experiment spec, and back.
 
-A module is imported when one of its names is used, so that ``--help`` imports no module.
+A module of this package is imported only when a name of the module is used, so that ``--help``
+starts fast.
 """
 
 from typing import TYPE_CHECKING

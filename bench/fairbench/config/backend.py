@@ -1,7 +1,7 @@
-"""Backends of an experiment: real servers, emulated servers and endpoints; and command lines.
+"""Backends of an experiment: real servers, emulated servers, endpoints, and their command lines.
 
-All values of this module decide what is measured, and are part of a spec's identity. The path of
-SGLang, the time to wait for servers and an endpoint's secrets are given to each run, and are not
+Values of a backend decide what is measured, so they are part of the spec's identity. The path of
+SGLang, the time to wait for servers and an endpoint's secrets are options of each run, and are not
 part of a spec.
 """
 
@@ -29,7 +29,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     WORKER_URL_LIST: "the URLs of all workers, separated by commas",
     "model": "the model's name",
 }
-PORTS = 2  # number of placeholders of a port
+PORTS = 2  # maximum number of ports that a command uses
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -73,7 +73,7 @@ def _repeated(word: str, workers: Sequence[str]) -> list[str]:
     return [word.replace(mark, url) for url in workers] if mark in word else [word]
 
 
-# Flags that the launcher passes to every server.
+# Flags that fairbench's launcher passes to every server.
 MANAGED_ARGS = frozenset(
     {"--host", "--port", "--model-path", "--model", "--tp-size", "--tp", "--load-format"}
     | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
@@ -84,7 +84,7 @@ RANK_ARGS = ("--dp", "--data-parallel", "--enable-dp")
 
 
 def check_server_args(args: Sequence[str]) -> None:
-    """Raise ValueError for a flag that fairbench sets itself or does not support."""
+    """Raise ValueError for a flag that fairbench sets itself, or that is not supported."""
     for arg in args:
         flag = arg.partition("=")[0]
         if flag.startswith("--") and len(words := flag.split()) > 1:
@@ -132,7 +132,7 @@ def without_secrets(args: Sequence[str]) -> list[str]:
 def storable(content: Any) -> Any:
     """Return a file's content with the secrets of ``server_args`` and ``router_command`` removed.
 
-    Secrets in nested tables are removed, too.
+    Secrets in nested tables are also removed.
     """
     if isinstance(content, Mapping):
         return {
@@ -147,7 +147,7 @@ def _args(value: Any) -> Any:
         return value
     if all(isinstance(word, str) for word in value):
         return without_secrets(value)
-    return [_args(one) for one in value]  # a list of argument lists: one per point of a sweep
+    return [_args(one) for one in value]  # A sweep has a list of argument lists, one per point.
 
 
 def check_given(args: Sequence[str], what: str = ARGS) -> None:
@@ -158,19 +158,20 @@ def check_given(args: Sequence[str], what: str = ARGS) -> None:
             raise UsageError(f"{what}: {flag} is secret and was not stored; give it again")
 
 
-NO_PROFILE = "none"  # the ``gpu`` of a spec for real hardware
-EXTERNAL = "external"  # the router of a spec with a third-party router command
-# scheduler, router, local scheduler and model of an endpoint, which are unknown
+NO_PROFILE = "none"  # the value of ``gpu`` in a spec for real hardware
+EXTERNAL = "external"  # the value of ``router`` in a spec with a third-party router
+# the value of scheduler, router, local scheduler and model in a spec for an endpoint, where these
+# values are unknown
 AS_SERVED = "as served"
 
 Api = Literal["generate", "completions", "chat"]
 
-# Fields that the driver sets in every request's body.
+# Fields that fairbench's driver sets in the body of every request.
 MANAGED_FIELDS = frozenset(
     {"messages", "prompt", "input_ids", "stream", "max_tokens", "max_completion_tokens"}
 )
 
-# Engine settings for which SGLang has no flag, or which no test runs on real servers.
+# Engine settings for which SGLang has no flag, or which are not tested on real servers.
 ENGINE_ONLY = (
     "full_reservation",
     "step_by_step",
@@ -182,16 +183,16 @@ ENGINE_ONLY = (
     "enable_mixed_chunk",
 )
 
-# Eviction policies that no server can run, because requests do not state their session.
+# Eviction policies that real servers cannot run, because requests do not contain the session.
 NEED_SESSIONS = frozenset({"retention"})
 
-# vLLM's flags for engine settings, by setting.
+# The flags of vLLM that set engine settings, by setting.
 VLLM_FLAGS = {
     "max_running_requests": "--max-num-seqs",
     "mem_fraction_static": "--gpu-memory-utilization",
 }
 
-# Emulated seconds per real second; outside this range, measured times are meaningless.
+# Allowed emulated seconds per real second; outside this range, measured times are meaningless.
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 Count = Annotated[int, Field(ge=1)]
@@ -200,25 +201,26 @@ Count = Annotated[int, Field(ge=1)]
 class BackendConfig(BaseModel):
     """The fields and properties common to all kinds of backend.
 
-    ``max_concurrency`` limits the requests that the driver keeps in flight. To add a kind of
-    backend, write a class, add the class to ``Backend``, and write ``live/backends/KIND.py``.
+    ``max_concurrency`` limits the number of requests in flight. To add a kind of backend, write a
+    class, add the class to ``Backend``, and write ``live/backends/KIND.py``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    if TYPE_CHECKING:  # each kind declares the field ``kind`` with its own name
+    # Each subclass declares the field ``kind`` with the name of the subclass's kind.
+    if TYPE_CHECKING:
         kind: str
     max_concurrency: Count | None = None
 
     has_profile: ClassVar[bool] = False
-    """Whether a timing profile decides the servers' speed; if not, the spec names a model."""
+    """Whether a timing profile decides the servers' speed; if False, the spec must name a model."""
     is_managed: ClassVar[bool] = True
-    """Whether fairbench starts the servers and chooses router and scheduler."""
+    """Whether fairbench starts the servers and sets their router and scheduler."""
     disobeyed: ClassVar[frozenset[str]] = frozenset()
     """The engine settings that this kind of backend does not support."""
     evictions: ClassVar[frozenset[str]] = frozenset()
-    """The eviction policies that this kind's servers support."""
+    """The eviction policies that servers of this kind support."""
     run_options: ClassVar[frozenset[str]] = frozenset()
-    """The options of runs that only this kind of backend supports (``LiveOptions``)."""
+    """The options of ``LiveOptions`` that this kind of backend supports."""
 
     @property
     def own_policy(self) -> str | None:
@@ -297,9 +299,9 @@ class VLLM(RealServers):
 class Emulator(_Servers):
     """Emulated servers (``fairbench emulate``): the simulated engine behind real HTTP.
 
-    ``time_scale`` emulated seconds pass in a real second. ``router_command`` starts a third-party
-    router in front of the workers; requests to this router use OpenAI's API unless ``api`` names
-    another API.
+    In one real second, ``time_scale`` emulated seconds pass. ``router_command`` starts a
+    third-party router in front of the workers; requests to this router use OpenAI's API unless
+    ``api`` names a different API.
     """
 
     kind: Literal["emulator"] = "emulator"
@@ -329,12 +331,12 @@ class Emulator(_Servers):
 class Endpoint(BackendConfig):
     """A running OpenAI-compatible server that fairbench did not start.
 
-    If ``output_lengths`` is exact, requests contain ``min_tokens``, which not every server
-    supports; if it is free, answers may be shorter than in the workload. ``extra_body`` is a JSON
+    With ``output_lengths`` "exact", requests contain ``min_tokens``, which not every server
+    supports; with "free", answers may be shorter than in the workload. ``extra_body`` is a JSON
     object with further fields for every request; null removes a field. ``max_tokens_field`` is the
-    name of the field for an answer's maximum length. ``rate_limited`` says whether a request that
-    is answered with status 429 fails, or is sent again after the time in Retry-After, for at most
-    ``longest_wait_s`` in total.
+    name of the field that limits the length of an answer. If a server answers with status 429,
+    ``rate_limited`` decides whether the request fails, or is sent again after the time in
+    Retry-After. The total wait of a request is at most ``longest_wait_s`` seconds.
     """
 
     kind: Literal["endpoint"] = "endpoint"

@@ -1,6 +1,7 @@
-"""Options of a cluster: prefill and decode replicas, eviction, several routers, gateway.
+"""Checks of cluster options: prefill and decode replicas, eviction, several routers, gateway.
 
-Also runs whose replicas are an installed engine's own code (``engine_code``).
+The module also checks ``engine_code``, with which an installed engine's code runs in the
+simulation.
 """
 
 from __future__ import annotations
@@ -47,34 +48,38 @@ from fairbench.schedulers.peers import ROUTERS, RoutersParams
 from fairbench.schedulers.registry import build_local
 
 SIDES = ("prefill", "decode")
-# engines with prefill and decode workers, and with fairbench's eviction policies
+# engines for which prefill and decode workers and eviction policies are simulated
 ENGINES = (DEFAULT_ENGINE, "vllm")
 KEYS = frozenset({*SIDES, "routers", "eviction", "memory_records", "charge_pass"})
-APART = ("routers", "eviction", "memory_records")  # keys that apply only to colocated replicas
+# keys that are not supported with separate prefill and decode replicas
+APART = ("routers", "eviction", "memory_records")
 
 
 def check_sides(flags: Mapping[str, Any]) -> None:
-    """Raise UsageError if ``dp`` is given beside ``prefill`` and ``decode``."""
+    """Raise UsageError if ``dp`` is given together with ``prefill`` or ``decode``."""
     given = [key for key in SIDES if flags.get(key) is not None]
     if given and flags.get("dp") is not None:
         raise UsageError(
-            f"dp = {flags['dp']}: not beside {given[0]} = {flags[given[0]]}: give either dp, or "
-            "prefill and decode"
+            f"dp = {flags['dp']}: cannot be combined with {given[0]} = {flags[given[0]]}: give "
+            "either dp, or prefill and decode"
         )
 
 
 def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
     """Set ``dp`` to the number of all replicas if the draft has ``prefill`` and ``decode``.
 
-    Flags for ``prefill`` and ``decode`` override a file's ``dp``. Raises UsageError for one of
-    both alone, for a different ``dp``, and for parts that a disaggregated cluster lacks.
+    Flags for ``prefill`` and ``decode`` override ``dp`` of a file. Raises UsageError if only one of
+    ``prefill`` and ``decode`` is given, if ``dp`` contradicts their sum, and for options that a
+    disaggregated cluster does not support.
     """
     sides = {key: draft[key] for key in SIDES if draft.get(key) is not None}
     if not sides:
         return
     for key, other in (SIDES, SIDES[::-1]):
         if other not in sides:
-            raise UsageError(f"{key} = {sides[key]!r}: needs {other}, too: how many replicas")
+            raise UsageError(
+                f"{key} = {sides[key]!r}: needs {other}, too, the number of {other} replicas"
+            )
     whole = 0
     for key, number in sides.items():
         if not isinstance(number, int) or isinstance(number, bool):
@@ -85,27 +90,26 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
     what = f"prefill = {sides['prefill']}"
     if backend is not None:
         raise UsageError(
-            f"{what}: backend {backend.kind} is not disaggregated, only simulated runs"
+            f"{what}: not supported by backend {backend.kind}, but only by simulated runs"
         )
     if (engine or DEFAULT_ENGINE) not in ENGINES:
-        raise UsageError(f"{what}: engine {engine} has none: choose from {', '.join(ENGINES)}")
+        choices = " or ".join(ENGINES)
+        raise UsageError(f"{what}: not supported by engine {engine}; engine must be {choices}")
     for key in APART:
         if draft.get(key) is not None:
-            raise UsageError(f"{key} = {draft[key]!r}: not with prefill and decode")
+            raise UsageError(f"{key} = {draft[key]!r}: cannot be combined with prefill and decode")
     if whole > MAX_REPLICAS:
         raise UsageError(
-            f"{what}, decode = {sides['decode']}: at most {MAX_REPLICAS} replicas in all"
+            f"{what}, decode = {sides['decode']}: the sum must be at most {MAX_REPLICAS}"
         )
     strongest = max(map(draft.origin, SIDES))
     if draft["dp"] != whole and draft.is_said("dp") and draft.origin("dp") >= strongest:
-        raise UsageError(
-            f"dp = {draft['dp']!r}: prefill and decode are {whole} replicas: leave dp out"
-        )
+        raise UsageError(f"dp = {draft['dp']!r}: must be prefill + decode = {whole}; leave dp out")
     draft["dp"] = whole
 
 
 def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check a draft's number of routers, eviction policy, prefill and decode. Raises UsageError."""
+    """Check number of routers, eviction policy, prefill and decode. Raises UsageError."""
     with about("routers", "backend.kind"):
         _settle_routers(draft, backend)
     with about(EVICTION, MEMORY_RECORDS, "engine", "backend.kind"):
@@ -115,14 +119,14 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
 
 
 def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the parts whose parameters apply: routers, eviction policy, disaggregation."""
+    """Return the parts of the cluster whose parameters have an effect, by the draft's keys."""
     return routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
 
 
 def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for settings that the engine lacks in a disaggregated cluster."""
+    """Raise UsageError for settings that are not supported in a disaggregated cluster."""
     if settings.get(key := "vllm.async_scheduling"):
-        raise UsageError(f"{key} = True: not with prefill and decode")
+        raise UsageError(f"{key} = True: cannot be combined with prefill and decode")
     key = f"{DISAGGREGATION}.reserve"
     if settings.get(key) == "admission" and (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
         raise UsageError(
@@ -131,15 +135,15 @@ def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None
 
 
 def disaggregation_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the part with the parameters of disaggregation; empty for a colocated cluster."""
+    """Return the part with the parameters of disaggregation; () without prefill replicas."""
     return (DISAGGREGATION,) if draft.get("prefill") is not None else ()
 
 
 def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
-    """Raise UsageError for a given setting of a cluster part that no experiment has.
+    """Raise UsageError for a setting that has no effect, because no experiment uses the part.
 
-    ``given`` are the keys of settings from flags. Settings of schedulers are not checked, because
-    one command line may serve several schedulers.
+    ``given`` are the keys of settings from flags. Settings of schedulers are not checked, because a
+    command may run several schedulers, of which only one has the setting.
     """
     needs = {policy: f"{EVICTION} = {policy!r}" for policy in ALL_EVICTIONS}
     needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}
@@ -153,9 +157,10 @@ EVICTION, MEMORY_RECORDS, CHARGE_PASS = "eviction", "memory_records", "charge_pa
 
 
 def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check a draft's eviction policy, and remove memory records that are not requested.
+    """Check the eviction policy, and remove the key ``memory_records`` if it is False.
 
-    Raises UsageError for an unknown policy, and for an engine or backend with its own eviction.
+    Raises UsageError for an unknown policy, and for an engine or backend that does not support a
+    choice of the policy.
     """
     if draft.get(MEMORY_RECORDS) is False:
         del draft[MEMORY_RECORDS]
@@ -187,7 +192,7 @@ def _settle_charge(draft: Draft) -> None:
 
 
 def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
-    """Raise UsageError unless the backend's servers support fairbench's policy ``value``."""
+    """Raise UsageError unless the servers of the backend support the eviction policy ``value``."""
     kind = backend.kind
     if key != EVICTION or not backend.evictions:
         raise UsageError(
@@ -207,9 +212,10 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 
 
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the draft's eviction policy as a part with parameters, if any.
+    """Return the eviction policy as a part with parameters; () for the default policy.
 
-    A policy of an engine's own code has none. Raises UsageError for an unknown name.
+    The policy of an engine's own code has no parameters here. Raises UsageError for an unknown
+    name.
     """
     policy = draft.get(EVICTION)
     if not isinstance(policy, str) or draft.get(ENGINE_CODE) is not None:
@@ -221,9 +227,9 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def memory_parts(
     draft: Mapping[str, object], backend: BackendConfig | None, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the part with the parameters of memory shares. Precondition: a setting names it.
+    """Return the part with the parameters of memory shares, which a setting has named.
 
-    Raises UsageError for real servers, and without an eviction policy that has shares.
+    Raises UsageError for real servers, and if the eviction policy does not know memory shares.
     """
     key = f"{MEMORY}.share"
     if make_params(MEMORY, MemoryParams, settings).share:
@@ -244,13 +250,14 @@ def memory_parts(
     return (MEMORY,)
 
 
-SERVED = ("every_s", "ahead_tok_s", "forget_s")  # parameters that real routers support
+# parameters of several routers that real routers support
+SERVED = ("every_s", "ahead_tok_s", "forget_s")
 
 
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
-    """Check a draft's number of routers, and remove the key for a single router.
+    """Check the number of routers, and remove the key ``routers`` for a single router.
 
-    Raises UsageError for a number of routers before real or emulated servers.
+    Raises UsageError for several routers in front of real or emulated servers.
     """
     number = draft.get(ROUTERS)
     if number == 1 and not isinstance(number, bool):
@@ -262,7 +269,7 @@ def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
 
 
 def routers_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the part with the parameters of several routers; empty for one router."""
+    """Return the part with the parameters of several routers; () for a single router."""
     return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
 
 
@@ -278,24 +285,26 @@ def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
 
 
 GATEWAY_KEYS = ("gateway", "saturation")
-ADMISSION_MODEL = "llama-3.1-8b"  # the model of a profile that is named by its GPU alone
-SERVED_DETECTOR = "concurrency"  # the saturation detector of `serve`, which works with any engine
+ADMISSION_MODEL = "llama-3.1-8b"  # the model of a timing profile if only the GPU is named
+# the default saturation detector of `serve`, which works with any engine
+SERVED_DETECTOR = "concurrency"
 MOST_REQUESTS = (
     f"{SERVED_DETECTOR}.requests"  # name of the setting that limits the requests at a worker
 )
 HEADROOM = (
     f"{SERVED_DETECTOR}.headroom"  # name of the setting that limits requests waiting at a worker
 )
-# of every client: in tokens of context, in requests, in tokens of reserved memory
+# Settings that limit the load of every client: in tokens of context, in requests, in tokens of
+# reserved memory.
 CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
 CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
-# default of `serve`, with which a client alone gets four fifths of the workers
+# default of `serve`, at which a single active client gets four fifths of the workers
 DEFAULT_RESERVE = 0.25
-SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # default of `serve`, unless another value is set
+SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # default of `serve`
 
 
 def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
-    """Return the draft's gateway policy and detector by key; {} without a gateway.
+    """Return the gateway policy and the saturation detector by key; {} without a gateway.
 
     Raises UsageError for an unknown name, or for a detector without a gateway.
     """
@@ -316,9 +325,9 @@ def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
 
 
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every admission control parameter in front of real servers as NAME.PARAM.
+    """Return every parameter of admission control by a real router, by NAME.PARAM.
 
-    The result is empty without admission control. Raises UsageError for a wrong value, and if no
+    Without admission control, the result is {}. Raises UsageError for a wrong value, and if no
     timing profile of the workers is set.
     """
     if not own_settings(ADMISSION, settings):
@@ -330,7 +339,7 @@ def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def admission_profile(params: AdmissionParams) -> TimingProfile:
-    """Return the timing profile of real workers: an id, or a GPU with the default model.
+    """Return the timing profile of real workers, given by id, or by GPU with the default model.
 
     Raises UsageError for an unknown or missing profile.
     """
@@ -344,7 +353,7 @@ def admission_profile(params: AdmissionParams) -> TimingProfile:
 
 
 def settle_gateway(draft: Draft, backend: BackendConfig | None) -> None:
-    """Set the draft's gateway policy and detector, if the draft has a gateway.
+    """Set the gateway policy and the saturation detector of a draft that has a gateway.
 
     Raises UsageError.
     """
@@ -361,8 +370,8 @@ def _check_gateway(
 ) -> None:
     """Raise UsageError if a gateway is set for real or emulated servers.
 
-    The error is also raised for admission control with a third-party router, without known costs of
-    the workers, and with an emulator whose clock differs from the router's clock.
+    The error is also raised for admission control with a third-party router, without a timing
+    profile of the workers, and with an emulator whose clock differs from the router's clock.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
     if policy != OFF and backend is not None:
@@ -383,9 +392,10 @@ def _check_gateway(
 
 
 def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of a gateway in front of real servers as NAME.PARAM.
+    """Return every parameter of a gateway in front of real servers, by NAME.PARAM.
 
-    Raises UsageError for an unknown name, a wrong value, or a value that real servers rule out.
+    Raises UsageError for an unknown name, a wrong value, or a value that is not supported in front
+    of real servers.
     """
     owners: dict[str, Any] = {
         policy: policy_class(policy).Params,
@@ -408,11 +418,12 @@ def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) ->
 
 ENGINE_CODE = "engine_code"
 DEFAULT_POLICY = "fcfs"
-WITH_SETTINGS = frozenset({"lpm"})  # policies of engines whose parameters fairbench sets
+WITH_SETTINGS = frozenset({"lpm"})  # policies inside engines that have parameters in fairbench
 
-# Keys of parts that fairbench models, and an engine's own code has not, or has in another form.
+# Keys of parts that fairbench simulates, and that an engine's own code lacks or implements
+# differently.
 MODELLED = ("prefill", "decode", "memory_records")
-# Settings of fairbench's model of an engine, for which the engine's own code has no argument.
+# Settings of fairbench's model of an engine for which the engine's own code has no argument.
 OF_THE_MODEL = (
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",
@@ -432,32 +443,32 @@ def check_own_code(
     local: str,
     settings: Mapping[str, Any],
 ) -> None:
-    """Raise UsageError for parts that cannot be combined with the draft's ``engine_code``."""
+    """Raise UsageError for options that cannot be combined with ``engine_code``."""
     given = f"{ENGINE_CODE} = {draft[ENGINE_CODE]!r}"
     if not isinstance(draft[ENGINE_CODE], str):
         raise UsageError(f"{given}: must be the path of a Python, or installed").of(ENGINE_CODE)
     if backend is not None:
-        own = f"{given}: only in simulations, and backend {backend.kind} has its own engine"
+        own = f"{given}: supported only in simulations, not by backend {backend.kind}"
         raise UsageError(own).of(ENGINE_CODE, "backend.kind")
     name = engine or DEFAULT_ENGINE
     if name not in (known := registered(CODE_GROUP)):
         choices = " or ".join(known)
-        raise UsageError(f"{given}: engine {name} has none; engine must be {choices}").of(
+        raise UsageError(f"{given}: not supported for engine {name}; engine must be {choices}").of(
             ENGINE_CODE, "engine"
         )
     for key in MODELLED:
         if draft.get(key) is not None:
-            raise UsageError(f"{key} = {draft[key]!r}: not with {ENGINE_CODE}; leave it out").of(
-                key, ENGINE_CODE
-            )
+            raise UsageError(
+                f"{key} = {draft[key]!r}: not supported with {ENGINE_CODE}; leave it out"
+            ).of(key, ENGINE_CODE)
     _check_own_eviction(draft.get(EVICTION), name)
     if settings.get(policy := f"{ADMISSION}.policy", OFF) != OFF:
-        raise UsageError(f"admission control: not with {ENGINE_CODE}; leave it out").of(
+        raise UsageError(f"admission control: not supported with {ENGINE_CODE}; leave it out").of(
             policy, ENGINE_CODE
         )
     if settings.get(order := f"{GATEWAY}.order") == "longest-prefix":
         raise UsageError(
-            f"{order} = 'longest-prefix': not with {ENGINE_CODE}, because the engine's own code "
+            f"{order} = 'longest-prefix': not supported with {ENGINE_CODE}, because the engine "
             "does not report the cached tokens of a request that a gateway queues; choose from "
             "fcfs, edf"
         ).of(order, ENGINE_CODE)
@@ -467,9 +478,9 @@ def check_own_code(
 
 
 def _check_own_eviction(policy: Any, engine: str) -> None:
-    """Raise UsageError for an eviction policy that the engine's own code has not.
+    """Raise UsageError for an eviction policy that the engine's own code lacks.
 
-    A fork may have policies under further names.
+    Names unknown to fairbench are accepted, because a modified engine may have more policies.
     """
     if policy is None:
         return
@@ -480,19 +491,20 @@ def _check_own_eviction(policy: Any, engine: str) -> None:
     elif policy in ALL_EVICTIONS and policy not in own:
         wrong = f"is a policy of fairbench's model; choose from {', '.join(own)}"
     if wrong:
-        raise UsageError(f"{EVICTION} = {policy!r}: not with {ENGINE_CODE}: {wrong}").of(
+        raise UsageError(f"{EVICTION} = {policy!r}: not supported with {ENGINE_CODE}: {wrong}").of(
             EVICTION, ENGINE_CODE
         )
 
 
 def _check_plugged_in(policy: str, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for a scheduler of fairbench that cannot decide inside ``engine_code``."""
+    """Raise UsageError for a scheduler of fairbench that cannot run inside ``engine_code``."""
     scheduler = build_local(policy, settings)
     for does, what in (
         (type(scheduler).accepts is not LocalScheduler.accepts, "refuses requests"),
         (not scheduler.work_conserving, "may wait although there is room"),
         (scheduler.sort_queue is not None, "is a model of an engine's own policy"),
         (scheduler.pass_s is not None, "models the time of a pass"),
+        (scheduler.decodes_first is not None, "chooses between prompts and decoding"),
     ):
         if does:
             raise UsageError(
@@ -509,18 +521,18 @@ def _check_settings(engine: str, settings: Mapping[str, Any]) -> None:
         value = settings.get(key)
         if value is not None and value != getattr(usual, name, None):
             raise UsageError(
-                f"{key} = {value!r}: not with {ENGINE_CODE}, because the engine's own code "
-                "decides this; leave it out"
+                f"{key} = {value!r}: not supported with {ENGINE_CODE}, because the engine's "
+                "own code decides this; leave it out"
             ).of(key, ENGINE_CODE)
 
 
 def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterable[str]) -> str:
-    """Return the policy in the engine: the local scheduler as given, else the pair's, else FCFS.
+    """Return the policy in the engine: the given local scheduler, else ``of_pair``, else FCFS.
 
     Args:
         draft: The draft, which has ``engine_code``.
-        of_pair: Local scheduler of the draft's pair.
-        known: Names of the policies that engines have themselves.
+        of_pair: Local scheduler of the pair that the draft's ``scheduler`` names.
+        known: Names of policies that engines implement.
     """
     if "local" in draft:
         return str(draft["local"])

@@ -1,7 +1,7 @@
-"""Presets, and the defaults of a spec.
+"""Presets, and the default values of a spec.
 
-A preset overrides defaults, including defaults of the workload. Flags and experiment files
-override the preset.
+The values of a preset override defaults, including defaults of the workload. Flags and experiment
+files override the values of a preset.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
 
 RATE_PER_REPLICA = "rate_per_replica"
-"""The key of a fact: programs/s of each well-behaved client per replica."""
+"""The key of the fact that gives programs/s of each well-behaved client per replica."""
 
 
 class _Table(BaseModel):
@@ -56,7 +56,7 @@ class _Table(BaseModel):
 
 
 class Fact(_Table):
-    """A value that the paper's authors used, and its source.
+    """A value that the authors of a paper used, and the source of the value.
 
     ``key`` is a key of an experiment file, a setting ``NAME.PARAM``, or ``rate_per_replica``.
     """
@@ -67,14 +67,14 @@ class Fact(_Table):
 
 
 class Unserved(_Table):
-    """A workload that a preset excludes unless the key ``unless`` is set, with the reason."""
+    """A workload that a preset excludes, and the reason; the key ``unless`` allows the workload."""
 
     unless: str
     because: str
 
 
 class Preset(_Table):
-    """A preset: facts of a paper's experiments, and the workloads that the preset excludes."""
+    """A preset: facts about the experiments of a paper, and the workloads that are excluded."""
 
     name: str
     description: str
@@ -113,7 +113,7 @@ def preset_names() -> list[str]:
 def read_preset(ref: str) -> Preset:
     """Read a preset by bundled name, or by path if ``ref`` has a slash or ends in .toml.
 
-    Raises UsageError for an unknown name, DataError (file, line or key) for a wrong file.
+    Raises UsageError for an unknown name, and DataError (file, line or key) for an invalid file.
     """
     file, shown = file_of("preset", ref, files(__package__) / "presets")
     data = read_toml(file, shown)
@@ -136,7 +136,7 @@ def preset_for(ref: str, backend: BackendConfig | None) -> Preset:
 
 
 def check_preset(preset: Preset, draft: Draft, workload: str) -> None:
-    """Raise UsageError for values of the user that contradict a preset."""
+    """Raise UsageError if values that the user gave contradict the preset."""
     described = preset.values.get("engine")
     engine = draft["engine"] if draft.is_said("engine") else described
     if described is not None and engine != described:
@@ -150,7 +150,7 @@ def check_preset(preset: Preset, draft: Draft, workload: str) -> None:
 
 
 def at_rate_of(preset: Preset, workload: WorkloadSpec) -> WorkloadSpec:
-    """Return the workload with the preset's rate in every scenario, if the preset has a rate."""
+    """Return the workload with the rate of the preset, if any, in every scenario."""
     rate = preset.rate_per_replica
     if rate is None:
         return workload
@@ -161,22 +161,24 @@ def at_rate_of(preset: Preset, workload: WorkloadSpec) -> WorkloadSpec:
     return workload.model_copy(update={"scenarios": scenarios})
 
 
-# The keys that every spec of a simulation has; other defaults depend on the workload.
+# Default values of keys that every spec of a simulation has. The defaults of all other keys depend
+# on the workload.
 _DEFAULTED = ("scheduler", "dp", "workload", "scenario", "gpu", "model", "seed")
 DEFAULTS: Mapping[str, Any] = {
     **{key: RUN[key].default for key in _DEFAULTED},
     "burstiness": float(RUN["burstiness"].default),
 }
 
-# limit on the warm-up, as a fraction of a duration that the user chose
+# upper limit on the warm-up, as a fraction of a duration that the user chose
 WARMUP_SHARE = 0.1
 
 
 def workload_defaults(draft: Mapping[str, object], workload: WorkloadSpec) -> dict[str, Any]:
-    """Return the workload's number of clients and times, unless other values determine them.
+    """Return the workload's number of clients, warm-up, drain limit and duration, as defaults.
 
-    A number of programs disables the default duration. A duration other than the workload's limits
-    the warm-up to ``WARMUP_SHARE`` of that duration.
+    If the draft has a number of programs, there is no default duration. If the draft's duration
+    differs from the workload's duration, the warm-up is at most ``WARMUP_SHARE`` of the draft's
+    duration.
     """
     times = {
         "clients": workload.client_count(str(draft.get("scenario", usual_scenario(workload)))),
@@ -192,18 +194,18 @@ def workload_defaults(draft: Mapping[str, object], workload: WorkloadSpec) -> di
 
 
 def usual_scenario(workload: WorkloadSpec) -> str:
-    """Return the default scenario: the workload's only scenario, else s1."""
+    """Return the default scenario: the only scenario of the workload, or else ``s1``."""
     only, *others = workload.scenarios
     return str(DEFAULTS["scenario"]) if others else only
 
 
 def machine_of_workload(workload: WorkloadSpec) -> dict[str, str]:
-    """Return GPU, model and engine for which the workload is made; {} for most workloads."""
+    """Return the default GPU, model and engine of the workload; {} for most workloads."""
     return {} if workload.machine is None else workload.machine.model_dump(exclude_none=True)
 
 
 def has_own_code(draft: Mapping[str, object]) -> bool:
-    """Return whether an installed engine's own code decides in the draft's replicas."""
+    """Return whether the code of an installed engine decides in the replicas (``engine_code``)."""
     return draft.get("engine_code") is not None
 
 
@@ -222,15 +224,16 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
     ):
         if name in known or (what, name) == ("router", EXTERNAL):
             continue
-        if what == "router" or not owned:  # an engine's own code may have any policy
+        # The code of an engine may have policies that fairbench does not know.
+        if what == "router" or not owned:
             raise unknown_scheduler(what, name, known).of(what.split()[0], "scheduler")
     return router, local
 
 
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the parts whose parameters matter: router, local scheduler, gateway and machine.
+    """Return the parts whose parameters have an effect, such as router, scheduler and machine.
 
-    The result is empty for an endpoint that is benchmarked as served. An external router has no
+    The result is () for an endpoint, which is benchmarked as it is. An external router has no
     parameters.
     """
     if draft["scheduler"] == AS_SERVED:
@@ -249,9 +252,9 @@ def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def engine_of(draft: Mapping[str, object]) -> str | None:
-    """Return the engine that an unfinished spec simulates, or None for the default.
+    """Return the engine that a draft simulates, or None for the default engine.
 
-    Raises UsageError if unknown.
+    Raises UsageError if the engine is unknown.
     """
     if "engine" not in draft:
         return None
@@ -262,7 +265,7 @@ def engine_of(draft: Mapping[str, object]) -> str | None:
 
 
 def read_workload(value: Any) -> WorkloadSpec:
-    """Return a workload given by name or path, or as a table of the experiment file."""
+    """Return a workload that is given by name, by path, or as a table of an experiment file."""
     with about("workload"):
         if isinstance(value, str):
             return load_workload(value)
@@ -282,18 +285,18 @@ def text_of(draft: Mapping[str, object], key: str) -> str:
     return value
 
 
-# Weights belong to the experiment. In older versions, weights were these parameters of local
-# schedulers; values of such parameters are moved to the experiment.
+# Weights of clients are stored in the experiment. In older versions, weights were these parameters
+# of local schedulers; values of such parameters are moved to the experiment.
 SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
 
 
 def moved_weights(
     settings: Mapping[str, Any], weights: Mapping[str, Any], assigned: Container[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of the parts in use without weights, and a table of all weights.
+    """Return the settings of used parts without the settings of weights, and a table of weights.
 
-    Weights in ``assigned`` settings override the file's ``weights``, which override the weights in
-    all other settings.
+    Weights in settings named in ``assigned`` (given by flags) override ``weights`` of the file,
+    which override weights in all other settings.
     """
     kept, found = dict(settings), dict(weights)
     for key in SPELLINGS.intersection(settings):
@@ -303,7 +306,7 @@ def moved_weights(
 
 
 def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
-    """Return the table under a key, if present. Raises UsageError for a value of another type."""
+    """Return the table under a key, or {} without the key. Raises UsageError for other types."""
     value = keys.get(key) or {}
     if not isinstance(value, Mapping):
         shape = "NAME = WEIGHT" if key == "weights" else "LATENCY = TIME"
@@ -314,11 +317,11 @@ def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
 def resolve_weights(
     workload: WorkloadSpec, clients: Any, given: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return a run's weights: the workload's own, overridden by ``given``.
+    """Return the weights of a run: weights from the workload, overridden by ``given``.
 
-    The weight of other clients is 1. A given weight of 1 is omitted unless the workload has a
-    different weight. The result is None if all weights are 1. Errors in ``clients`` or ``given``
-    are reported later, by the spec.
+    Clients that are not named have weight 1. A given weight of 1 is omitted unless the workload has
+    a different weight. The result is None if all weights are 1. Errors in ``clients`` or ``given``
+    are reported later, by ``ExperimentSpec``.
     """
     own = workload.client_weights or {}
     if not (given or own):
@@ -328,5 +331,5 @@ def resolve_weights(
     said = {name: one for name, one in own.items() if name in names}
     silent = {name for name, one in given.items() if one == 1 and name in names} - own.keys()
     said |= {name: one for name, one in given.items() if name not in silent}
-    # Weights are in the order of the clients, so that equal weights give equal experiments.
+    # Weights are sorted in the order of the clients, so that equal weights give equal experiments.
     return {name: said[name] for name in (names | said) if name in said} or None

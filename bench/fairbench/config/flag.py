@@ -1,4 +1,4 @@
-"""Declarations and tables of flags, and parsers of a flag's text."""
+"""Declarations of flags, tables of flags, and parsers of the texts after flags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_type_hints
 from fairbench import records, workloads
 from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
 
-# The panels of ``--help``, in their order.
+# The headings of ``--help``, in order.
 COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
     *("Common options", "Workload", "Load", "Scheduler", "Simulated cluster", "Real servers"),
     *("Output", "Other options"),
@@ -22,9 +22,9 @@ COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """The declaration of a flag; ``flags_of`` fills in ``name`` and ``type`` from a table.
+    """The declaration of a flag; ``flags_of`` adds ``name`` and ``type`` from a table of flags.
 
-    - ``help`` explains the flag, and ``panel`` is the flag's heading in ``--help``.
+    - ``help`` explains the flag, and ``panel`` is the heading above the flag in ``--help``.
     - ``default`` is the default value, or a text that describes the default value.
     - ``key`` names the value that the flag sets: a key of an experiment file, ``engine.PARAM`` or
       another setting, ``backend.KEY``, or ``trace.KEY`` of a replayed trace. An empty key stands
@@ -48,16 +48,16 @@ class Flag:
 
     @property
     def text(self) -> str:
-        """The help text followed by the default."""
+        """The help text, followed by the default value."""
         return self.help if self.default == "" else f"{self.help} [default: {self.default}]"
 
     def but(self, help: str = "", **changes: Any) -> Flag:
-        """Return the flag for another command, with a different help text or other properties."""
+        """Return a copy of the flag for another command, with a new help text or new values."""
         return replace(self, help=help or self.help, **changes)
 
 
 def flags_of(table: type) -> dict[str, Flag]:
-    """Return the flags of a table (a TypedDict whose types are ``Annotated``) by name."""
+    """Return by name the flags of a table, which is a TypedDict with ``Annotated`` types."""
     found = {}
     for name, hint in get_type_hints(table, include_extras=True).items():
         flag: Flag = hint.__metadata__[0]
@@ -68,7 +68,7 @@ def flags_of(table: type) -> dict[str, Flag]:
 
 
 def value_or_default(flags: Mapping[str, Any], table: Mapping[str, Flag], name: str) -> Any:
-    """Return the value of a flag, or the default that its table declares."""
+    """Return the given value of a flag, or the default value in the table."""
     return flags.get(name, table[name].default)
 
 
@@ -81,7 +81,7 @@ def check_names(flags: Iterable[str], known: Iterable[str]) -> None:
 
 
 class PlacedFlags(NamedTuple):
-    """The given flags, sorted into keys of a file, settings, ``[backend]`` and trace."""
+    """The given flags, separated into keys of an experiment file, settings, backend and trace."""
 
     keys: dict[str, Any]
     settings: dict[str, Any]
@@ -90,7 +90,7 @@ class PlacedFlags(NamedTuple):
 
 
 def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFlags:
-    """Sort flags by the kind of value that a flag sets; None means that a flag is not given."""
+    """Separate flags by the kind of value that they set; flags with value None are not given."""
     found = PlacedFlags({}, {}, {}, {})
     for name, declared in table.items():
         group, _, key = declared.key.rpartition(".")
@@ -105,7 +105,7 @@ def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFl
     return found
 
 
-# The simulator, and the backends whose servers fairbench starts.
+# The values of ``--backend``: the simulator, and backends whose servers fairbench starts.
 SIM = "sim"
 STARTED = ("emulator", "sglang", "vllm")
 
@@ -119,7 +119,7 @@ def split_commas(flag: str, text: str) -> list[str]:
 
 
 def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
-    """Return a parser of comma-separated values."""
+    """Return a parser of comma-separated values that ``read`` parses."""
 
     def values(flag: str, text: str) -> list[Any]:
         try:
@@ -134,7 +134,7 @@ def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
 def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
     """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table by [NAME.]LATENCY.
 
-    Returns None without words. Raises UsageError for invalid words and duplicates.
+    The result is None if no word is given. Raises UsageError for invalid words and duplicates.
     """
     given: dict[str, str] = {}
     words = [text.replace(",", " ").split() or [text] for text in texts or ()]
@@ -148,7 +148,7 @@ def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
 
 
 def split_words(flag: str, text: str | Iterable[str]) -> list[str] | None:
-    """Split a text, or each of several texts, like a shell. Raises UsageError."""
+    """Split a text, or each of several texts, into words as a shell does. Raises UsageError."""
     texts = [text] if isinstance(text, str) else text
     try:
         return [word for one in texts for word in shlex.split(one)]
@@ -162,7 +162,7 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
         return None
     pairs = [word.rpartition("=") for word in text.split(",")]
     try:
-        # ASCII bytes contain no digits of other scripts, which ``float`` would accept.
+        # The text is encoded as ASCII, because ``float`` would accept digits of other scripts.
         weights = {name.strip(): float(weight.encode("ascii")) for name, _, weight in pairs}
     except ValueError:
         weights = {}
@@ -172,15 +172,15 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
 
 
 def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
-    """Return the flag that sets the given weights, as words; empty without weights."""
+    """Return the words ``--weights ...`` that set the given weights; [] without weights."""
     text = ",".join(f"{name}={weight!r}" for name, weight in (weights or {}).items())
     return ["--weights", text] if text else []
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """Split ``NAME.PARAM=VALUE``; VALUE is a TOML value, or else plain text.
+    """Split ``NAME.PARAM=VALUE``; VALUE is parsed as TOML, or taken as text if it is not TOML.
 
-    Raises UsageError for a text of a different form.
+    Raises UsageError for a text without this form.
     """
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not re.fullmatch(r"[^.\s]+\.[^\s]+", key):

@@ -1,4 +1,4 @@
-"""The flags of experiments, with one declaration per flag, and the flags of each command."""
+"""Declarations of the flags of experiments, and tables of the flags of each command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fairbench.workloads.traces import AUTO, FORMATS
 
 
 class LogFlags(TypedDict, total=False):
-    """Flags of all commands that read a log or trace: how to read the file."""
+    """Flags of all commands that read a log or trace; they tell how to read the file."""
 
     trace_format: Annotated[
         str | None,
@@ -89,7 +89,7 @@ class LogFlags(TypedDict, total=False):
 
 
 class TraceFlags(LogFlags, total=False):
-    """Flags of commands that read traces with blocks of any size."""
+    """Flags of commands that read traces, in which blocks of prompts may have any size."""
 
     trace_block_size: Annotated[
         int | None,
@@ -182,13 +182,13 @@ class SetupFlags(TypedDict, total=False):
 
 
 class SeedFlags(TypedDict, total=False):
-    """The flag of ``compare``, ``plan`` and ``sweep``, which run over several seeds."""
+    """The flag of ``compare``, ``plan`` and ``sweep``, which repeat runs with several seeds."""
 
     seed: Annotated[int | None, Flag("The first seed.", COMMON, 0)]
 
 
 class SingleFlags(TraceFlags, EveryFlags, total=False):
-    """Flags of ``run``, ``compare`` and ``plan`` that ``sweep`` lacks or takes as lists."""
+    """Flags of ``run``, ``compare`` and ``plan`` that ``sweep`` does not have, or has as lists."""
 
     workload: Annotated[
         str | None, Flag("Workload of the clients.", COMMON, "tot", "NAME|FILE.toml")
@@ -241,7 +241,7 @@ class SingleFlags(TraceFlags, EveryFlags, total=False):
 
 
 class ServedFlags(TypedDict, total=False):
-    """Flags of ``run`` and ``compare``, which simulate one cluster or start one."""
+    """Flags of ``run`` and ``compare``, which simulate a cluster or start real servers."""
 
     dp: Annotated[int | None, Flag("Replicas of the model.", COMMON, 1)]
     prefill: Annotated[
@@ -552,8 +552,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
 
 RUN = flags_of(RunFlags)
 
-# Flags that each command declares itself, because the Python functions have such parameters, too,
-# or do not have them.
+# Flags that each command declares separately, because the Python functions have their own
+# parameters for these values, or do not need the values.
 SETTINGS = Flag(
     "Parameter of a scheduler, the engine or the workload; may be repeated.",
     COMMON,
@@ -601,7 +601,7 @@ RAY_ADDRESS = Flag(
 def _axis(
     name: str, metavar: str = "A,B", read: Callable[[str], Any] = str, about: str = ""
 ) -> Flag:
-    """Declare a flag of ``sweep`` with several values of a flag of ``run``."""
+    """Declare a flag of ``sweep`` that takes several values of the flag ``name`` of ``run``."""
     return RUN[name].but(about, metavar=metavar, option="", read=values_of(read), axis=True)
 
 

@@ -1,10 +1,10 @@
-"""Origins: which values of an experiment the user chose, and which values were defaults.
+"""Origins of values: which values of an experiment the user chose, and which are defaults.
 
 A stored experiment contains every value, so that a run can be repeated. The table ``given`` of a
-stored experiment has the values that flags, settings or a file set; the other values are defaults
-of the version that stored the file. In a gate, and if flags replace a value on which defaults
-depend, the defaults are computed again. A file without ``given`` gets the table when the file is
-read.
+stored experiment contains the values that flags, settings or a file set. All other values are
+defaults of the version that stored the file. ``fairbench gate`` computes these defaults again, and
+so does a command whose flags replace a value on which defaults depend. A file without ``given``
+gets the table when the file is read.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import workload_names
 
 ALWAYS_STORED = ("router", "local", "warmup_s", "settings", "max_drain_s", "clients", "burstiness")
-# keys that other keys imply; these keys never count as chosen
+# keys whose values follow from other keys, and that never count as chosen
 IMPLIED = frozenset(
     {"gpu", "model", "engine", "clients", "duration_s", "warmup_s", "max_drain_s", "weights"}
 )
 NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload", GIVEN})
-TABLES = frozenset({"weights", "goodput"})  # tables of which a flag overrides single entries
+TABLES = frozenset({"weights", "goodput"})  # tables in which a flag overrides single entries
 
-# Keys in a manifest's list of chosen values that are not keys of an experiment file.
-PROFILE = "timing profile"  # parts of a profile's id other than GPU and model
-# keys of a workload that an experiment file repeats outside the workload
+# Names in the list of chosen values of a manifest that are not keys of an experiment file.
+PROFILE = "timing profile"  # the parts of a timing profile's id besides GPU and model
+# keys of a workload that an experiment file also contains outside the workload
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 
 
 def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -> Mapping[str, Any]:
-    """Return an experiment file with the table ``given``, which an up-to-date file has.
+    """Return an experiment file with the table ``given``, which is added if it is missing.
 
-    In a stored file of an older version, ``given`` has the values of keys that the manifest lists
-    as ``chosen``, or the values that no default explains. A stored file that was edited by hand
-    keeps its ``given`` and gets the values that no default explains. In a file that was written by
-    hand, every value was chosen.
+    In a stored file of an older version, ``given`` gets the values of keys that the manifest lists
+    as ``chosen``, or without such a list all values that differ from defaults. In a stored file
+    that was edited by hand, the values that differ from defaults are added to ``given``. In a file
+    that was written by hand, every value counts as chosen.
     """
     if _has_given(file) and not is_edited(file):
         return file
@@ -72,7 +72,7 @@ def lacks_given(file: Mapping[str, Any]) -> bool:
 
 
 def is_edited(file: Mapping[str, Any]) -> bool:
-    """Return whether a file has no origins, or was changed since fairbench wrote the origins."""
+    """Return whether a file lacks ``given``, or was edited after fairbench wrote ``given``."""
     return not _has_given(file) or bool(file[GIVEN].get(DIGEST) != digest_of(file))
 
 
@@ -90,9 +90,9 @@ def _is_stored(file: Mapping[str, Any]) -> bool:
 def _merged(
     found: Mapping[str, Any], given: Mapping[str, Any], rest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the table ``given`` of an edited file: stored origins, and origins found in values.
+    """Return the table ``given`` of an edited file: stored entries, and values unlike defaults.
 
-    The workload of an edited file counts as chosen.
+    The workload of an edited file always counts as chosen.
     """
     settings = flat_settings(table_of(rest, "settings"))
     own = {key: settings.get(key, one) for key, one in flat_settings(given["settings"]).items()}
@@ -101,7 +101,7 @@ def _merged(
 
 
 def _given_by_keys(experiment: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
-    """Return the values of a stored experiment under the chosen keys of its manifest."""
+    """Return the values of a stored experiment under the keys ``chosen`` of the run's manifest."""
     settings = flat_settings(experiment["settings"])
     weights = experiment.get("weights", {})
     gpu = experiment["gpu"] if PROFILE in chosen else experiment["gpu"].partition("/")[0]
@@ -117,9 +117,9 @@ def _given_by_keys(experiment: Mapping[str, Any], chosen: Collection[str]) -> di
 
 
 def _unexplained(file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that neither the preset, workload, scheduler, GPU nor model implies.
+    """Return the values that differ from the defaults of preset, workload, scheduler and GPU.
 
-    For an invalid file, all values are returned; the reader of the file reports the error.
+    For an invalid file, all values are returned; the error is reported when the file is resolved.
     """
     try:
         return _everything(_without_defaults(file))
@@ -143,7 +143,7 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
     kept = _without_usual_times({k: v for k, v in file.items() if preset.get(k) != v}, workload)
     if "gpu" in kept:
         gpu = text_of(draft, "gpu").split("/")[0]
-        with suppress(UsageError):  # an error means that no other spelling names this profile
+        with suppress(UsageError):  # An error means that no shorter name exists for this profile.
             if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
                 kept["gpu"] = gpu
     if _is_usual_machine(draft, workload):
@@ -168,7 +168,7 @@ def _is_usual_machine(draft: Mapping[str, object], workload: WorkloadSpec) -> bo
 
 
 def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
-    """Return the file without the times and the number of clients that equal their defaults.
+    """Return the file without times and number of clients where these equal the defaults.
 
     The warm-up is checked before and after the duration, because the default warm-up may depend on
     the duration.
@@ -185,8 +185,9 @@ def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dic
 def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dict[str, Any]:
     """Return the chosen values of an experiment file ``with_given``.
 
-    A bundled workload is a name; any other workload is the stored table. With ``other_workload``,
-    parameters of the stored workload are left out, and so is an unchosen scenario.
+    A bundled workload is returned as a name, and any other workload as the stored table. With
+    ``other_workload``, parameters of the stored workload are left out; the scenario is left out
+    unless the user chose it.
     """
     given, rest = file[GIVEN], without_given(file)
     implied = set(IMPLIED)
@@ -214,9 +215,10 @@ def given_values(
     Args:
         flags: Keys of the experiment that flags set.
         assignments: Settings ``NAME.PARAM`` that flags set.
-        file: Experiment file ``with_given``, whose values flags override; {} without a file.
+        file: Experiment file, returned by ``with_given``; flags override values of the file. {}
+            without a file.
     """
-    if _is_stored(flags):  # the flags contain a whole stored experiment
+    if _is_stored(flags):  # The flags contain a whole stored experiment.
         flags, file = {}, with_given(flags)
     base = chosen_part(file, other_workload="workload" in flags) if file else {}
     below = {key: value for key, value in base.items() if key in file[GIVEN]}

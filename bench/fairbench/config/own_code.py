@@ -1,4 +1,4 @@
-"""Policies of an engine's own code in a simulation, and flags of its server that reach the code."""
+"""Policies of an engine's own code in a simulation, and server flags that configure the code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.named import imported
 from fairbench.schedulers.registry import locals_by_name
 
-# The policies that a stock engine has itself.
+# The policies that an unmodified engine implements.
 OWN_POLICIES = {"sglang": get_args(SGLangPolicy), "vllm": ("fcfs", "priority")}
 # The eviction policies of a stock engine that has a choice; ``tlru`` needs parameters.
 OWN_EVICTIONS = {"sglang": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")}
@@ -20,16 +20,17 @@ EVICTION_FLAGS = {"sglang": {"--radix-eviction-policy": "eviction"}}
 
 
 def is_plugged_in(policy: str, engine: str | None) -> bool:
-    """Return whether ``engine_code`` gets a scheduler of fairbench for a policy.
+    """Return whether ``policy`` is a scheduler of fairbench that runs inside ``engine_code``.
 
-    The scheduler decides inside the engine unless a fork has a policy of the same name.
+    A policy of the engine takes precedence over a scheduler of fairbench with an equal name.
     """
     if policy in OWN_POLICIES.get(engine or DEFAULT_ENGINE, ()):
         return False
     return policy in locals_by_name()
 
 
-# The parameters of an engine that its own code gets, by the engine's names.
+# The parameters of fairbench that the engine's own code also has, by engine. A server flag of an
+# equal name sets the parameter.
 CARRIED = {
     "sglang": (
         *("chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),
@@ -41,7 +42,7 @@ CARRIED = {
     ),
 }
 
-NO = "no-"  # begins a flag that turns a parameter off
+NO = "no-"  # prefix of a flag that turns a parameter off
 
 
 def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
         words: The flags and their values, such as ``--max-num-seqs 64`` or ``--max-num-seqs=64``.
         engine: Name of the engine.
 
-    Raises UsageError for a flag that the engine's own code does not get in a simulation.
+    Raises UsageError for a flag that the engine's own code does not receive in a simulation.
     """
     kind = ENGINES[engine]
     usual = imported(kind.params)()

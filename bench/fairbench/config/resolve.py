@@ -1,4 +1,4 @@
-"""Resolution of user input to a full spec: flags override a file, which overrides defaults."""
+"""Conversion of user input to a full spec: flags override a file, which overrides defaults."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ from fairbench.workloads.programs import program_class
 if TYPE_CHECKING:
     from fairbench.workloads.traces.read import TraceParams
 
-# limit on the programs of a run, so that the records fit into memory
+# limit on the number of programs of a run, so that the records fit into memory
 MAX_PROGRAMS = 2_000_000
 
-# Keys of which other keys' defaults depend.
+# Keys on which the defaults of further keys depend.
 RULING = frozenset(
     {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
     | {
@@ -95,12 +95,12 @@ RULING = frozenset(
     }
 )
 
-# Keys that decide which programs clients send.
+# Keys that determine which programs the clients send.
 SENT = ("workload", "scenario", "clients", "num_programs", "request_rate", "duration_s", "dp")
 
 
 def read_experiment(path: Path) -> dict[str, Any]:
-    """Read an experiment file. Raises DataError that names the file and the key or line."""
+    """Read an experiment file. Raises DataError naming the file, and the key or line."""
     if path.name.removesuffix(".gz").endswith((".csv", ".jsonl")):
         raise DataError(f"{path}: must be an experiment in TOML; for a trace, write --trace {path}")
     data = read_toml(path, str(path))
@@ -114,12 +114,12 @@ def read_experiment(path: Path) -> dict[str, Any]:
 
 
 def read_spec(path: Path) -> ExperimentSpec:
-    """Return the full spec of an experiment file. Raises DataError that names the file."""
+    """Return the full spec of an experiment file. Raises DataError naming the file."""
     return resolve({}, {}, read_experiment(path), path=path)
 
 
 def with_new_defaults(file: Mapping[str, Any], path: Path) -> ExperimentSpec:
-    """Return the spec of a stored experiment with present defaults for unchosen values.
+    """Return the spec of a stored experiment, with defaults of this version for unchosen values.
 
     Raises DataError that names the file.
     """
@@ -136,10 +136,11 @@ def resolve(
 ) -> ExperimentSpec:
     """Return the full spec of an experiment from flags, settings and a file.
 
-    ``flags`` override keys of ``file``, and ``assignments`` override its settings. With
-    ``new_defaults``, only the chosen values of a stored ``file`` are kept. ``path`` is the location
-    of ``file``. Raises UsageError with one line that names the field, the value and the allowed
-    values. Raises DataError, which also names the file, if a value of the file is wrong.
+    ``flags`` override keys of ``file``, and ``assignments`` override settings of ``file``. With
+    ``new_defaults``, only the chosen values of a stored ``file`` are kept. ``path`` is the path of
+    the file whose content is ``file``. Raises UsageError with one line that names the field, the
+    value and the allowed values. Raises DataError, which also names the file, if a value of the
+    file is wrong.
     """
     draft = Draft(flags, assignments or {})
     try:
@@ -153,7 +154,7 @@ def resolve(
 
 
 def _of_preset(ref: str, error: UsageError) -> DataError:
-    """Return an error about values of a preset, which tells the user to override these values."""
+    """Return an error about values of a preset, with advice to override these values."""
     text = str(error)
     for key in error.keys & DEFAULTS.keys():
         other = f"give {key} = {DEFAULTS[key]}, or leave the preset out"
@@ -162,14 +163,14 @@ def _of_preset(ref: str, error: UsageError) -> DataError:
 
 
 def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> ExperimentSpec:
-    """Return the spec of a draft with flags, completed by the values of a file and by defaults."""
+    """Return the spec of a draft with flags, completed by values of a file and by defaults."""
     backend = None
     if "backend" in draft or "backend" in file:
         backend = resolve_backend(draft.get("backend"), file.get("backend"))
     given = None
     if file:
         file = without_unsupported(with_given(file), backend)
-    with suppress(UsageError):  # what is wrong is reported below
+    with suppress(UsageError):  # An error is reported by the checks below.
         given = given_values(draft.of_flags(), draft.settings.of_flags(), file)
     if file and (new_defaults or not RULING.isdisjoint(draft)):
         file = chosen_part(file, other_workload="workload" in draft)
@@ -215,7 +216,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
 
 
 def _fill_usual(draft: Draft, backend: Chosen) -> Preset | None:
-    """Add the values of the preset, the workload's machine and the defaults. Return the preset."""
+    """Add values of preset, machine of the workload, and defaults. Return the preset."""
     workload, preset = read_workload(draft.get("workload", DEFAULTS["workload"])), None
     machine = {} if backend is not None else machine_of_workload(workload)
     if (ref := draft.get("preset")) is not None:
@@ -246,7 +247,8 @@ def _checked_engine(
         local = parts_of(draft)[1]
         check_own_code(draft, backend, engine, local, {**settings, **resolved})
     if backend is None and engine is None and "engine" in machine_of_workload(workload):
-        # the scenario is named, because stored values would otherwise be taken for workload values
+        # The scenario is named, because otherwise stored values would be taken for values of the
+        # workload.
         return DEFAULT_ENGINE
     return engine
 
@@ -283,7 +285,7 @@ def check_size(spec: ExperimentSpec) -> None:
 
 
 def check_sessions(spec: ExperimentSpec) -> None:
-    """Raise UsageError for a gateway that decides by session and a workload without sessions."""
+    """Raise UsageError if the gateway decides by session but the workload has no sessions."""
     if not needs_sessions(spec.gateway):
         return
     plans = spec.client_plans()
@@ -298,10 +300,10 @@ def check_sessions(spec: ExperimentSpec) -> None:
 def experiment(
     flags: Mapping[str, Any], settings: Mapping[str, Any], file: Path | None = None
 ) -> ExperimentSpec:
-    """Build an experiment from a file and from flags, which override the file; None is not given.
+    """Build an experiment from a file and from flags, which override the file.
 
-    ``settings`` (by ``NAME.PARAM``) override the flags of the engine. Raises UsageError, one line
-    that names the wrong value, and DataError for a wrong file.
+    A flag with value None counts as not given. ``settings`` (by ``NAME.PARAM``) override flags of
+    the engine. Raises UsageError naming the wrong value, and DataError for an invalid file.
     """
     check_names(flags, RUN)
     if not CLUSTER_KEYS.isdisjoint(flags):
@@ -320,7 +322,7 @@ def experiment(
 
 
 def with_own_policy(given: PlacedFlags) -> PlacedFlags:
-    """Return the given flags, in which ``schedule_policy`` is the policy of ``engine_code``."""
+    """Return the flags; with ``engine_code``, ``schedule_policy`` becomes the local scheduler."""
     backend = dict(given.backend)
     if "kind" in backend or (policy := backend.pop("schedule_policy", None)) is None:
         return given
@@ -335,11 +337,11 @@ def with_own_policy(given: PlacedFlags) -> PlacedFlags:
 def with_flags_of_code(
     given: PlacedFlags, file: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> PlacedFlags:
-    """Return the given flags, in which ``server_args`` are settings and keys of ``engine_code``.
+    """Return the flags; with ``engine_code``, ``server_args`` become settings and keys.
 
     Args:
         given: The flags of the user.
-        file: The experiment's file, which may name the engine.
+        file: The experiment file, which may name the engine.
         settings: Settings of the user, which the flags must not contradict.
     """
     backend = dict(given.backend)
@@ -361,16 +363,17 @@ def with_flags_of_code(
     )
 
 
-# limit on the floods that are searched for the earliest one, which ends the warm-up
+# limit on the number of floods among which the earliest flood is searched; this flood ends the
+# warm-up
 MOST_SOUGHT = 20
 
 
 @lru_cache(maxsize=4)
 def _first_flood_s(params: TraceParams) -> float:
-    """Return the start of a replayed trace's earliest flood (seconds); infinite without a flood.
+    """Return the start (s) of the earliest flood in a replayed trace; infinite without a flood.
 
-    A trace that is drawn from rates has no recorded flood and is not searched, because such a trace
-    may have millions of requests.
+    A trace whose arrivals are drawn from rates is not searched: it has no recorded flood, and may
+    have millions of requests.
     """
     from fairbench.metrics.floods import floods
     from fairbench.metrics.traffic import weighted_tokens
@@ -385,7 +388,7 @@ def _first_flood_s(params: TraceParams) -> float:
     return min(starts_s, default=inf) / params.time_scale
 
 
-# Flags that cannot be combined with a trace, which determines these values.
+# Flags that cannot be combined with a trace, because the trace determines the values.
 SAID = {
     **{"workload": "", "request_rate": ": give --time-scale", "dataset_path": ""},
     **{"dataset_map": "", "tokenizer": ""},
@@ -393,10 +396,10 @@ SAID = {
 
 
 def with_trace(given: PlacedFlags) -> PlacedFlags:
-    """Return the given flags, with the trace's workload in place of the flags of the trace.
+    """Return the flags, with the workload of the trace in place of the flags of the trace.
 
-    With a trace, ``clients`` makes synthetic clients, and ``time_scale`` applies to the trace.
-    Raises UsageError for conflicting flags, and DataError for a file that is not a trace.
+    With a trace, ``clients`` is the number of made-up clients, and ``time_scale`` applies to the
+    trace. Raises UsageError for conflicting flags, and DataError for a file that is not a trace.
     """
     from fairbench.workloads.trace_workload import (
         SCENARIO,
@@ -419,7 +422,7 @@ def with_trace(given: PlacedFlags) -> PlacedFlags:
         raise UsageError(f"clients = {keys['clients']}: must be above 0")
     params = trace_params(given)
     workload = with_heavy(trace_workload(params), trace.get("misbehaving", ()))
-    known = params_of(workload) or params  # parameters with the digest of the trace file
+    known = params_of(workload) or params  # these parameters include the digest of the trace file
     warmup_s = min(workload.warmup_s, _first_flood_s(known))
     workload = workload.model_copy(update={"warmup_s": warmup_s})
     rest = {key: value for key, value in keys.items() if key != "clients"}
@@ -431,7 +434,7 @@ def with_trace(given: PlacedFlags) -> PlacedFlags:
 
 
 def trace_params(given: PlacedFlags) -> TraceParams:
-    """Return the parameters with which the trace is read. Raises UsageError for unknown fields."""
+    """Return the parameters for reading the trace. Raises UsageError for unknown fields."""
     trace = given.trace
     columns = dict(trace.get("columns", {}))
     if "client" in trace:

@@ -1,4 +1,4 @@
-"""The backend of an experiment: profile, model, scheduler and settings that the backend needs."""
+"""Checks of a backend: timing profile, model, scheduler and settings that the backend supports."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from fairbench.schedulers.registry import local_class, pair_name, params_classes
 
 
 def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
-    """Merge the backend of the flags with the backend of a file; None means the simulator.
+    """Merge the backend from flags with the backend of a file; None means the simulator.
 
-    If the kinds differ, the file's backend is ignored. Raises UsageError that names the key.
+    If the kinds differ, the backend of the file is ignored. Raises UsageError naming the key.
     """
     given, stored = _backend_table(given), _backend_table(stored)
     kind = given.get("kind", "endpoint" if "base_url" in given else stored.get("kind", SIM))
@@ -61,7 +61,7 @@ def _misplaced(key: str, value: Any, kind: str) -> UsageError:
 
 
 def check_no_engine(backend: BackendConfig, engine: str | None) -> None:
-    """Raise UsageError for a simulated engine together with real servers."""
+    """Raise UsageError if a simulated engine is given for real servers."""
     if engine is not None:
         own = f"engine = {engine!r}: backend {backend.kind} has its own engine; leave engine out"
         raise UsageError(own).of("engine", "backend.kind")
@@ -70,9 +70,9 @@ def check_no_engine(backend: BackendConfig, engine: str | None) -> None:
 def check_machine(
     backend: BackendConfig, settings: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError for a changed machine setting that the backend does not support.
+    """Raise UsageError if a machine setting is changed that the backend does not support.
 
-    Values that are ``usual`` for the workload also count as unchanged.
+    Values that equal the defaults ``usual`` of the workload count as unchanged.
     """
     for part, params in MACHINE.items():
         default = params()
@@ -87,9 +87,9 @@ def check_machine(
 
 
 def check_behaviours(spec: ExperimentSpec, backend: BackendConfig) -> None:
-    """Raise UsageError for behaviour of clients that only simulations support.
+    """Raise UsageError if clients behave in a way that only simulations support.
 
-    Clients with such behaviour react to the cluster's state, or repeat the beginning of an answer.
+    Such clients react to the state of the cluster, or repeat only the beginning of an answer.
     """
     plans = spec.client_plans()
     found = {
@@ -115,7 +115,7 @@ def check_run_options(
     driver_launcher: bool,
     drivers: int,
 ) -> None:
-    """Raise UsageError for a given option that the experiment's backend does not support."""
+    """Raise UsageError if an option is given that the experiment's backend does not support."""
     if headers and not obeys(spec.backend, "headers"):
         raise UsageError("--header and --api-key-file need --base-url")
     if server_python and not obeys(spec.backend, "server_python"):
@@ -139,7 +139,7 @@ def check_run_options(
 
 
 def obeys(backend: BackendConfig | None, option: str) -> bool:
-    """Return whether the backend (None: the simulator) supports an option of ``LiveOptions``."""
+    """Return whether a backend supports an option of ``LiveOptions``; None is the simulator."""
     return backend is not None and option in backend.run_options
 
 
@@ -149,7 +149,7 @@ def python_misplaced() -> UsageError:
 
 
 def kinds_with(option: str) -> str:
-    """Return the backends that support an option of ``LiveOptions``, in words."""
+    """Return a text with the names of the backends that support an option of ``LiveOptions``."""
     return " or ".join(kind for kind, cls in KINDS.items() if option in cls.run_options)
 
 
@@ -159,7 +159,7 @@ SCHEDULING = ("scheduler", "router", "local")
 
 
 def defaults_of(backend: Chosen) -> dict[str, Any]:
-    """Return ``DEFAULTS`` without keys that this backend requires or forbids."""
+    """Return ``DEFAULTS`` without the keys that this backend requires or forbids."""
     if _has_external_router(backend):
         return {**DEFAULTS, "scheduler": pair_name(EXTERNAL, "fcfs")}
     if _has_profile(backend):
@@ -171,7 +171,7 @@ def defaults_of(backend: Chosen) -> dict[str, Any]:
 
 
 def without_unsupported(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
-    """Return the file without its backend and without the values that only the backend supports."""
+    """Return the file without the backend, and without values that only this backend supports."""
     was = resolve_backend(None, file.get("backend"))
     dropped = {"backend"}
     if type(was) is not type(backend) and not (_has_profile(was) and _has_profile(backend)):
@@ -184,7 +184,7 @@ def without_unsupported(file: Mapping[str, Any], backend: Chosen) -> dict[str, A
 
 
 def resolve_served(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
-    """Resolve the draft's GPU, model and scheduler. Raises UsageError for a wrong value."""
+    """Check and complete GPU, model and scheduler in the draft. Raises UsageError."""
     with about("gpu", "model", "backend.kind"):
         hardware = _hardware(backend, draft)
     with about(*SCHEDULING, "backend.kind", "backend.schedule_policy", "backend.router_command"):
@@ -192,7 +192,7 @@ def resolve_served(backend: Chosen, draft: Mapping[str, object]) -> dict[str, st
 
 
 def check_scheduling(backend: Chosen, assignments: Mapping[str, Any]) -> None:
-    """Raise UsageError for a scheduler's parameter if no fairbench scheduler runs."""
+    """Raise UsageError for a parameter of a scheduler if no scheduler of fairbench runs."""
     if _is_managed(backend):
         return
     known = params_classes()
@@ -204,12 +204,17 @@ def check_scheduling(backend: Chosen, assignments: Mapping[str, Any]) -> None:
 def check_order(
     backend: Chosen, engine: str | None, draft: Mapping[str, object], settings: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError for an order of SGLang that the engine or its release does not have."""
+    """Raise UsageError for a local scheduler that the engine or its release cannot run.
+
+    Such schedulers are policies of SGLang, and schedulers that choose between prefill and decode.
+    """
     if not _is_managed(backend) or (backend is not None and backend.own_policy is not None):
         return
     if has_own_code(draft):
         return
     local = text_of(draft, "local")
+    if local_class(local).decodes_first is not None:
+        _check_choice(backend, engine, local, settings)
     if (since := local_class(local).sglang_since) is None:
         return
     if not _has_profile(backend):
@@ -224,6 +229,21 @@ def check_order(
             f"local = {local!r}: SGLang {release} has no such order; engine.release must be "
             f"{' or '.join(having)}"
         ).of("engine.release", "local", "scheduler")
+
+
+def _check_choice(
+    backend: Chosen, engine: str | None, local: str, settings: Mapping[str, Any]
+) -> None:
+    """Raise UsageError for an engine that lets no scheduler choose prompts or decoding."""
+    said = f"local = {local!r}: chooses between prompts and decoding"
+    if not _has_profile(backend) or (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
+        raise UsageError(f"{said}, which only the simulated {DEFAULT_ENGINE} supports").of(
+            "local", "scheduler", "engine", "backend.kind"
+        )
+    if settings.get(mixed := "engine.enable_mixed_chunk"):
+        raise UsageError(f"{said}, which mixed chunks do at once; leave {mixed} out").of(
+            mixed, "local", "scheduler"
+        )
 
 
 def _as_it_is(key: str, value: Any) -> UsageError:
@@ -263,7 +283,7 @@ def _hardware(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
 
 
 def _profile(gpu: str, model: str) -> dict[str, str]:
-    """Return the profile's id and model; a profile file's model overrides the default model."""
+    """Return the profile's id and model; the model in a profile file overrides the default."""
     profile_id = resolve_profile(gpu, model).profile_id
     found = profile_id.split("/")[1]
     if not is_profile_file(gpu):

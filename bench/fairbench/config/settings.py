@@ -1,4 +1,4 @@
-"""Settings ``NAME.PARAM=VALUE``: the parameters of schedulers, machine and workload."""
+"""Settings ``NAME.PARAM=VALUE``: parameters of schedulers, machine and workload."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ STORED_AS: Mapping[str, str] = {
     "cluster.eviction_delay_s": "engine.eviction_delay_s",
     "timing.error_pct": "engine.timing_error_pct",
 }
-"""Settings whose key in a stored file is different; users may write both keys.
+"""Settings that have another key in stored files; users may write either key.
 
-These settings belonged to the engine in older versions. Stored files use the old key, so that
-every experiment keeps its identity.
+In older versions, these settings were parameters of the engine. Stored files use the old key, so
+that the identity of an experiment does not change.
 """
 
 _CURRENT = {stored: key for key, stored in STORED_AS.items()}
 
 
 def current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings under current keys; of two synonyms, the later entry is kept."""
+    """Return the settings under current keys; of two entries for one setting, the later is kept."""
     return {_CURRENT.get(key, key): value for key, value in settings.items()}
 
 
@@ -67,7 +67,7 @@ def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat_values(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value in nested tables with its key, such as ``workload.name``."""
+    """Yield every value in nested tables with a dotted key, such as ``workload.name``."""
     for key, value in tables.items():
         if isinstance(value, Mapping):
             yield from flat_values(value, "" if prefix + key == "settings" else f"{prefix}{key}.")
@@ -76,12 +76,12 @@ def flat_values(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 
 
 def as_toml(tables: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values of tables, as TOML by flat key."""
+    """Return the values in nested tables as TOML texts, by dotted key."""
     return {key: toml_value(value) for key, value in flat_values(tables)}
 
 
 def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return settings as tables for an experiment file; the inverse of ``flat_settings``."""
+    """Return settings as tables of an experiment file, as the inverse of ``flat_settings``."""
     tables: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
         name, _, param = STORED_AS.get(key, key).partition(".")
@@ -92,16 +92,16 @@ def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 ENGINE, CLUSTER, TIMING = "engine", "cluster", "timing"
 
 MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIMING: TimingParams}
-"""The parts of the machine below the schedulers, in the order of an experiment file."""
+"""The parts of the machine with their parameter classes, in the order of an experiment file."""
 
 
 def machine_of(engine: str | None) -> tuple[str, ...]:
-    """Return the machine parts for an engine; None means the default engine."""
+    """Return the parts of the machine for an engine; None means the default engine."""
     return (ENGINES[engine or DEFAULT_ENGINE].part, CLUSTER, TIMING)
 
 
 def params_by_part() -> PartParams:
-    """Return the ``Params`` of every part except workloads, by the part's name."""
+    """Return the ``Params`` classes of all schedulers, policies and machine parts, by name."""
     engines = by_path({kind.part: kind.params for kind in ENGINES.values()})
     several = {ROUTERS: RoutersParams, DISAGGREGATION: DisaggregationParams, MEMORY: MemoryParams}
     machine = {**several, **MACHINE}
@@ -114,9 +114,9 @@ def resolve_settings(
 ) -> tuple[WorkloadSpec, dict[str, Any]]:
     """Return the workload with its parameters, and every setting of the ``used`` parts.
 
-    ``given`` values override values of the workload, which override defaults of parameter classes.
-    All ``given`` values are checked, also those of unused parts. Raises UsageError that names the
-    key and the allowed values.
+    Values in ``given`` override values of the workload, which override the defaults of ``Params``
+    classes. All values in ``given`` are checked, including values of unused parts. Raises
+    UsageError naming the key and the allowed values.
     """
     known = params_by_part()
     if workload.name in known:
@@ -181,7 +181,7 @@ def _unknown_owner(owner: str, workload: WorkloadSpec, known: Mapping[str, type]
 def _checked_defaults(
     workload: WorkloadSpec, scenario: str, known: Mapping[str, type]
 ) -> dict[str, Any]:
-    """Return the workload file's scheduler parameters, after checking every key."""
+    """Return the settings in the workload file, after checking the name in every key."""
     defaults = current_keys(workload.scheduler_settings(scenario))
     for owner in _owners(defaults):
         if owner not in known:

@@ -1,4 +1,4 @@
-"""The frozen spec of one experiment, which determines its records, and the draft before it."""
+"""The frozen spec of an experiment, and the draft from which a spec is made."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from fairbench.workloads.plan import ClientPlan
 if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
-# in specs and stored experiments, the key of the values that the user chose
+# key of the table of values that the user chose, in specs and stored experiments
 GIVEN = "given"
-# fields that fairbench completes, so that ``given`` stores the user's own values separately
+# fields that fairbench completes; the values as the user gave them are stored in ``given``
 AS_GIVEN = ("gpu", "weights", "workload")
-DIGEST = "digest"  # key inside ``given`` by which edits by hand are noticed
+DIGEST = "digest"  # key in ``given`` of a digest by which edits by hand are detected
 
 MAX_REPLICAS = 4096
 MAX_CLIENTS = 10_000
@@ -40,15 +40,15 @@ MAX_ROUTERS = 64
 
 Count = Annotated[int, Field(ge=1)]
 Replicas = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
-Rate = Annotated[float, Field(gt=0)]  # infinity means that all programs arrive at time 0
-Shape = Annotated[float, Field(ge=0.001)]  # infinity means equal gaps
+Rate = Annotated[float, Field(gt=0)]  # infinity: all programs arrive at time 0
+Shape = Annotated[float, Field(ge=0.001)]  # infinity: all gaps are equal
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ExperimentSpec(BaseModel):
-    """A fully resolved experiment, which is saved with every result and determines the records.
+    """A complete experiment, which is saved with every result and determines the records.
 
-    Values of None have the meanings in brackets.
+    A text in brackets is the meaning of a field whose value is None.
 
     - ``scheduler``: a scheduler's name, or ``router+local``.
     - ``dp``: number of replicas; ``prefill`` of them only compute prompts, and ``decode`` of them
@@ -57,12 +57,12 @@ class ExperimentSpec(BaseModel):
     - ``model``: model of the profile; for real servers, a path or a name on a hub.
     - ``request_rate``: programs/s of each well-behaved client over the whole cluster [the
       workload's rate times ``dp``].
-    - ``duration_s``: seconds during which programs arrive [until every well-behaved client has
-      sent ``num_programs``].
+    - ``duration_s``: seconds during which programs arrive [until every well-behaved client has sent
+      ``num_programs``].
     - ``window``: the measured period: ``arrivals`` (after the warm-up, while programs arrive) or
       ``whole`` (the whole run) [arrivals].
     - ``settings``: every parameter ``NAME.PARAM`` of router, local scheduler and ``MACHINE``.
-    - ``weights``: entitlements by client or tenant, whose name ends in / [1 for all]; clients
+    - ``weights``: weights by client, or by tenant with a name that ends in / [1 for all]; clients
       that are not named have weight 1.
     - ``goodput``: latency targets by LATENCY or NAME.LATENCY, which override the workload's.
     - ``percentiles``: latency percentiles of summaries, separated by commas [the default ones].
@@ -70,12 +70,11 @@ class ExperimentSpec(BaseModel):
       saturation detector.
     - ``routers``: number of routers that share the workers [one].
     - ``engine``: engine of simulated workers [the default engine].
-    - ``engine_code``: Python whose installed engine decides, with the policy ``local``
-      [fairbench's model of the engine]; ``charge_pass``: whether the measured CPU time of its
+    - ``engine_code``: Python whose installed engine decides, with the policy ``local`` [fairbench's
+      model of the engine]; ``charge_pass``: whether the measured CPU time of the engine's
       scheduling passes delays the iterations.
-    - ``eviction``: eviction policy of KV memory, of ``engine_code`` if that is set [the engine's
-      LRU]; ``memory_records``: whether
-      the holders of KV memory are recorded under LRU, too.
+    - ``eviction``: eviction policy of KV memory, or of ``engine_code`` if set [the engine's LRU];
+      ``memory_records``: whether the clients that hold KV memory are recorded under LRU, too.
     - ``preset``: the preset that provided defaults; has no effect on records.
     - ``backend``: servers of the experiment [the simulator]; the scheduler of an endpoint is
       ``AS_SERVED``.
@@ -87,7 +86,7 @@ class ExperimentSpec(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
-        ser_json_inf_nan="constants",  # a setting may be infinite
+        ser_json_inf_nan="constants",  # A setting may be infinite.
     )
 
     scheduler: str
@@ -130,7 +129,7 @@ class ExperimentSpec(BaseModel):
     workload: WorkloadSpec
 
     def __eq__(self, other: object) -> bool:
-        """Return whether two specs describe the same experiment; ``given`` does not matter."""
+        """Return whether two specs describe equal experiments; ``given`` is ignored."""
         if not isinstance(other, ExperimentSpec):
             return NotImplemented
         return bool(super().__eq__(other.model_copy(update={GIVEN: self.given})))
@@ -194,12 +193,12 @@ class ExperimentSpec(BaseModel):
 
     @property
     def routed_workers(self) -> int:
-        """The number of workers among which the router chooses: all, or the prefill workers."""
+        """The number of workers among which the router chooses: all, or all prefill workers."""
         return self.prefill or self.dp
 
     @property
     def tenant_weights(self) -> dict[str, float]:
-        """The weights, by name, of tenants whose weight is not 1."""
+        """The weights of tenants whose weight is not 1, by name."""
         tenants = tenants_of(self.workload.name_clients(self.clients))
         return {name: one for name, one in (self.weights or {}).items() if name in tenants}
 
@@ -210,7 +209,7 @@ class ExperimentSpec(BaseModel):
         return None if params.policy == OFF else params
 
     def source(self) -> Source | None:
-        """Return the real input of the run, or None."""
+        """Return the data set of the run, or None for random lengths."""
         if self.dataset_path is None:
             return None
 
@@ -218,7 +217,7 @@ class ExperimentSpec(BaseModel):
         return workloads.load_source(kind, self.dataset_path, self.tokenizer, self.dataset_map)
 
     def client_plans(self) -> tuple[ClientPlan, ...]:
-        """Return the clients with their programs. Raises UsageError if that is impossible."""
+        """Return the plans of the clients. Raises UsageError if a value is impossible."""
         return plan_clients(
             self.workload,
             self.scenario,
@@ -235,7 +234,7 @@ class ExperimentSpec(BaseModel):
 
 
 class Origin(IntEnum):
-    """Origins of a value, from weak to strong: a later origin overrides earlier origins."""
+    """Origins of a value, from weak to strong; a stronger origin overrides weaker origins."""
 
     DEFAULT, WORKLOAD, PRESET, FILE, FLAG = range(5)
 
@@ -243,7 +242,7 @@ class Origin(IntEnum):
 class Layered(UserDict[str, object]):
     """Values with their origins, filled in from the strongest to the weakest origin.
 
-    A value keeps its origin when code replaces or removes the value.
+    The origin of a key stays when code replaces or removes the value.
     """
 
     def __init__(self) -> None:
@@ -255,7 +254,7 @@ class Layered(UserDict[str, object]):
         return iter(sorted(self.data, key=self.origin))
 
     def fill(self, values: Mapping[str, object], origin: Origin) -> None:
-        """Add the values of an origin whose keys have none from a stronger one."""
+        """Add each value of an origin whose key has no value from a stronger origin."""
         for key, value in values.items():
             if self.origins.setdefault(key, origin) is origin:
                 self.data[key] = value
@@ -265,7 +264,7 @@ class Layered(UserDict[str, object]):
         return self.origins.get(key, Origin.DEFAULT)
 
     def is_said(self, key: str) -> bool:
-        """Return whether the user has given the key."""
+        """Return whether the user gave a value for the key."""
         return self.origin(key) >= Origin.FILE
 
     def of_flags(self) -> dict[str, object]:
@@ -286,10 +285,11 @@ class Draft(Layered):
         self.origins |= {f"backend.{key}": Origin.FLAG for key in table}
 
     def fill(self, values: Mapping[str, object], origin: Origin) -> None:
-        """Add the values of an origin whose keys have none from a stronger one.
+        """Add each value of an origin whose key has no value from a stronger origin.
 
-        A scheduler names router and local scheduler, and therefore overrides both keys of a weaker
-        file or preset. Likewise a gateway overrides the detector.
+        The key ``scheduler`` names a router and a local scheduler, and therefore overrides the keys
+        ``router`` and ``local`` of a weaker file or preset. Likewise, the key ``gateway`` overrides
+        the key ``saturation``.
         """
         if origin > Origin.DEFAULT:
             hidden = {"router", "local"} if "scheduler" in self else set()
@@ -313,9 +313,9 @@ class Draft(Layered):
 
 
 def to_toml(spec: ExperimentSpec) -> str:
-    """Return a TOML file from which ``fairbench run`` restores the identical spec.
+    """Return a TOML file from which ``fairbench run`` builds an identical spec.
 
-    Secrets in the servers' flags are omitted.
+    Secrets in the flags of servers are omitted.
     """
     data = spec.model_dump(mode="json", exclude_none=True)
     if spec.backend is not None:
@@ -330,13 +330,13 @@ def to_toml(spec: ExperimentSpec) -> str:
 
 
 def digest_of(tables: Mapping[str, Any]) -> str:
-    """Return a short digest of an experiment's tables; tag, backend and ``given`` do not count."""
+    """Return a short digest of an experiment's tables, without tag, backend and ``given``."""
     kept = {key: value for key, value in tables.items() if key not in ("tag", "backend", GIVEN)}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def without_given(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an experiment's tables without ``given``, for comparisons."""
+    """Return an experiment's tables without ``given``, for comparisons of experiments."""
     return {key: value for key, value in tables.items() if key != GIVEN}
 
 

@@ -1,4 +1,4 @@
-"""Sweeps: grids of experiments, from a file and from flags."""
+"""Sweeps: grids of experiments, described by a file and by flags."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from fairbench.workloads.model import MAX_NAME
 MAX_POINTS = 10_000
 QUICK_RUNS = 3
 KEYS = frozenset(ExperimentSpec.model_fields) - {"settings", GIVEN}
-# values that ``quick`` sets unless a flag sets the key
+# values that ``quick`` sets, except for keys that a flag sets
 SIZES = frozenset({"num_programs", "duration_s"})
 
 
 def _flat(table: Any) -> Any:
-    """Flatten nested settings to ``"NAME.PARAM"``: TOML reads an unquoted dotted key as a table."""
+    """Flatten nested settings to ``"NAME.PARAM"``, as TOML parses ``NAME.PARAM`` as a table."""
     if not isinstance(table, Mapping):
         return table
     flat: dict[str, Any] = {}
@@ -52,17 +52,17 @@ Tables = Annotated[list[Table], BeforeValidator(_as_list)]
 class Sweep(BaseModel):
     """A sweep: the combinations of values in each ``grid`` over ``base``, without ``exclude``.
 
-    The keys of all three tables are those of an experiment file; settings are written as
-    ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an array of several.
-    ``num_runs`` is the number of seeds per point. ``quick`` replaces durations by a few programs
-    (``QUICK_PROGRAMS``). ``_flagged`` are the keys and settings whose values flags have given.
+    The tables ``base``, ``grid`` and ``exclude`` have the keys of an experiment file; settings are
+    written as ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an array of
+    several. ``num_runs`` is the number of seeds per point. ``quick`` replaces durations by a few
+    programs (``QUICK_PROGRAMS``). ``_flagged`` are the keys and settings with values from flags.
     """
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         strict=True,
-        ser_json_inf_nan="constants",  # a rate or a setting may be infinite
+        ser_json_inf_nan="constants",  # A rate or a setting may be infinite.
     )
 
     name: Annotated[str, Field(max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -94,7 +94,7 @@ def read_sweep(ref: str) -> Sweep:
 
 
 def make_sweep(data: Mapping[str, Any]) -> Sweep:
-    """Build a sweep from a file's tables. Raises UsageError that names the key."""
+    """Build a sweep from the tables of a file. Raises UsageError naming the key."""
     try:
         sweep = Sweep.model_validate(dict(data))
     except ValidationError as error:
@@ -107,25 +107,25 @@ def make_sweep(data: Mapping[str, Any]) -> Sweep:
 
 
 def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the experiment as a grid of one point; a list counts as a single value."""
+    """Return the experiment as a grid with one point; lists in the experiment are single values."""
     tables = experiment_tables(spec)
     flat = flat_settings(tables.pop("settings", {})) | tables
     return {key: [value] for key, value in flat.items() if key != "tag"}
 
 
 def sweep_toml(sweep: Sweep) -> str:
-    """Return a TOML file that yields the same points, without secrets of servers."""
+    """Return a TOML file from which an equal sweep can be read, without secrets of servers."""
     return dumps(storable(sweep.model_dump(mode="json")))
 
 
 def parse_axis(text: str) -> tuple[str, list[Any]]:
     """Parse ``NAME.PARAM=V,W`` into a key and values. Raises UsageError for invalid text.
 
-    A value is read as TOML, or taken as a text if it is not valid TOML.
+    A value is parsed as TOML, or taken as a text if the value is not valid TOML.
     """
     name, equals, values = text.partition("=")
     single = [parse_assignment(f"{name}{equals}{value}") for value in values.split(",")]
-    # TOML tables and arrays contain commas, too.
+    # Commas inside TOML tables and arrays do not separate values.
     key, listed = parse_assignment(f"{name}=[{values}]")
     if isinstance(listed, list) and listed:
         return key, listed
@@ -133,9 +133,10 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 
 
 def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
-    """Return the sweep with ``axes`` replacing those keys in every grid.
+    """Return the sweep with the values in ``axes`` in every grid.
 
-    Axes that set the amount of work turn ``quick`` off. Raises the errors of ``make_sweep``.
+    If ``axes`` set a duration or a number of programs, ``quick`` is turned off. Raises the errors
+    of ``make_sweep``.
     """
     flags = current_keys(axes)
     grid = [{**one, **flags} for one in sweep.grid]
@@ -162,8 +163,9 @@ def sweep_of(
 ) -> Sweep:
     """Build a sweep from a file or bundled name, from named flags, or from both.
 
-    None means not given. A value of an axis or of ``settings`` may be a list of several values.
-    Raises UsageError without any input, or for wrong input.
+    A flag with value None is not given. Values in ``flags`` or ``settings`` may be lists of several
+    values. Raises UsageError if neither a file nor any flag or setting is given, or for wrong
+    values.
     """
     check_names(flags, SWEEP)
     check_sides(flags)
@@ -177,14 +179,15 @@ def sweep_of(
     return with_axes(quick_form(swept) if quick else swept, axes, **fields)
 
 
-QUICK_PROGRAMS = 40  # limit on the programs of all well-behaved clients of a point together
+# limit on the number of programs of all well-behaved clients of a point together
+QUICK_PROGRAMS = 40
 
 
 def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
-    """Return every distinct experiment of a sweep, over all seeds, in order of the grids.
+    """Return every distinct experiment of a sweep, for all seeds, in the order of the grids.
 
-    ``file`` is the sweep's source. Raises UsageError for a sweep without points or with too many
-    points, and for an impossible point. Raises DataError, which names the file, if a value of the
+    ``file`` is the path of the sweep's file. Raises UsageError for a sweep without points or with
+    too many points, and for an impossible point. Raises DataError naming the file if a value of the
     file causes the error.
     """
     try:

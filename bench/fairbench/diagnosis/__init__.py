@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from fairbench.diagnosis.text import diagnosis_json as diagnosis_json
     from fairbench.diagnosis.text import diagnosis_text as diagnosis_text
 
-# The default schedulers: the present scheduler, and the fair schedulers for a comparison.
+# The default present scheduler is FCFS, and the fair schedulers are compared with FCFS.
 FCFS = "fcfs"
 FAIR = ("vtc", "d2lpm", "fair-finish")
-# The default target, which is a time to first token in a log without and with sessions.
+# The default target limits the time to first token, in a log without sessions and with sessions.
 USUAL_SLO = "victim_p95_s<2s"
 SESSION_SLO = "victim_ttft_p95_s<2s"
 

@@ -30,13 +30,15 @@ from fairbench.workloads.traces.read import (
 )
 from fairbench.workloads.traces.table import TraceTable
 
-MOST_REPLAYED = 12_000  # the largest number of replayed requests: more would take too long
-AROUND = 0.5  # the time replayed before and after a flood, as a fraction of the flood's length
+# At most this number of requests is replayed, because more requests would take too long.
+MOST_REPLAYED = 12_000
+# The replay begins before and ends after a flood by this fraction of the flood's length.
+AROUND = 0.5
 
 UNKNOWN_STALLS: Mapping[str, Any] = {"clients": [], "notes": {"stalls": NO_GAPS}}
 NO_ROWS = Service.from_columns(dict.fromkeys(FiledService.column_types(), ()))
 
-# The quantities that the waits of a log may measure.
+# The meaning of a log's waits: unknown, or the time to first token, or the response time.
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
 
@@ -45,14 +47,14 @@ class AccessLog:
     """The requests of a file, as a ``table`` to replay and as ``traffic``.
 
     - ``format`` and ``sha256`` describe the file; ``synthetic`` names parts that were made up.
-    - ``measured`` tells what the waits measure; NO_WAITS if the file has no waits.
+    - ``measured`` is the quantity of which waits consist, or NO_WAITS if the file has no waits.
     - ``offset_s`` is the arrival of the table's first request on the clock of the traffic.
-    - ``nameless`` is a message if no column names clients, else "".
-    - ``cached`` names the column of cached tokens that are not replayed, else "".
-    - ``counted`` is false for a log without token counts, whose requests have equal sizes and
-      cannot be replayed.
+    - ``nameless`` is a message for a log without a column of client names, else "".
+    - ``cached`` is the name of a column of cached tokens, which the replay ignores, else "".
+    - ``counted`` is false for a log without token counts. Requests of such a log count with equal
+      sizes, and cannot be replayed.
     - ``remarks`` describe records that were changed.
-    - ``stalls`` is the part of a score's summary on stalls (``stall_summary``).
+    - ``stalls`` has the metrics of stalls as in a summary (``stall_summary``).
     """
 
     file: str
@@ -76,7 +78,7 @@ class AccessLog:
 
 
 def read_log(params: TraceParams) -> AccessLog:
-    """Read a file as ``run --trace`` does, with the waits that ``score`` would find.
+    """Read a log like ``run --trace``, with the waits that ``fairbench score`` finds.
 
     Raises DataError or UsageError for a file that is no trace.
     """
@@ -103,7 +105,7 @@ def read_log(params: TraceParams) -> AccessLog:
 
 
 def _stalls_in(scored: Scored) -> dict[str, Any]:
-    """Return the stalls of answers in a log; without gaps between tokens, why they are unknown."""
+    """Return the stalls of answers in a log, or the reason why the stalls are unknown."""
     facts = Facts(
         tuple(Client(name, misbehaving=False) for name in scored.clients),
         Window(0.0, scored.horizon_s),
@@ -132,11 +134,11 @@ def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Score
 
 
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable, float]:
-    """Return the requests to replay, and their first arrival on the traffic's clock, in seconds.
+    """Return the requests to replay, and the first arrival on the traffic's clock, in seconds.
 
-    A log of at most ``MOST_REPLAYED`` requests is replayed completely. Of a longer log, the part is
-    the first flood with some time around the flood, or the busiest time. If the part has more than
-    ``MAX_CLIENTS`` clients, the clients with the most requests are kept.
+    A log of at most ``MOST_REPLAYED`` requests is replayed completely. The replayed part of a
+    longer log is the time around the first flood or, without a flood, the busiest period. If the
+    part has more than ``MAX_CLIENTS`` clients, the clients with the most requests are kept.
     """
     table = log.table
     start_s, end_s = 0.0, None

@@ -1,4 +1,4 @@
-"""The diagnosis of a log: floods, their harm, replays under several schedulers, and replicas."""
+"""The diagnosis of a log: floods, delayed clients, replays under several schedulers, replicas."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ from fairbench.metrics.floods import Flood, Harm, flood_windows, floods, harm_of
 from fairbench.metrics.records import Flags
 from fairbench.metrics.traffic import Traffic
 
-# A plan tries up to LEAST_HIGH replicas, and up to TIMES_USUAL times the replayed replicas.
+# A plan tries up to LEAST_HIGH replicas or, if larger, up to TIMES_USUAL times the replayed number
+# of replicas.
 LEAST_HIGH, TIMES_USUAL = 8, 4
-# A replayed P95 agrees with a recorded P95 up to this ratio, or up to this difference in seconds.
+# A replayed P95 agrees with a recorded P95 up to the ratio AGREES, or up to a difference of
+# NOTICED_S seconds.
 AGREES, NOTICED_S = 2.0, 0.5
 
 
@@ -43,7 +45,7 @@ class DiagnosisInput:
 
     - ``flags`` are flags of ``run`` for the replays.
     - ``dp`` is the number of replicas, None for the fewest that serve the load without floods.
-    - ``schedulers`` are replayed; the first is the present scheduler of the log.
+    - ``schedulers`` are replayed; the first scheduler is the scheduler that the log's servers use.
     - ``slos`` are the targets of the plan, by default the time to first token of the well-behaved
       clients. ``plan`` tells whether replicas are planned.
     """
@@ -66,7 +68,7 @@ class Diagnosis:
     - ``dp`` is the number of replicas, and ``dp_given`` tells whether the user chose the number.
     - ``plan`` is the answer of a capacity plan.
     - ``present`` is the scheduler that the other schedulers are compared with.
-    - ``missing`` names the parts that an interruption prevented, such as replays.
+    - ``missing`` names the parts that are missing after an interruption, such as replays.
     """
 
     log: AccessLog
@@ -83,7 +85,7 @@ class Diagnosis:
 
     @property
     def first(self) -> ReplayedRun | None:
-        """The replay under the present scheduler, or None if it was interrupted."""
+        """The replay under the present scheduler, or None if this replay was interrupted."""
         return next((one for one in self.replays if one.scheduler == self.present), None)
 
     @property
@@ -95,7 +97,7 @@ class Diagnosis:
     def judged_s(self) -> list[tuple[float, float]]:
         """Start and end (s) of the times in which schedulers are compared.
 
-        These are the replayed floods, or the whole replayed time without floods.
+        The times are the replayed floods or, without floods, the whole replayed time.
         """
         start_s, end_s = self.part_s
         replayed = [
@@ -127,7 +129,7 @@ def diagnose(log: AccessLog, asked: DiagnosisInput, context: RunContext) -> Diag
         folder = Path(name)
         heavy, clock = heavy_of(log.traffic, found), log.traffic.clock
         replay = prepared(folder, part, start_s, heavy, asked.flags, clock, log.file)
-        if asked.slos:  # an impossible target is refused before the first replay
+        if asked.slos:  # An impossible target is refused before the first replay.
             Clusters(_question(replay, asked.slos, asked.schedulers[:1], 1))
         again = traffic_of_table(part, part.end_s)
         again = again._replace(arrival_s=again.arrival_s + start_s)
@@ -169,7 +171,8 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
     """Return percentiles of the waits in a log or a replay, within the judged times.
 
     ``others_p50_s`` and ``others_p95_s`` are over all requests of clients that do not flood,
-    ``heavy_p50_s`` is over all requests of the heavy clients. A value without requests is None.
+    ``heavy_p50_s`` is over all requests of the heavy clients. A percentile is None if no request
+    counts.
     """
     inside = np.zeros(len(traffic.client), dtype=np.bool_)
     for start_s, end_s in found.judged_s:
@@ -200,27 +203,27 @@ def logged_waits(found: Diagnosis) -> dict[str, float | None] | None:
 
 
 class WaitComparison(NamedTuple):
-    """The TTFT P95 (s) of the clients that do not flood, in a log and in its first replay."""
+    """The TTFT P95 (s) of the clients that do not flood, in a log and in the log's first replay."""
 
     logged_s: float
     replayed_s: float
 
 
 def unlike_replay(found: Diagnosis) -> WaitComparison | None:
-    """Return the waits in the log and in the first replay if they do not agree, else None."""
+    """Return the waits in the log and in the first replay if these waits disagree, else None."""
     waits = compared_waits(found)
     return None if waits is None or is_alike(waits) else waits
 
 
 def is_alike(waits: WaitComparison) -> bool:
-    """Return whether the waits in the log and in its first replay agree."""
+    """Return whether the waits in the log and in the first replay agree."""
     if abs(waits.logged_s - waits.replayed_s) <= NOTICED_S:
         return True
     return max(waits) <= AGREES * min(waits)
 
 
 def compared_waits(found: Diagnosis) -> WaitComparison | None:
-    """Return the waits in the log and in its first replay, or None if either has no waits."""
+    """Return the waits in the log and in the first replay; None if either has no waits."""
     first, recorded = found.first, logged_waits(found)
     if first is None or recorded is None:
         return None
@@ -232,9 +235,9 @@ def compared_waits(found: Diagnosis) -> WaitComparison | None:
 
 
 def best_fair(found: Diagnosis) -> ReplayedRun | None:
-    """Return the replay under a fair scheduler with the lowest TTFT P95, or None without such one.
+    """Return the replay under a fair scheduler with the lowest TTFT P95, or None without replays.
 
-    The P95 is that of the clients that do not flood.
+    The P95 is over the requests of clients that do not flood.
     """
     fair = [one for one in found.replays if one.scheduler != FCFS]
     return min(
@@ -257,7 +260,7 @@ def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
 
 
 def _in_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
-    """Return a flag for each request: whether the request belongs to a flood."""
+    """Return a mask of the requests that belong to a flood."""
     inside: Flags = np.zeros(len(traffic.client), dtype=np.bool_)
     for one in found:
         inside |= requests_of(traffic, one)
@@ -267,10 +270,10 @@ def _in_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
 def _question(
     replay: LogReplay, slos: Sequence[str], schedulers: Sequence[str], high: int
 ) -> PlanQuestion:
-    """Return the question of how many replicas, up to ``high``, meet the targets."""
+    """Return the question for a plan: how many replicas, up to ``high``, meet the targets."""
     flags = {key: value for key, value in replay.all_flags().items() if value is not None}
     gpu = flags.pop("gpu", DEFAULTS["gpu"])
-    # Replays are not random, so a plan needs a single seed.
+    # Replays of a trace are not random, so a single seed is enough.
     return PlanQuestion(
         slos, schedulers, 1, high, flags, {}, gpus=(gpu,), num_runs=1, sharing=False
     )
@@ -294,7 +297,7 @@ def _plan(
         return None
 
 
-# The flags of a plan, in addition to the GPU, that describe the cluster.
+# These flags of a plan describe the cluster, in addition to the GPU.
 MACHINE = ("model", "engine")
 
 
@@ -311,7 +314,7 @@ def recorded_waits(question: PlanQuestion, context: RunContext) -> dict[str, Any
     asked = DiagnosisInput({"gpu": question.gpus[0], **known}, schedulers=(FCFS,), plan=False)
     try:
         found = diagnose(log, asked, context)
-    except UsageError:  # a trace that cannot be diagnosed, such as one without clients
+    except UsageError:  # The trace cannot be diagnosed, for example because clients are unknown.
         return None
     waits = compared_waits(found)
     if found.first is None or waits is None:
@@ -336,5 +339,5 @@ def _log_of(question: PlanQuestion) -> AccessLog | None:
     }
     try:
         return read_log(replace(trace_params(place_flags(flags, RUN)), time_scale=1.0))
-    except UsageError:  # the plan reports the error
+    except UsageError:  # The plan reports the error.
         return None

@@ -82,7 +82,7 @@ def diagnosis_page(found: Diagnosis) -> Page:
 
 def _headlines(found: Diagnosis) -> Iterator[Headline]:
     if not found.floods:
-        yield Headline("who floods", "nobody", "no client sends much more than the others")
+        yield Headline("who floods", "nobody", "no client sends much more than other clients")
     yield from flood_headlines(_judged(found))
     best, first = best_fair(found), found.first
     doubt = ", not valid for your cluster" if unlike_replay(found) else ""
@@ -113,7 +113,7 @@ def _judged(found: Diagnosis) -> JudgedTraffic:
 def _figures(found: Diagnosis) -> Iterator[Figure]:
     measured, basis = found.log.measured or FIRST_TOKEN, found.present
     figures = traffic_figures(_judged(found), measured)
-    # The first figure is the load over time; a log with all requests at one instant has no figure.
+    # The first figure is the load over time. A log of a single instant has no figure.
     yield from islice(figures, 1)
     shown = "As recorded" if found.log.measured else f"Replayed under {basis}"
     yield from (Figure(one.svg, f"{shown}. {one.caption}") for one in figures)

@@ -24,8 +24,8 @@ from fairbench.workloads.trace_workload import plain_names
 from fairbench.workloads.traces.change import write_trace
 from fairbench.workloads.traces.table import TraceTable, shared_prefixes
 
-USUAL_LOAD = 0.7  # the highest load without the floods, as a fraction of the replicas' capacity
-SAMPLE = 3_000  # the largest number of requests whose GPU time is computed
+USUAL_LOAD = 0.7  # The load without floods may be at most this fraction of the replicas' capacity.
+SAMPLE = 3_000  # The GPU time is computed for at most this number of requests.
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class LogReplay:
 
     - ``file`` is the trace to replay, and ``flags`` are flags of ``run``.
     - ``start_s`` is the first arrival of a replayed request, in seconds of the log.
-    - ``names`` maps the names of clients in the replay to their names in the log.
+    - ``names`` maps the names of clients in the replay to the names in the log.
     - ``clock`` converts the log's times to timestamps, None if the log has no timestamps.
     """
 
@@ -45,7 +45,7 @@ class LogReplay:
     clock: ClockTime | None
 
     def spec(self, scheduler: str, dp: int) -> ExperimentSpec:
-        """Return the experiment of a scheduler on ``dp`` replicas.
+        """Return the experiment that replays the log under a scheduler on ``dp`` replicas.
 
         Raises UsageError for flags that do not fit together.
         """
@@ -57,7 +57,7 @@ class LogReplay:
 
 
 class ReplayedRun(NamedTuple):
-    """A replay under one scheduler: its summary, and its traffic with waits in the log's time."""
+    """A replay under a scheduler: the summary, and the traffic with waits on the log's clock."""
 
     scheduler: str
     traffic: Traffic
@@ -93,7 +93,7 @@ def prepared(
 
 
 def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
-    """Return the fewest replicas whose load by the usual requests is at most ``USUAL_LOAD``.
+    """Return the fewest replicas that serve the usual requests at a load of ``USUAL_LOAD`` at most.
 
     The estimate uses the GPU time of a sample of the requests, with the hit rate of a cache without
     evictions.
@@ -139,7 +139,7 @@ def replayed(
 
 
 class _Simulated(NamedTuple):
-    """The columns of a simulated run that a diagnosis reads, small enough to send to a process."""
+    """The columns of a simulated run that a diagnosis needs, sent from a worker process."""
 
     clients: list[str]
     client: Ints
@@ -166,7 +166,7 @@ def _simulated(spec: ExperimentSpec, interrupted: Interruption) -> _Simulated:
 
 
 def _by_log(replay: LogReplay, scheduler: str, run: _Simulated) -> ReplayedRun:
-    """Return a replay with the names and times of the log."""
+    """Return a replay with the log's names of clients and the log's times."""
     order = np.argsort(run.arrival_s, kind="stable")
     names = tuple(replay.names[name] for name in run.clients)
     arrival_s = run.arrival_s[order] + replay.start_s

@@ -52,7 +52,7 @@ def flood_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def harm_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on the clients that waited because of the floods, and on the time."""
+    """Yield sentences on the clients that waited because of floods, and on the period."""
     basis = _basis(found)
     if not found.floods or not found.waits.knows_waits:
         return
@@ -70,14 +70,14 @@ def _basis(found: Diagnosis) -> str:
 
 
 def overload_in(found: Diagnosis) -> Overload | None:
-    """Return the time in which most clients wait although no client floods, or None."""
+    """Return the period in which most clients wait although no client floods, or None."""
     if found.floods or found.log.measured == RESPONSE or not found.waits.knows_waits:
         return None
     return overload_of(found.waits)
 
 
 def change_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on the effect of the best fair scheduler, marked if the replay is unlike."""
+    """Yield sentences on the best fair scheduler's effect, with a mark if the log differs."""
     first = found.first
     if first is None:
         return
@@ -103,7 +103,7 @@ def cluster_text(found: Diagnosis) -> str:
 
 
 def _marked(line: str) -> str:
-    """Return a line about a replay that does not agree with the log, with a mark in front."""
+    """Add a mark to a line about a replay that does not resemble the log."""
     return f"{NOT_YOURS}: {line[0].lower()}{line[1:]}"
 
 
@@ -148,7 +148,7 @@ def answer_lines(found: Diagnosis) -> list[str]:
 
 
 def stalls_in(found: Diagnosis) -> Mapping[str, Any]:
-    """Return the stalls in the log as a summary has them, with the heavy clients marked."""
+    """Return the stalls in the log, with the keys of a summary and with heavy clients marked."""
     rows = found.log.stalls.get("clients", ())
     marked = [{**row, "misbehaving": row["client"] in found.heavy} for row in rows]
     return {**found.log.stalls, "clients": marked}
@@ -162,7 +162,7 @@ def stalled_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def limit_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield a sentence on the present scheduler and the limit of the simulated cluster."""
+    """Yield a sentence on the share of the limit that the present scheduler reaches."""
     if found.first is not None:
         for line in replay_line(found.first.scheduler, found.first.summary):
             yield _marked(line) if unlike_replay(found) else line
@@ -175,7 +175,8 @@ def concurrency_lines(found: Diagnosis) -> list[str]:
     if found.log.counted or not known.any():
         return []
     starts, ends = table.arrival_s[known], table.end_s[known]
-    times = np.concatenate([ends, starts])  # at one instant, requests end before requests begin
+    # At one instant, requests end before other requests begin.
+    times = np.concatenate([ends, starts])
     change = np.repeat([-1, 1], len(starts))
     order = np.argsort(times, kind="stable")
     active = np.cumsum(change[order])
@@ -201,7 +202,7 @@ def basis_lines(found: Diagnosis) -> Iterator[str]:
         yield (
             "The log has no token counts: all requests count alike, nothing is replayed, and no "
             "number of replicas is planned. Name the columns with --map input_tokens=COLUMN and "
-            "--map output_tokens=COLUMN if it has some."
+            "--map output_tokens=COLUMN if the log has such columns."
         )
     yield from _cluster_lines(found)
     if not found.log.measured and found.first is not None:
@@ -248,13 +249,13 @@ def _cluster_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def missing_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield a sentence on the parts that an interruption prevented, if any."""
+    """Yield a sentence on the parts that are missing after an interruption, if any."""
     if found.missing:
         yield f"Interrupted. Missing: {', '.join(found.missing)}."
 
 
 def diagnosis_title(found: Diagnosis) -> str:
-    """Return the diagnosis in a few words, as a title."""
+    """Return the diagnosis in a few words, as the title of a page."""
     staller = _staller(found)
     if len(found.log.traffic.client) < LEAST_REQUESTS:
         few = "Too few requests"
@@ -273,7 +274,7 @@ def diagnosis_title(found: Diagnosis) -> str:
 
 
 def _staller(found: Diagnosis) -> str:
-    """Return that a client's prompts stall answers of others, "" if no long stall shows this."""
+    """Return a clause on a client whose prompts stall other clients' answers, "" if none does."""
     causes = found.log.stalls.get("stall_causes", ())
     by = next((row["by"] for row in causes if row["by"] not in (None, row["client"])), None)
     return f"prompts of {printable(by)} stall other clients' answers" if by else ""
@@ -318,7 +319,7 @@ def _list(lines: list[str]) -> Table:
 
 
 def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
-    """Return the headings of the table of replays, on two lines each unless ``whole``.
+    """Return the headings of the table of replays; a heading has two lines unless ``whole``.
 
     On two lines, the heading of the P95 is shortened, because the P50 stands next to the P95.
     """
@@ -333,7 +334,7 @@ def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     return [first, f"TTFT of {who}, s{split}P50", p95, *own, *rest]
 
 
-NAME = 13  # the largest number of characters of a client's name in a heading
+NAME = 13  # A heading cuts a client's name to this number of characters.
 
 
 def replay_rows(found: Diagnosis) -> list[list[str]]:

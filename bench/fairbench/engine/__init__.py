@@ -1,1 +1,1 @@
-"""The engines: the pass of SGLang, vLLM and LightLLM, their KV memory, queue and batch."""
+"""The simulated engines SGLang, vLLM and LightLLM, with their KV memory, queues and batches."""

@@ -14,35 +14,38 @@ from fairbench.hardware.gpu_time import Chunk, Decoding
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.views import ClientLoad, Running, client_load
 
-CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens per request
+CLIP_MAX_NEW_TOKENS = 4096  # the most output tokens that SGLang reserves per request
 
 
 class RunningBatch:
     """The sequences that decode together. A decode step gives each sequence one token.
 
-    ``steps`` counts decode steps. A sequence has its ``produced`` output tokens of the time when it
-    joined the batch, plus one token for each step since then. A sum over the batch is stored as its
-    value at step 0, because the sum changes by the size of the batch in each step. ``index`` maps
+    ``steps`` counts decode steps. The output of a sequence is ``produced``, its output tokens when
+    it joined the batch, plus one token for each step since then. A sum over the batch changes by
+    the size of the batch in each step, so only the sum's value at step 0 is stored. ``index`` maps
     each client to its number in the service log.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
         self.steps = 0
-        # the number of sequences, stored because every step needs it
+        # ``size`` is the number of sequences, which is stored because every step needs the number.
         self.size = 0
-        # the sequences and their positions in SGLang's batch
+        # The mapping ``sequences`` holds the sequences and their positions in SGLang's batch.
         self.sequences: dict[Sequence, int] = {}
         self._in_batch = InBatch({} if index is None else index)
-        self.per_client = self._in_batch.per_client  # number of requests by client
+        # ``per_client`` maps clients to numbers of requests.
+        self.per_client = self._in_batch.per_client
         self._context_base = 0
         self._reserve_base = 0
-        # sequences whose remaining outputs may exceed SGLang's reservation
+        # The remaining outputs of the sequences in ``_long`` may exceed SGLang's reservation.
         self._long: dict[Sequence, None] = {}
-        # Heap of sequences by the step after which each sequence ends. An entry is outdated if its
-        # step differs from ``Sequence.due``.
+        # The heap ``due`` sorts sequences by the step after which each sequence ends. An entry is
+        # outdated if its step differs from ``Sequence.due``.
         self.due: list[tuple[int, int, Sequence]] = []
-        self._joined = 0  # the position that was assigned last
-        self.times_requests = True  # whether to add GPU time to ``Sequence.gpu_ps``
+        # ``_joined`` is the position in the batch that was assigned last.
+        self._joined = 0
+        # If ``times_requests`` is true, GPU time is added to ``Sequence.gpu_ps``.
+        self.times_requests = True
         self._time = DecodeTime()
 
     def __len__(self) -> int:
@@ -54,7 +57,7 @@ class RunningBatch:
         return self._context_base + self.size * self.steps
 
     def by_client(self, steps_ago: int) -> InBatch:
-        """Return each client's part of the batch ``steps_ago`` steps ago.
+        """Return each client's requests and context in the batch ``steps_ago`` steps ago.
 
         The next call changes the returned object.
         """
@@ -62,7 +65,7 @@ class RunningBatch:
         return self._in_batch
 
     def decoding(self, steps_ago: int = 0) -> dict[str, Decoding]:
-        """Return each client's part in an earlier step of the unchanged batch."""
+        """Return each client's requests and context in an earlier step of the unchanged batch."""
         return self.by_client(steps_ago).decoding()
 
     def reserved_tokens(self) -> int:
@@ -79,11 +82,11 @@ class RunningBatch:
         return total
 
     def produced(self, sequence: Sequence) -> int:
-        """Return the output tokens of a running sequence so far."""
+        """Return the number of output tokens that a running sequence has produced so far."""
         return sequence.produced + self.steps - sequence.joined_step
 
     def private(self, sequence: Sequence) -> int:
-        """Return the tokens that a sequence has decoded since it joined, which no tree holds."""
+        """Return how many tokens a sequence has decoded that are not in the prefix tree yet."""
         return self.steps - sequence.joined_step
 
     def step(self, steps: int, took_ps: int, fixed_ps: int) -> None:
@@ -155,9 +158,10 @@ class RunningBatch:
         heappush(self.due, (sequence.due, sequence.request.request_id, sequence))
 
     def steps_to_finish(self) -> int:
-        """Return the decode steps until the first sequence ends. Precondition: a sequence runs."""
+        """Return how many decode steps remain until the first end of a sequence in the batch."""
         due = self.due
-        while due[0][0] != due[0][2].due:  # the entry of a retracted sequence is outdated
+        # The entry of a retracted sequence is outdated.
+        while due[0][0] != due[0][2].due:
             heappop(due)
         return due[0][0] - self.steps
 
@@ -167,7 +171,7 @@ class RunningBatch:
         done: list[Sequence] = []
         while due and due[0][0] <= steps:
             step, _, sequence = heappop(due)
-            # a sequence that was retracted may have two equal entries in succession
+            # A sequence that was retracted may have two equal entries in succession.
             if step == sequence.due and not (done and done[-1] is sequence):
                 done.append(sequence)
         if len(done) > 1:
@@ -190,8 +194,9 @@ class RunningBatch:
 class BatchView:
     """A ``RunningView`` of a batch.
 
-    ``free_tokens`` returns the KV memory in tokens that a request could get. ``would_fit`` is the
-    test of the view's method of this name; by default no request fits, so none is preempted.
+    ``free_tokens`` returns the KV memory in tokens that a request could get. The function
+    ``would_fit`` answers calls of the view's method ``would_fit``; by default the answer is False,
+    so that schedulers preempt no request.
     """
 
     def __init__(
@@ -214,7 +219,8 @@ class BatchView:
     def __iter__(self) -> Iterator[Running]:
         for sequence in list(self._batch.sequences):
             if sequence not in self._batch.sequences:
-                continue  # the scheduler has preempted the request in the meantime
+                # The scheduler has preempted the request in the meantime.
+                continue
             request, produced = sequence.request, self._batch.produced(sequence)
             reserved = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)
             yield Running(request, produced, request.input_tokens + produced, reserved)
@@ -232,7 +238,8 @@ class BatchView:
 class DecodeRun:
     """A number of decode steps of an unchanged batch, from ``start_ps`` on.
 
-    The first step takes ``first_ps``, and every later step ``growth_ps`` more than its predecessor.
+    The first step takes ``first_ps``, and every later step takes ``growth_ps`` longer than the step
+    before.
     """
 
     __slots__ = ("first_ps", "growth_ps", "start_ps", "steps")
@@ -249,11 +256,12 @@ class DecodeRun:
         return self.start_ps + steps * self.first_ps + growth
 
     def steps_before(self, time_ps: int) -> tuple[int, int]:
-        """Return how many steps end strictly before ``time_ps``, and the last such end (ps)."""
+        """Return how many steps end before ``time_ps``, and the end of the last such step (ps)."""
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
-        # solve growth/2 n^2 + (first - growth/2) n = span; the loops correct rounding errors
+        # The formula solves growth/2 n^2 + (first - growth/2) n = span for n. The loops correct
+        # rounding errors.
         if growth:
             twice = float(2 * first - growth)
             guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))
@@ -276,11 +284,11 @@ class DecodeRun:
 
 
 class Prefill(NamedTuple):
-    """A sequence's chunk of prefill work in an iteration.
+    """A chunk of a sequence's prompt that an iteration computes.
 
-    The iteration computes ``tokens`` tokens after ``cached`` cached tokens, the last ``loaded`` of
-    which come from the host's memory. ``first`` marks the first chunk after an admission, ``last``
-    the chunk that completes the prompt.
+    The iteration computes ``tokens`` tokens after ``cached`` cached tokens; the last ``loaded``
+    cached tokens come from CPU memory. ``first`` marks the first chunk after an admission, and
+    ``last`` marks the chunk that completes the prompt.
     """
 
     sequence: Sequence
@@ -292,12 +300,12 @@ class Prefill(NamedTuple):
 
     @property
     def chunk(self) -> Chunk:
-        """The cached and computed tokens, in the format of timing profiles."""
+        """The numbers of cached and computed tokens, in the format of timing profiles."""
         return self.cached, self.tokens
 
 
 def report_prompts(prefills: list[Prefill], gpu_ps: list[int], scheduler: LocalScheduler) -> None:
-    """Record the GPU time (ps) of each chunk; report it to a scheduler that charges time."""
+    """Record the GPU time (ps) of each chunk; report the time if the scheduler charges time."""
     charge = scheduler.on_prompt_time
     for prefill, took_ps in zip(prefills, gpu_ps, strict=True):
         prefill.sequence.gpu_ps += took_ps
@@ -308,7 +316,7 @@ def report_prompts(prefills: list[Prefill], gpu_ps: list[int], scheduler: LocalS
 def book_admission(
     sequence: Sequence, scheduler: LocalScheduler, now_ps: int, fresh: int = 0
 ) -> None:
-    """Record and charge an admission. ``fresh`` of its tokens are computed for the first time."""
+    """Record and charge an admission; ``fresh`` tokens are computed for the first time."""
     extend = sequence.total - sequence.filled
     recompute = sequence.admitted_ps != NEVER
     if recompute:
@@ -335,8 +343,8 @@ def shares_of(
         prefills: Chunks of the iteration.
         gpu_ps: Time of each chunk, in picoseconds.
         fresh_of: Function that returns how many tokens of a retracted sequence's chunk are computed
-            for the first time. Its arguments are the sequence, the number of cached tokens, and the
-            number of tokens in the chunk.
+            for the first time, given the sequence, the number of cached tokens, and the number of
+            tokens in the chunk.
     """
     shares: dict[str, PrefillShare] = {}
     for (sequence, cached, tokens, first, last, _), took_ps in zip(prefills, gpu_ps, strict=True):

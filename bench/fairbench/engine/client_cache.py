@@ -1,9 +1,9 @@
-"""KV caches that know the clients of each token: claims, residency, and eviction by a policy.
+"""KV caches that know which clients use each token, and evict tokens by a policy.
 
-Each client *claims* the paths that its requests have used. A client's claims form a tree of its
-own, because a claim on a node is also a claim on the node's ancestors. A ``ClientEviction`` ends
-claims one by one, and a node without claims leaves the cache. Every other policy evicts a leaf
-together with all claims on the leaf.
+Each client *claims* the paths that its requests have used. A client's claims form a tree, because a
+claim on a node is also a claim on the node's ancestors. A ``ClientEviction`` ends claims one by
+one, and a node without claims leaves the cache. Every other policy evicts a leaf together with all
+claims on the leaf.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 class ResidencyLog(Protocol):
-    """A log that receives every change in the tokens that the clients of one replica hold."""
+    """A log of every change in the number of tokens that the clients of one replica hold."""
 
     @property
     def now_ps(self) -> int:
-        """The time in picoseconds."""
+        """The current simulated time in picoseconds."""
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
         """Record that a client holds ``change`` more tokens, as one of ``holders`` clients.
@@ -58,7 +58,7 @@ class Residency:
         self._log = log
         self._held: dict[str, Counter[int]] = {client: Counter() for client in clients}
         self._unpinned: dict[str, Counter[int]] = {client: Counter() for client in self._held}
-        self._private = Counter[str]()  # number of running requests' tokens outside the tree
+        self._private = Counter[str]()  # tokens of running requests outside the tree, by client
 
     @property
     def clients(self) -> Iterable[str]:
@@ -73,21 +73,21 @@ class Residency:
         return _sum(self._unpinned[client])
 
     def pinned(self, client: str) -> float:
-        """Return the tokens of a client that running requests use, in the tree or private."""
+        """Return the tokens of a client that running requests use, inside or outside the tree."""
         return self.held(client) - self.unpinned(client)
 
     def add_private(self, client: str, tokens: int) -> None:
-        """Add to the tokens of running requests that are not in the tree, or subtract."""
+        """Change the number of tokens of running requests that are not in the tree."""
         self._private[client] += tokens
         self._log.change(client, 1, tokens)
 
     def store(self, client: str, tokens: int) -> None:
-        """Count private tokens of a client as cached tokens that the client's request uses."""
+        """Count tokens that were outside the tree as cached tokens that a request uses."""
         self._private[client] -= tokens
         self._held[client][1] += tokens
 
     def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
-        """Count private tokens of a client as a used further copy of the holders' tokens."""
+        """Count tokens outside the tree as a copy, in use, of tokens that ``holders`` hold."""
         self.add_private(client, -tokens)
         everyone = list(holders)
         for holder in everyone:
@@ -100,13 +100,13 @@ class Residency:
         self._add(client, len(everyone), tokens, pinned=pinned)
 
     def give_up(self, holders: Iterable[str], client: str, tokens: int, by: str | None) -> None:
-        """Remove one client from the holders of unpinned tokens, for requests of client ``by``."""
+        """Remove ``client`` from the holders of unpinned tokens, for requests of client ``by``."""
         others = [one for one in holders if one != client]
         self._add(client, len(others) + 1, -tokens, by, pinned=False)
         self._move(others, len(others) + 1, len(others), tokens, pinned=False)
 
     def drop(self, holders: Mapping[str, None], tokens: int, by: str | None) -> None:
-        """Remove unpinned tokens of all ``holders``, for requests of client ``by``."""
+        """Remove all ``holders`` of evicted tokens, for requests of client ``by``."""
         for client in holders:
             self._add(client, len(holders), -tokens, by, pinned=False)
 
@@ -138,13 +138,14 @@ def _sum(by_holders: Counter[int]) -> float:
 
 @dataclass
 class PinAudit:
-    """The evictions that the theorem on memory shares covers, and its failures.
+    """Counts of the evictions to which the theorem on memory shares applies or does not apply.
 
     - ``allocations`` counts the allocations for which tokens were evicted by client.
-    - ``beyond`` counts the allocations that broke the theorem's assumption: for some client, the
-      tokens that its running requests pin and the tokens that it requests exceeded its share.
+    - ``beyond`` counts the allocations that broke the theorem's assumption: the tokens that running
+      requests of some client pin, plus the tokens that the client requests, exceeded the client's
+      share.
     - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. A
-      token of k clients counts 1/k. Without broken allocations the sum is 0 by the theorem.
+      token of k clients counts 1/k. If ``beyond`` is 0, the sum is 0 by the theorem.
     """
 
     allocations: int = 0
@@ -157,20 +158,23 @@ class PinAudit:
         self.lost_tokens += other.lost_tokens
 
 
-# tolerance in tokens, because shares are sums of fractions and therefore not exact
+# ``ROUNDING`` is a tolerance in tokens, because shares are sums of fractions and not exact.
 ROUNDING = 1e-6
 
 
-EVERYONE = ""  # name of the only queue under a policy that does not distinguish clients
+# Under a policy that does not distinguish clients, the only queue has the name ``EVERYONE``.
+EVERYONE = ""
 
 
 class Claimed(Protocol):
     """A cached stretch of tokens with ``holders``, the clients that claim the stretch.
 
-    - ``claimed_below`` is, by client, the number of children that the client claims.
+    - ``claimed_below`` counts, for each client, the children that the client claims.
     - ``listed_for`` names the queues that have an entry for the node.
-    - ``uses`` counts the finished requests that ended at the node or at an evicted node below.
-    - ``keep_s`` is the latest time, in seconds, until which these requests' tokens should stay.
+    - ``uses`` counts the finished requests whose tokens ended at the node or at an evicted node
+      below.
+    - ``keep_s`` is the latest time in seconds until which the policy asked to keep tokens of these
+      requests.
     - ``number`` decides between nodes of equal rank.
     """
 
@@ -196,13 +200,13 @@ Kept = TypeVar("Kept", bound=Claimed, contravariant=True)
 
 
 class ClaimedMemory(Protocol[Kept]):
-    """A cache whose nodes clients claim."""
+    """The interface of a cache whose nodes are claimed by clients."""
 
     def tokens_of(self, node: Kept) -> tuple[int, int]:
-        """Return the node's tokens that running requests use, and the node's unused tokens."""
+        """Return how many of the node's tokens running requests use, and how many are unused."""
 
     def is_pinned(self, node: Kept) -> bool:
-        """Return whether none of the node's tokens may be evicted."""
+        """Return True if none of the node's tokens may be evicted."""
 
     def spare_tokens(self, node: Kept) -> int:
         """Return the tokens of a further, unused copy of the node, or 0 without such a copy."""
@@ -214,20 +218,20 @@ class ClaimedMemory(Protocol[Kept]):
         """Return whether the match of a waiting request ends at the node."""
 
     def end_use(self, node: Kept) -> None:
-        """Pass a node's last use on to the node's parent, because a claim on the node ends."""
+        """Transfer a node's last use to the node's parent when a claim on the node ends."""
 
     def cut(self, node: Kept, tokens: int) -> None:
         """Split a node so that ``node`` is the part to evict first, of about ``tokens`` tokens."""
 
     def drop(self, node: Kept) -> None:
-        """Free a further copy of a node, or else the node, which is a leaf without claims."""
+        """Free a further copy of a node or, without such a copy, the node, an unclaimed leaf."""
 
 
 class Claims(Generic[N]):
-    """The claims on the nodes of ``memory``, which ``policy`` ends.
+    """The claims on the nodes of ``memory``; ``policy`` decides which claim ends next.
 
-    ``others`` is an optional client that the policy does not know. Its cached tokens are evicted
-    before those of all other clients.
+    ``others`` is an optional client that the policy does not know. Cached tokens of this client are
+    evicted first.
     """
 
     def __init__(
@@ -248,7 +252,7 @@ class Claims(Generic[N]):
         self._others = others
         self.audit = PinAudit()
 
-    # Claims begin.
+    # The following methods add claims.
 
     def start(self, node: N, request: Request) -> None:
         """Claim the path to ``node`` for a request that runs."""
@@ -263,7 +267,7 @@ class Claims(Generic[N]):
         node.keep_s = max(node.keep_s, keep_s)
 
     def claim(self, node: N, client: str) -> None:
-        """Claim the path to ``node``. Unclaimed tokens were private and have just been stored."""
+        """Claim the path to ``node``; tokens without a claim have just been added to the tree."""
         first, residency = node, self.residency
         while (parent := node.parent) is not None and client not in node.holders:
             pinned, unpinned = self._memory.tokens_of(node)
@@ -283,7 +287,7 @@ class Claims(Generic[N]):
             node = parent
         self.list_if_leaf(first)
 
-    # Claims end.
+    # The following methods end claims.
 
     def end_next(self, wanted: Mapping[str, int], by: str | None, short: int = 0) -> int:
         """End a claim, or evict a leaf, in the policy's order.
@@ -303,8 +307,8 @@ class Claims(Generic[N]):
         if self.by_client is None:
             return self._end(leaf, queue, by, short)
         protected, holders = self._is_protected(queue, wanted, by), len(leaf.holders)
-        # The policy may choose another victim after each ended claim, so only the smallest part of
-        # a leaf is cut off.
+        # The policy may choose another victim after each ended claim, so each step cuts off only
+        # the smallest possible part of a leaf.
         tokens = self._end(leaf, queue, by)
         if protected:
             self.audit.lost_tokens += tokens / holders
@@ -313,10 +317,10 @@ class Claims(Generic[N]):
     def check_pins(self, wanted: Mapping[str, int]) -> None:
         """Check the assumption of the theorem on memory shares at an allocation that evicts.
 
-        Let P_i be the tokens that running requests of client i pin, n_i the tokens that client i
-        requests (``wanted``), and S_i its share. The assumption is P_i + n_i <= S_i for every
-        client. The theorem: no client with at most its share loses a token to another client.
-        Proof and source: docs/appendix/theory.md, memory shares.
+        Running requests of client i pin P_i tokens, client i requests n_i tokens (``wanted``), and
+        the share of client i is S_i. The assumption is P_i + n_i <= S_i for every client. By the
+        theorem, no client with at most its share then loses a token to another client. The proof is
+        in docs/appendix/theory.md, section memory shares.
         """
         if self.by_client is None:
             return
@@ -329,7 +333,7 @@ class Claims(Generic[N]):
         )
 
     def _is_protected(self, victim: str, wanted: Mapping[str, int], by: str | None) -> bool:
-        """Return whether a victim that is not above its share loses tokens to another client."""
+        """Return whether ``victim`` is at most at its share and loses tokens to another client."""
         if self.by_client is None or by is None or victim in (by, self._others):
             return False
         after = self.residency.held(victim) + wanted.get(victim, 0)
@@ -346,9 +350,9 @@ class Claims(Generic[N]):
     def _end(self, leaf: N, queue: str, by: str | None, short: int = 0) -> int:
         """Drop a leaf's spare copy, end one client's claim on the leaf, or evict the leaf.
 
-        A spare copy (a further, unused copy) goes first. Without a spare copy, one claim ends if
-        the policy works by client; otherwise the leaf is evicted. Return the number of tokens of
-        the copy, the claim or the leaf.
+        A spare copy is a further, unused copy of the leaf, and is dropped first. Without a spare
+        copy, one claim ends if the policy chooses clients; otherwise the leaf is evicted. Return
+        the number of tokens of the copy, the claim or the leaf.
         """
         memory = self._memory
         memory.cut(leaf, short)
@@ -404,16 +408,17 @@ class Claims(Generic[N]):
         ]
         return self.by_client.choose(claimants) if claimants else None
 
-    # The queues.
+    # The following methods keep the queues.
 
     def _first(self, queue: str) -> N | None:
-        """Return the open leaf of lowest rank, and correct entries whose rank is too low."""
+        """Return the open leaf with the lowest rank; correct entries whose rank is too low."""
         entries = self.queues[queue]
         while entries:
             listed, number, node = entries[0]
             if not self.is_open_leaf(node, queue):
                 heappop(entries)
-                node.listed_for.discard(queue)  # the node is listed again once it is an open leaf
+                # The node is added to the queue again once the node is an open leaf.
+                node.listed_for.discard(queue)
             elif listed < (rank := self._rank(node)):
                 heapreplace(entries, (rank, number, node))
             else:
@@ -431,7 +436,7 @@ class Claims(Generic[N]):
     def is_open_leaf(self, node: N, queue: str) -> bool:
         """Return whether a queue's next eviction may take a claimed node.
 
-        Such a node has unused tokens. It is a leaf of the queue's claims, or has a further copy.
+        An open leaf has unused tokens, and is a leaf of the queue's claims or has a further copy.
         """
         if not node.holders or self._memory.is_pinned(node):
             return False
@@ -442,14 +447,14 @@ class Claims(Generic[N]):
         return queue not in node.claimed_below or self._memory.spare_tokens(node) > 0
 
     def list_if_leaf(self, node: N) -> None:
-        """List a node in each queue that may evict the node and has no entry for the node."""
+        """Add a node to each queue that may evict the node and has no entry for the node."""
         for queue in self._queues_of(node):
             if queue not in node.listed_for and self.is_open_leaf(node, queue):
                 node.listed_for.add(queue)
                 self._enter(queue, node)
 
     def list_again(self, node: N) -> None:
-        """List a node again whose rank may be lower than the ranks of its entries."""
+        """Add further queue entries for a node whose rank may have become lower."""
         for queue in node.listed_for:
             self._enter(queue, node)
 
@@ -481,10 +486,10 @@ class ClaimedNode(KVNode):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientCache(KVCache):
-    """KV memory of ``capacity`` tokens whose clients' claims ``policy`` ends.
+    """The KV memory of an SGLang replica, with claims of clients that ``policy`` ends.
 
-    ``others`` is an optional client that the policy does not know. Its cached tokens are evicted
-    before those of all other clients.
+    ``capacity`` is a number of tokens. ``others`` is an optional client that the policy does not
+    know. Cached tokens of this client are evicted first.
     """
 
     knows_clients = True
@@ -501,7 +506,7 @@ class ClientCache(KVCache):
         self.claims: Claims[ClaimedNode] = Claims(policy, log, self, others)
         self.residency = self.claims.residency
 
-    # Clients' memory.
+    # The following methods count tokens by client.
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
         """Return a prompt's cached tokens, and those of them that running requests use."""
@@ -533,7 +538,9 @@ class ClientCache(KVCache):
         """End claims, or evict leaves, in the policy's order until ``tokens`` are freed."""
         target = self.free + tokens
         wanted = dict(requests or {})
-        blamed = dict(wanted)  # number of tokens still to be evicted for each client's requests
+        # ``blamed`` maps clients to the numbers of tokens still to be evicted for the clients'
+        # requests.
+        blamed = dict(wanted)
         if self.free < target:
             self.claims.check_pins(wanted)
         while self.free < target:
@@ -552,8 +559,8 @@ class ClientCache(KVCache):
     def retain(self, node: KVNode, request: Request) -> None:
         self.claims.finish(cast(ClaimedNode, node), request)
 
-    # The interface ``ClaimedMemory``. A node is pinned or unpinned as a whole, and its tokens are
-    # in memory once.
+    # The following methods implement ``ClaimedMemory``. A node is pinned or unpinned as a whole,
+    # and its tokens are in memory once.
 
     def tokens_of(self, node: ClaimedNode) -> tuple[int, int]:
         return (node.length, 0) if node.locks else (0, node.length)
@@ -591,7 +598,7 @@ class ClientCache(KVCache):
         self.claims.abandon()
 
     def detach(self, waiter: KVWaiter) -> None:
-        """Forget a waiting request, and list its node again, whose rank may be lower now."""
+        """Detach a waiting request from its node, and queue the node by its new rank."""
         node = cast(ClaimedNode, waiter.node)
         super().detach(waiter)
         self.claims.list_again(node)
@@ -626,7 +633,7 @@ class WaitingSequences(Protocol):
 
 
 class QueueMemory:
-    """The memory of a simulated worker as ``MemoryShare`` sees it (``ClientMemory``)."""
+    """The ``ClientMemory`` of a simulated worker, which ``MemoryShare`` reads."""
 
     def __init__(self, cache: ClientPool, waiting: WaitingSequences) -> None:
         self._cache, self._waiting = cache, waiting
@@ -647,7 +654,7 @@ class QueueMemory:
 def memory_share(
     memory: ManagedMemory, cache: ClientPool, waiting: WaitingSequences
 ) -> MemoryShare | None:
-    """Return the account that decides on admissions, or None without shares of memory."""
+    """Return the ``MemoryShare`` that decides on admissions, or None without memory shares."""
     policy = memory.policy
     if not memory.shares or not isinstance(policy, ClientEviction):
         return None
@@ -655,7 +662,7 @@ def memory_share(
 
 
 def pin_audit(caches: Iterable[object]) -> PinAudit | None:
-    """Return the sums of the caches' audits, or None if no policy by client evicts."""
+    """Return the sums of the caches' audits, or None without a ``ClientEviction``."""
     total = None
     for cache in caches:
         claims = getattr(cache, "claims", None)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-# At one instant, requests arrive first, then iterations end (worker by worker), then workers
+# At one instant, requests arrive first. Then iterations end, worker by worker, and then workers
 # decide.
 ARRIVE, END, DECIDE = 0, 1, 2
 
 
 Event = tuple[int, int, int, int, Callable[[], None]]
-"""The time (ps), priority, key, insertion number, and action of an event."""
+"""An ``Event`` consists of time (ps), priority, key, insertion number, and action."""
 
 
 class Clock:
-    """Runs callbacks in order of (time, priority, key, insertion)."""
+    """A clock that runs callbacks in order of (time, priority, key, insertion)."""
 
     def __init__(self) -> None:
         self.now_ps = 0
-        # heap of events, the next event first
+        # ``events`` is a heap of events, the next event first.
         self.events: list[Event] = []
-        # the last event, in the order of events, that has run
+        # ``_latest`` is the position, in the order of events, of the last event that has run.
         self._latest: Event = (0, -1, 0, 0, _nothing)
         self._inserted = 0
 
@@ -32,7 +32,7 @@ class Clock:
         heappush(self.events, (time_ps, priority, key, self._inserted, action))
 
     def soon(self, priority: int, key: int, action: Callable[[], None]) -> None:
-        """Run ``action`` at this instant: at once if no event is due now, or else in its turn."""
+        """Run ``action`` at this instant: at once if no other event is due, or else in its turn."""
         if self.events and self.events[0][0] == self.now_ps:
             self.at(self.now_ps, priority, key, action)
         else:
@@ -54,7 +54,7 @@ class Clock:
         self._latest = (*self._latest[:4], _nothing)
 
     def past(self, priority: int, key: int) -> bool:
-        """Return whether an event of this instant, priority and key would have run already."""
+        """Return whether an event at this instant, priority and key would have run already."""
         return (priority, key) <= self._latest[1:3]
 
     def stop_at(self, time_ps: int) -> None:

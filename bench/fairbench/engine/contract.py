@@ -1,4 +1,4 @@
-"""The engine contract: the interface of an engine, and of the replicas that a run simulates."""
+"""The interfaces of simulated engines and of their replicas."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class KVMemory(Protocol):
         """The number of cached tokens that no running request uses."""
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
-        """Return the cached tokens of a prompt, at most ``limit``, without a change of state."""
+        """Return how many tokens of a prompt are cached, at most ``limit``; change no state."""
 
     def abandon(self) -> None:
         """Remove all nodes at the end of a run, because Python frees linked nodes slowly."""
 
 
 class Replica(Protocol):
-    """A worker. Pass requests to ``submit``; each request's ``on_done`` is called at its end.
+    """A simulated worker. ``submit`` adds a request, whose ``on_done`` is called at its end.
 
     ``on_pass`` is called after every decision of the worker on its next step.
     """
@@ -55,7 +55,7 @@ class Replica(Protocol):
 
     @property
     def queued_count(self) -> int:
-        """The number of requests that have arrived and do not run."""
+        """The number of requests that have arrived and are not running."""
 
     @property
     def running_count(self) -> int:
@@ -63,17 +63,17 @@ class Replica(Protocol):
 
     @property
     def saturated(self) -> bool:
-        """Whether requests wait and no request is admitted before a running request ends."""
+        """Whether requests wait, and no request can be admitted before a running request ends."""
 
     @property
     def room(self) -> Room | None:
-        """The most that the next pass can start, or None if unknown. Precondition: ``sync``."""
+        """The ``Room`` of the next pass, or None if unknown. Precondition: ``sync`` was called."""
 
     def submit(self, sequence: Sequence) -> None:
         """Add a request that arrives at the worker."""
 
     def sync(self) -> None:
-        """Update the counters to the present time."""
+        """Record the decode steps that have ended until now."""
 
     def settle(self) -> None:
         """Call ``sync`` for the last time, and write the remaining records."""
@@ -97,8 +97,8 @@ class ManagedMemory(NamedTuple):
 class WorkerParts:
     """The parts of a worker.
 
-    ``on_evict`` receives eviction reports for a router that uses such reports. ``memory`` is None
-    if the engine evicts in its own order and no log of the clients' tokens is kept.
+    ``on_evict`` receives reports of evictions if the router uses such reports. ``memory`` is None
+    if the engine evicts in its own order and the clients' tokens are not logged.
     """
 
     index: int
@@ -132,16 +132,17 @@ class CodeRun(NamedTuple):
 class EngineCode(Protocol):
     """An installed engine whose own code decides for the replicas of one run.
 
-    Classes are registered by entry points of the group ``doors.CODE_GROUP``, by the engine's name,
-    and are called with a ``CodeRun``.
+    An entry point of the group ``doors.CODE_GROUP`` registers a class under the engine's name. The
+    class is called with a ``CodeRun``.
     """
 
-    # engine, policy and its owner, version, digest, commit and changed files
+    # ``about`` has the engine, its version, digest, commit and changed files, and the policy and
+    # its owner.
     about: dict[str, Any]
 
     @classmethod
     def installed(cls, python: str) -> dict[str, Any]:
-        """Return which code a Python has now, as ``about`` without the policy."""
+        """Return which engine code a Python interpreter has now, in the format of ``about``."""
 
     def worker(self, parts: WorkerParts) -> Replica:
         """Return a replica with an empty cache."""
@@ -156,12 +157,16 @@ class EngineContract(Protocol):
     Contracts are created from settings and a timing profile.
     """
 
-    pool_tokens: int  # size of a worker's KV memory in tokens
-    most_running: int  # the largest number of requests that a worker runs at a time
-    chunk_tokens: int  # the largest number of prompt tokens in one iteration
-    # whether an iteration may compute prompts and decode together
+    # ``pool_tokens`` is the size of a worker's KV memory in tokens.
+    pool_tokens: int
+    # ``most_running`` is the largest number of requests that a worker runs at a time.
+    most_running: int
+    # ``chunk_tokens`` is the largest number of prompt tokens in one iteration.
+    chunk_tokens: int
+    # If ``mixed_steps`` is true, an iteration may compute prompts and decode together.
     mixed_steps: bool
-    # the fraction of the GPU's memory that gave the pool, or None if the pool was given in tokens
+    # ``mem_fraction_static`` is the fraction of GPU memory from which the pool was computed, or
+    # None if the pool was given in tokens.
     mem_fraction_static: float | None
 
     def with_pool(self, tokens: int) -> Mapping[str, Any]:
@@ -178,4 +183,4 @@ CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContr
         "lightllm": "fairbench.engine.lightllm:LightLLMContract",
     }
 )
-"""The contract of each engine, made from settings and a timing profile."""
+"""``CONTRACTS`` has the contract of each engine, made from settings and a timing profile."""

@@ -1,4 +1,4 @@
-"""Clusters whose prefill workers compute prompts and whose decode workers generate the answers."""
+"""Disaggregated clusters: prefill workers compute prompts, and decode workers generate answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Then = Callable[[], None]
 
 
 class PrefillEngine(Replica, Protocol):
-    """An engine replica that computes prompts, and keeps each KV cache until it has been sent."""
+    """An engine replica that computes prompts, and keeps every KV cache that is not sent yet."""
 
     cap: LoadCap
 
@@ -43,11 +43,11 @@ class PrefillEngine(Replica, Protocol):
         """Free the memory of a request whose KV cache has been sent."""
 
     def wake_if_waiting(self) -> None:
-        """Let an idle worker examine its waiting requests again, after a change elsewhere."""
+        """Let an idle worker try its waiting requests again after memory was freed elsewhere."""
 
 
 class Transfer(NamedTuple):
-    """A requested transfer of a prompt's KV cache, numbered in the order of the requests."""
+    """A transfer of a prompt's KV cache that was requested; ``number`` gives the order."""
 
     number: int
     sequence: Sequence
@@ -59,13 +59,13 @@ class Transfer(NamedTuple):
 class Transfers:
     """The links of all workers. A worker sends or receives one prompt at a time.
 
-    Transfers start in the order of their requests, but a transfer whose workers are both free
-    overtakes earlier transfers that have a busy worker. So no transfer waits while its source and
-    its target are free. The engines behave alike: SGLang 0.5.23 has several queues per sender, each
-    with a thread of its own, and chooses the queue by the receiver (``add_transfer_request`` in
-    ``disaggregation/mooncake/conn.py``), and vLLM 0.32 starts every transfer at once without
-    blocking (``start_load_kv`` in ``kv_connector/v1/nixl/pull_worker.py``). The latency comes after
-    the last byte and occupies no worker.
+    Transfers start in the order in which they were requested, except that a transfer between two
+    free workers overtakes earlier transfers that involve a busy worker. Real engines behave
+    similarly. SGLang 0.5.23 has several queues per sender, each with its own thread, and chooses
+    the queue by the receiver (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``).
+    vLLM 0.32 starts every transfer at once without blocking (``start_load_kv`` in
+    ``kv_connector/v1/nixl/pull_worker.py``). The latency of the link comes after the last byte, and
+    occupies no worker.
     """
 
     def __init__(
@@ -74,10 +74,12 @@ class Transfers:
         self.clock = clock
         self._token_ps = token_bytes / (params.bandwidth_gb_s * 10**9) * PS_PER_S
         self._latency_ps = round(params.latency_ms * PS_PER_MS)
-        self._free_ps = [0] * workers  # end of each worker's last transfer
-        # the transfers that have not started, by source and target, in order
+        # ``_free_ps`` is the end of the last transfer of each worker.
+        self._free_ps = [0] * workers
+        # ``_waiting`` maps pairs of source and target to the transfers that have not started yet,
+        # in order.
         self._waiting: dict[tuple[int, int], deque[Transfer]] = {}
-        self._requested = 0  # number of transfers so far
+        self._requested = 0  # the number of transfers requested so far
 
     def send(self, sequence: Sequence, source: int, target: int, done: Then) -> None:
         """Transfer the KV cache of a prompt; ``done`` is called when the cache has arrived."""
@@ -87,12 +89,12 @@ class Transfers:
         self._start_possible()
 
     def _start_possible(self) -> None:
-        """Start every transfer whose workers are both free, in the order of the requests."""
+        """Start every transfer between two free workers, in the order of the transfers."""
         while (queue := self._next_possible()) is not None:
             self._start(queue.popleft())
 
     def _next_possible(self) -> deque[Transfer] | None:
-        """Return the queue whose head is the next transfer that may start, or None."""
+        """Return the queue whose head is the first transfer that may start, or None."""
         now_ps, free_ps = self.clock.now_ps, self._free_ps
         possible = [
             queue
@@ -111,11 +113,11 @@ class Transfers:
 
 
 class PrefillReplica:
-    """A ``Replica`` whose requests go through ``engine``, a transfer and a decode worker.
+    """A ``Replica`` that computes prompts, and sends the KV caches to decode workers.
 
-    A request is assigned at its arrival to the decode worker with the fewest assigned requests.
-    ``engine`` computes a copy of the request, which ends with the request's first token. Subclasses
-    define when the decode worker reserves memory.
+    A request is assigned at its arrival to the decode worker with the fewest assigned requests. The
+    replica ``engine`` computes a copy of the request, which ends with the first output token.
+    Subclasses define when the decode worker reserves memory.
     """
 
     def __init__(
@@ -126,11 +128,12 @@ class PrefillReplica:
         self.scheduler, self.batch = engine.scheduler, engine.batch
         self._decodes = decodes
         self._transfers = transfers
-        # requests that no decode worker has received yet, and the engine's copies of the requests
+        # ``_copies`` maps requests that no decode worker has received yet to the engine's copies of
+        # the requests.
         self._copies: dict[Sequence, Sequence | None] = {}
-        self._unreserved = 0  # number of requests that the engine has not received yet
+        self._unreserved = 0  # number of requests not passed to the engine yet
 
-    # The interface of a replica.
+    # The following methods are the interface of a replica.
 
     @property
     def on_pass(self) -> Then | None:
@@ -181,7 +184,7 @@ class PrefillReplica:
         self._unreserved += 1
         self._arrived(sequence)
 
-    # The path of a request.
+    # The following methods follow the path of a request.
 
     def _arrived(self, sequence: Sequence) -> None:
         """Assign a request that has arrived to a decode worker, and start its prefill."""
@@ -222,7 +225,7 @@ class PrefillReplica:
         self._ready(sequence)
 
     def _refused(self, sequence: Sequence) -> None:
-        """Undo the assignment of a request that the engine's scheduler does not accept."""
+        """Undo the assignment of a request that the engine's scheduler refuses."""
         self._decode_of(sequence).cancel(sequence)
 
     def _ready(self, sequence: Sequence) -> None:
@@ -241,14 +244,14 @@ class PrefillReplica:
 
 
 class ReservesAtArrival(PrefillReplica):
-    """SGLang's order: a prompt waits for the decode worker's memory, then in the prefill queue."""
+    """SGLang's order: a request waits for memory at the decode worker, and then for prefill."""
 
     def _arrived(self, sequence: Sequence) -> None:
         self._assign(sequence).reserve_in_turn(sequence, partial(self._compute, sequence))
 
 
 class ReservesWhenComputed(PrefillReplica):
-    """vLLM's order: a prompt is computed, and sent once the decode worker has memory for it."""
+    """vLLM's order: a prompt is computed first, and is sent when the decode worker has memory."""
 
     def _refused(self, sequence: Sequence) -> None:
         self._decode_of(sequence).assigned -= 1
@@ -258,28 +261,29 @@ class ReservesWhenComputed(PrefillReplica):
 
 
 def _take_over(sequence: Sequence, copy: Sequence) -> None:
-    """Copy the records of a request's prefill from ``copy``, the request of the engine."""
+    """Copy the records of a request's prefill from ``copy``, which the engine computed."""
     sequence.admitted_ps = copy.admitted_ps
     sequence.cached_tokens, sequence.extend_tokens = copy.cached_tokens, copy.extend_tokens
     sequence.gpu_ps = copy.gpu_ps
 
 
 class DecodeRoom(NoCap):
-    """A load cap of prefill engines that admits a request if a decode worker has room for it.
+    """A load cap for prefill engines: a request is admitted if a decode worker has room.
 
-    The engine's copy of a request has no outputs. ``whole`` maps the number of a request that is
-    not admitted yet to the original request.
+    The engine's copy of a request has no outputs. ``whole`` maps the id of a request that is not
+    admitted yet to the original request, from which the need for memory is computed.
     """
 
     def __init__(self, decodes: list[DecodeWorker]) -> None:
         super().__init__()
         self._decodes = decodes
         self.whole: dict[int, Sequence] = {}
-        # ``leave`` and ``finish`` keep no count, because decode workers count their own requests
+        # The methods ``leave`` and ``finish`` keep no count, because decode workers count their
+        # requests.
         self.enter = self._enter
 
     def _open(self, request: Request) -> DecodeWorker | None:
-        """Return the decode worker with the fewest requests among the workers with room."""
+        """Return the decode worker with room that has the fewest requests, or None."""
         whole = self.whole[request.request_id].request
         room = [one for one in self._decodes if one.may_take(whole, whole.input_tokens)]
         return min(room, key=lambda one: (one.assigned, one.index), default=None)
@@ -297,7 +301,7 @@ class DecodeRoom(NoCap):
 
 
 class ReservesAtAdmission(PrefillReplica):
-    """The prefill worker's scheduler also orders the requests for memory of decode workers."""
+    """An order in which the prefill worker's scheduler also orders requests for decode memory."""
 
     def __init__(
         self,
@@ -319,7 +323,7 @@ class ReservesAtAdmission(PrefillReplica):
 
 
 class Sides(NamedTuple):
-    """An engine's functions that make workers, and its prefill replica for the default setting."""
+    """The functions of an engine that create workers, and the engine's default prefill replica."""
 
     prefill: Callable[[Any, WorkerParts], PrefillEngine]
     decode: Callable[[Any, WorkerParts, DisaggregationParams], DecodeWorker]
@@ -349,7 +353,7 @@ def disaggregated(
     prefills: list[WorkerParts],
     decode_count: int,
 ) -> list[Replica]:
-    """Return a cluster's prefill workers, made of ``prefills``, and then its decode workers.
+    """Return the prefill workers of a cluster, followed by the decode workers.
 
     Args:
         settings: Values of the experiment by ``NAME.PARAM``.
@@ -389,8 +393,8 @@ def _released(
 ) -> None:
     """Report to the prefill workers that a decode worker has freed the memory of a request.
 
-    ``charges`` is whether to charge the request's outputs to its prefill worker's scheduler, and
-    ``wakes`` is whether the prefill workers wait for such memory.
+    With ``charges``, the request's outputs are charged at its prefill worker's scheduler. With
+    ``wakes``, idle prefill workers try their waiting requests again.
     """
     if charges and sequence.produced > 1:
         scheduler = engines[sequence.worker].scheduler
@@ -402,7 +406,7 @@ def _released(
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """A decode worker's limits: how many requests may run, and how many may hold memory."""
+    """The limits of a decode worker on running requests and on requests that hold memory."""
 
     pool_tokens: int
     most_running: int
@@ -415,13 +419,14 @@ class DecodeLimits:
 class DecodeWorker(EngineLoop[KVNode]):
     """A worker that decodes requests whose prompts prefill workers have computed.
 
-    Call ``reserve_in_turn`` for memory, first come first served, or ``reserve`` after ``may_take``.
-    Call ``receive`` when a request's KV cache has arrived; the request runs from the next step on.
-    ``assigned`` is the number of requests that run or will run on the worker, and ``members`` the
-    number of requests that hold its memory. ``on_release`` is called for each request that ends.
+    A caller reserves memory by ``reserve_in_turn``, first come first served, or by ``reserve``
+    after ``may_take``. The caller calls ``receive`` when a request's KV cache has arrived; the
+    request runs from the next step on. ``assigned`` is the number of requests that run or will run
+    on the worker, and ``members`` is the number of requests that hold memory. ``on_release`` is
+    called for each request that ends.
 
-    Requests share no prompts: SGLang keeps no prefix cache on a decode worker, and this model keeps
-    none for vLLM either. Memory is counted in tokens.
+    Requests share no prefixes: SGLang keeps no prefix cache on a decode worker, and this model
+    keeps no prefix cache for vLLM either. Memory is counted in tokens.
     """
 
     def __init__(self, parts: WorkerParts, limits: DecodeLimits) -> None:
@@ -440,7 +445,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     def _fits_beside(self, request: Request, tokens: int) -> bool:
         """Return whether ``tokens`` tokens of a request fit beside the members' tokens."""
 
-    # Methods for the prefill workers.
+    # Prefill workers call the following methods.
 
     def may_take(self, request: Request, tokens: int) -> bool:
         """Return whether memory, slots and load cap allow a request of ``tokens`` tokens.
@@ -451,7 +456,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return not self.retracted and self._has_room(request, tokens)
 
     def reserve_in_turn(self, sequence: Sequence, granted: Callable[[], None]) -> None:
-        """Reserve memory for a prompt, after all earlier calls, and then call ``granted``."""
+        """Reserve memory for a prompt in the order of the calls, and then call ``granted``."""
         self._asking.append((sequence, granted))
         run, request = self._run, sequence.request
         first = run is not None and len(self._asking) == 1
@@ -460,9 +465,9 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.wake()
 
     def reserve(self, sequence: Sequence) -> None:
-        """Reserve memory for a prompt. Precondition: ``may_take``.
+        """Reserve memory for a prompt. Precondition: ``may_take`` returned True.
 
-        The present run of decode steps ends early, because it was planned with this memory.
+        The present run of decode steps ends early, because the run was planned to use this memory.
         """
         sequence.reserved_ps = self._clock.now_ps
         self._hold(sequence, sequence.request.input_tokens)
@@ -484,7 +489,7 @@ class DecodeWorker(EngineLoop[KVNode]):
             self._stop_run(self._run)
         self.wake()
 
-    # The interface of a replica.
+    # The following methods are the interface of a replica.
 
     @property
     def queued_count(self) -> int:
@@ -501,7 +506,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     def _may_admit(self) -> bool:
         return False
 
-    # A step.
+    # The following methods make a step.
 
     def _start(self) -> bool:
         self._readmit()
@@ -525,7 +530,8 @@ class DecodeWorker(EngineLoop[KVNode]):
         if batch.size > cache.free:
             self._retract()
         if not 0 < batch.size <= cache.free:
-            return False  # the rest of the memory is reserved for prompts that are being sent
+            # The rest of the memory is reserved for prompts that are being sent.
+            return False
         steps = min(batch.steps_to_finish(), cache.free // batch.size, self._most_steps())
         self._start_run(steps, -self._extra_ps())
         return True
@@ -541,7 +547,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return 0
 
     def _recompute(self) -> bool:
-        """Start an iteration that recomputes retracted requests; return False without such work."""
+        """Start to recompute retracted requests; return False if there are no such requests."""
         return False
 
     def _provide(self, steps: int) -> None:
@@ -557,10 +563,10 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.assigned -= 1
         self.on_release(sequence)
 
-    # Memory.
+    # The following methods manage memory.
 
     def _has_room(self, request: Request, tokens: int) -> bool:
-        """Return whether a request may become a member, as it always may without other members."""
+        """Return whether a request may take memory; without other members, every request may."""
         if not self.members:
             return True
         within = self.members < self.limits.most_members and self.cap.has_room(request)
@@ -578,11 +584,11 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @property
     def _free(self) -> int:
-        """The number of free tokens after the present step has taken its tokens."""
+        """The number of tokens that are free after the present step."""
         return self.cache.free - self.batch.size
 
     def _retract(self) -> None:
-        """Retract requests until the next decode step has memory; at least one request stays."""
+        """Retract requests, except the last, until the next decode step has memory."""
         self._end_stretch()
         order = self._retraction_order()
         while self.batch.size > self.cache.free and len(order) > 1:
@@ -596,7 +602,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.batch.rearrange(order)
 
     def _readmit(self) -> None:
-        """Reserve memory for retracted requests in their order, and load the requests again."""
+        """Reserve memory for retracted requests in order, and return the requests to the batch."""
         while self.retracted:
             sequence = self.retracted[0]
             if not self._has_room(sequence.request, sequence.total):
@@ -613,14 +619,14 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @abstractmethod
     def _store(self, sequence: Sequence, tokens: int) -> None:
-        """Handle a sequence that loses its memory of ``tokens`` tokens."""
+        """Retract a sequence, whose ``tokens`` tokens lose their memory."""
 
     @abstractmethod
     def _load(self, sequence: Sequence) -> None:
-        """Return a retracted sequence to the batch, after memory was reserved for it again."""
+        """Return a retracted sequence, for which memory was reserved again, to the batch."""
 
 
-# with at most this number of running requests, SGLang allocates twice as many slots in advance
+# With at most ``FEW_RUNNING`` running requests, SGLang allocates twice as many slots in advance.
 FEW_RUNNING = 32
 
 
@@ -629,7 +635,7 @@ class SGLangDecode(DecodeWorker):
 
     A prompt needs memory for its own tokens and ``reserved`` further tokens. The request must also
     be able to finish if all other requests were retracted (``DecodePreallocQueue`` of SGLang 0.5).
-    A retracted request is copied to the host's memory and back.
+    The KV cache of a retracted request is copied to CPU memory and back.
     """
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, reserved: int) -> None:
@@ -675,8 +681,8 @@ class VLLMDecode(DecodeWorker):
 
     A request may take memory if fewer requests run than the limit, and if the blocks of its whole
     prompt are free. The request that joined last is preempted first, and the decode worker computes
-    its prompt and outputs again. The model does so in an iteration of its own, whereas vLLM mixes
-    such work with decoding.
+    its prompt and outputs again. In this model, a separate iteration recomputes preempted requests,
+    whereas vLLM mixes such work with decoding.
     """
 
     def __init__(self, parts: WorkerParts, limits: VLLMLimits) -> None:
@@ -686,7 +692,7 @@ class VLLMDecode(DecodeWorker):
         super().__init__(parts, own)
         self._block_size, self._watermark = limits.block_size, limits.watermark_blocks
         self._fresh: dict[Sequence, None] = {}  # requests without a first token
-        self._again: list[Prefill] = []  # preempted requests whose tokens are computed again
+        self._again: list[Prefill] = []  # preempted requests that are being recomputed
 
     def in_flight(self) -> list[Sequence]:
         return [*super().in_flight(), *(prefill.sequence for prefill in self._again)]

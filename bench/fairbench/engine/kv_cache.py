@@ -1,8 +1,8 @@
 """The KV memory of an SGLang replica: a radix tree with locks and eviction, and private tokens.
 
-Accounting, in tokens: capacity = free + tree (evictable + locked) + private. Private tokens belong
-to a running request and are not in the tree yet: tokens of a prefill in progress, and decoded
-tokens. The rules are those of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
+Accounting, in tokens: capacity = free + tree (evictable + locked) + private. Private tokens are
+tokens of a running request that are not in the tree yet: the tokens of a prefill in progress, and
+decoded tokens. The rules are those of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ N = TypeVar("N", bound=CacheNode)
 
 
 class AttachedRequest(Protocol[N]):
-    """A waiting request attached to the node at which its last match ended."""
+    """A waiting request that is attached to the node at which its cached prefix ended last time."""
 
     request: Request
     prompt: Prompt
@@ -41,33 +41,34 @@ class AttachedRequest(Protocol[N]):
     place: Place
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Return the request's position in the sorted queue at the refresh with this stamp."""
+        """Return the request's position in the queue at the refresh with this number."""
 
 
 class MatchCache(Protocol[N]):
-    """The part of a cache that a queue in match order needs.
+    """The interface of a cache for a queue that is sorted by cached prefix.
 
-    ``on_moved`` receives an attached request whose match may have changed. ``refresh_stamp`` is the
-    access stamp of the last refresh.
+    The cache calls ``on_moved`` for an attached request whose cached prefix may have changed. A
+    refresh matches waiting requests against the cache; ``refresh_stamp`` is the time stamp of the
+    last refresh.
     """
 
     on_moved: Callable[[AttachedRequest[N]], None] | None
     refresh_stamp: int
 
     def refresh(self, waiters: Iterable[AttachedRequest[N]]) -> None:
-        """Match the given waiting requests, and touch the matches of all attached requests."""
+        """Match ``waiters``, and mark the cached prefixes of all attached requests as used."""
 
     def detach(self, waiter: AttachedRequest[N]) -> None:
-        """Forget a waiting request."""
+        """Detach a waiting request from its node."""
 
 
 class PrefixCache(MatchCache[N], Protocol[N]):
-    """The part of a cache that a simulated worker needs to match and touch prefixes."""
+    """The interface of a cache with which a simulated worker matches and touches prefixes."""
 
     root: N
 
     def descend(self, node: N, prompt: Prompt, place: Place, limit: int) -> tuple[N, Place]:
-        """Walk down from ``node``, which ends at ``place`` of the prompt, to depth ``limit``."""
+        """Walk along the prompt from ``node``, which ends at ``place``, to depth ``limit``."""
 
     def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
         """Walk down from the root along the prompt, to depth ``limit`` in tokens."""
@@ -79,19 +80,19 @@ class PrefixCache(MatchCache[N], Protocol[N]):
 class KVNode(Node):
     """A cached stretch of a prompt.
 
-    A lock or a use of a path is recorded at the end of the path only, to avoid a walk. ``locks``
-    counts the locks that end at the node, plus one for each child with locks. ``last_access`` is
-    the time of the latest use that ended at the node, or at an evicted node below the node. For a
-    leaf both values are complete.
+    To avoid walks, a lock or a use of a path is recorded only at the end of the path. ``locks``
+    counts the locks that end at the node, plus 1 for each child with locks. ``last_access`` is the
+    latest use that ended at the node, or at an evicted node below the node. A leaf's values include
+    all its locks and uses.
 
-    An access is a stamp and a position in the queue. At a refresh all waiting requests touch their
-    prefixes with one stamp, and SGLang touches the prefixes one by one in the order of the queue.
+    A use is a pair of a time stamp and a position in the queue. At a refresh, all waiting requests
+    use their prefixes with one stamp, in the order of the queue.
     """
 
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")
 
     def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
-        # ``Node.__init__``, inlined because there are many nodes
+        # The code of ``Node.__init__`` is repeated here, because many nodes are created.
         self.parent = parent
         self.edge = edge
         self.start = 0
@@ -100,19 +101,22 @@ class KVNode(Node):
         self.children = {}
         self.locks = 0
         self.last_access: Access = (0, 0, 0)
-        self.number = 0  # order of creation, which decides between leaves of equal rank
-        self.listed = False  # whether the node has an entry in the heap of leaves
+        # ``number`` is the order of creation, which decides between leaves of equal rank.
+        self.number = 0
+        # ``listed`` is true if the node has an entry in the heap of leaves.
+        self.listed = False
         self.waiters: Waiters | None = None
 
 
 KVWaiter = AttachedRequest[KVNode]
-# The waiting requests whose match ends at a node, grouped by the key of the child that would extend
-# the match. The key is None for requests whose whole prompt is matched.
+# A node's waiting requests are the requests whose cached prefix ends at the node, grouped by the
+# key of the child that would extend the prefix. The key is None for requests whose whole prompt is
+# cached.
 Waiters = dict[tuple[str, int] | None, dict[KVWaiter, None]]
 
 
 def next_key(waiter: KVWaiter) -> tuple[str, int] | None:
-    """Return the key of a child that would extend the match, or None if the prompt is matched."""
+    """Return the key of the child that would extend the cached prefix; None for a whole prompt."""
     index, offset = waiter.place
     if index == len(waiter.prompt):
         return None
@@ -124,12 +128,13 @@ DEFAULT_POLICY = LRU(NoParams())
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class KVCache(PrefixTree[KVNode]):
-    """KV memory of ``capacity`` tokens, whose leaves are evicted in the order of ``policy``.
+    """A KV memory of ``capacity`` tokens, whose leaves are evicted in the order of ``policy``.
 
     ``on_evict(prefix, tokens)`` is called when the last ``tokens`` tokens of a prefix are evicted.
     """
 
-    knows_clients = False  # whether ``claim``, ``retain`` and ``pin`` have an effect
+    # If ``knows_clients`` is true, ``claim``, ``retain`` and ``pin`` have an effect.
+    knows_clients = False
 
     def __init__(
         self,
@@ -145,12 +150,13 @@ class KVCache(PrefixTree[KVNode]):
         self.evictable = 0
         self.locked = 0
         self.on_evict = on_evict
-        # receives an attached request whose match may have changed
+        # ``on_moved`` receives an attached request whose cached prefix may have changed.
         self.on_moved: Callable[[KVWaiter], None] | None = None
-        self.refresh_stamp = 0  # stamp with which the waiting requests last touched their prefixes
+        # ``refresh_stamp`` is the time stamp of the last refresh.
+        self.refresh_stamp = 0
         self._stamp = 0
         self._created = 0
-        # heap of leaves by rank and number; the rank of an entry may be too low
+        # ``_leaves`` is a heap of leaves by rank and number; the rank of an entry may be too low.
         self._leaves: list[tuple[Rank, int, KVNode]] = []
         self._latest: KVWaiter | None = None  # the request that was attached last
         self._stored: tuple[Prompt, KVNode] | None = None  # the prompt that was locked last
@@ -171,10 +177,10 @@ class KVCache(PrefixTree[KVNode]):
     def release(self, tokens: int) -> None:
         self.free += tokens
 
-    # Methods with clients' names, which have an effect in ``ClientCache`` only.
+    # The following methods with clients' names have an effect in ``ClientCache`` only.
 
     def allocate_for(self, client: str, tokens: int) -> None:
-        """Take ``tokens`` tokens for a request of the client; ``allocate`` is inlined."""
+        """Take ``tokens`` tokens for a request of the client, as ``allocate`` does."""
         if tokens > self.free:
             self.evict(tokens - self.free)
         assert tokens <= self.free, "allocation beyond free + evictable"
@@ -184,9 +190,9 @@ class KVCache(PrefixTree[KVNode]):
         self.release(tokens)
 
     def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
-        """Take one token per step for each of ``size`` requests.
+        """Take one token for each of ``size`` requests in each of ``steps`` decode steps.
 
-        ``requests`` is the number of these requests by client.
+        ``requests`` maps clients to their numbers of requests.
         """
         tokens = steps * size
         if tokens > self.free:
@@ -201,9 +207,9 @@ class KVCache(PrefixTree[KVNode]):
         """Record that the request has finished, and that its path ends at ``node``."""
 
     def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
-        """Evict whole unlocked leaves in the order of the policy, until ``tokens`` are freed.
+        """Evict whole unlocked leaves in the order of the policy until ``tokens`` tokens are free.
 
-        ``requests`` is the number, by client, of the requests that need the memory.
+        ``requests`` maps clients to the numbers of their requests that need the memory.
         """
         freed = 0
         while freed < tokens and (leaf := self._next_leaf()) is not None:
@@ -211,12 +217,13 @@ class KVCache(PrefixTree[KVNode]):
             self._drop(leaf)
 
     def _next_leaf(self) -> KVNode | None:
-        """Remove the leaf of lowest rank from the heap, and return the leaf."""
+        """Remove the leaf with the lowest rank from the heap, and return the leaf."""
         while self._leaves:
             listed, _, node = heappop(self._leaves)
             node.listed = False
             if node.locks or node.children:
-                continue  # the node is listed again once it has no locks and no children
+                # The node is added to the heap again once the node has no locks and no children.
+                continue
             rank = self.policy.rank(new_tuple(Leaf, (self._access_of(node), 0, 0.0, False)))
             if listed == rank:
                 return node
@@ -225,7 +232,7 @@ class KVCache(PrefixTree[KVNode]):
         return None
 
     def _access_of(self, leaf: KVNode) -> Access:
-        """Return a leaf's last access, including the touches of the leaf's waiting requests."""
+        """Return a leaf's last use, including the uses by waiting requests at refreshes."""
         if not leaf.waiters or leaf.last_access[0] > self.refresh_stamp:
             return leaf.last_access
         waiters = (waiter for group in leaf.waiters.values() for waiter in group)
@@ -236,8 +243,8 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            # the rank in the order of last use may be too low, because uses of prefixes by waiting
-            # requests are not counted
+            # The rank in the order of last use may be too low, because uses of prefixes by waiting
+            # requests are not counted here.
             node.listed = True
             rank = self.policy.rank(new_tuple(Leaf, (node.last_access, 0, 0.0, False)))
             heappush(self._leaves, (rank, node.number, node))
@@ -271,7 +278,7 @@ class KVCache(PrefixTree[KVNode]):
         node.last_access = self._stamp, 0, 0
 
     def lock(self, node: KVNode) -> None:
-        """Protect the path to ``node`` from eviction until as many calls of ``unlock``."""
+        """Protect the path to ``node`` from eviction until the matching call of ``unlock``."""
         while (parent := node.parent) is not None:
             node.locks += 1
             if node.locks > 1:
@@ -308,8 +315,8 @@ class KVCache(PrefixTree[KVNode]):
     ) -> tuple[KVNode, int]:
         """Store a prompt from ``node``, which ends at ``place``, to depth ``depth``.
 
-        The caller owns private tokens for the stretch below ``node``. The part of the stretch that
-        is new to the tree becomes the tree's.
+        The caller owns private tokens for the part of the prompt after ``node``. Tokens that are
+        not in the tree yet become tokens of the tree.
 
         Args:
             node: Node at which the known prefix of the prompt ends.
@@ -326,7 +333,7 @@ class KVCache(PrefixTree[KVNode]):
         if node.children:
             stored = self._stored
             if stored is not None and stored[0] is prompt and stored[1].depth == depth:
-                end = stored[1]  # branches of a program often compute the same prompt
+                end = stored[1]  # branches of a program often share a prompt
             else:
                 end, place = self.descend(node, prompt, place, depth)
         cached = end.depth - node.depth
@@ -351,19 +358,19 @@ class KVCache(PrefixTree[KVNode]):
         upper.number = self._created
         upper.locks = 1 if lower.locks else 0
         upper.last_access = lower.last_access
-        # before SGLang cuts a node that matches in part, SGLang touches the node
+        # SGLang marks a node that matches in part as used before cutting the node.
         if self._matching is not None:
             lower.last_access = self._refreshed(self._matching)
         else:
             self.touch(lower)
 
-    # Waiting requests are attached to the nodes at which their matches end.
+    # Waiting requests are attached to the nodes at which their cached prefixes end.
 
     def refresh(self, waiters: Iterable[KVWaiter]) -> None:
         """Match the given waiting requests.
 
-        A refresh also counts as a use of the prefixes of all waiting requests that were matched
-        earlier; ``_refreshed`` applies these uses later.
+        A refresh also counts as a use of the cached prefixes of all other attached requests. The
+        method ``_refreshed`` records such uses on demand.
         """
         self._stamp += 1
         self.refresh_stamp = self._stamp
@@ -381,7 +388,7 @@ class KVCache(PrefixTree[KVNode]):
         if start is not None:
             self._unfile(waiter, start)
         elif latest is not None and latest.prompt is waiter.prompt and latest.node is not None:
-            # branches of a program often wait with the same prompt
+            # Branches of a program often wait with the same prompt.
             node, place = latest.node, latest.place
         self._matching = waiter
         waiter.node, waiter.place = self.descend(node, waiter.prompt, place, waiter.total)
@@ -389,7 +396,7 @@ class KVCache(PrefixTree[KVNode]):
         self._file(waiter, waiter.node)
 
     def detach(self, waiter: KVWaiter) -> None:
-        """Forget a waiting request, and keep its last touch on the path to its node."""
+        """Detach a waiting request, and keep its last use of the path to its node."""
         node = waiter.node
         assert node is not None
         self._unfile(waiter, node)
@@ -415,7 +422,7 @@ class KVCache(PrefixTree[KVNode]):
             del node.waiters[key]
 
     def _advance(self, waiters: Waiters, child: KVNode) -> None:
-        """Report the requests at a parent whose prompts continue with the key of a new child."""
+        """Report the waiting requests at a parent whose prompts continue with a new child."""
         for waiter in waiters.get(child.key, ()):
             self._moved(waiter)
 

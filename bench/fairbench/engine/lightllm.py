@@ -1,15 +1,16 @@
-"""The engine contract of S-LoRA / LightLLM, also used to replay measured runs.
+"""The simulated engine S-LoRA / LightLLM, with which measured runs are replayed.
 
-The engine has no prefix cache and no preemption. A request is admitted only if the whole batch can
-then decode to its end in the KV pool. The test knows the lengths of the answers, because the
-measured runs ignored the end-of-sequence token. The engine tries to start a minibatch when the
-server is idle, ``max_wait_tokens`` decode steps after the last minibatch, and then after each step.
-Source: [VTC-artifact], slora/server/router/{manager,req_queue}.py.
+The engine has no prefix cache and no preemption. A request is admitted only if the KV pool then has
+room for the whole batch until all answers are complete. The test knows the lengths of the answers,
+because the measured runs ignored the end-of-sequence token. The engine tries to start a minibatch
+(a prefill batch) when the server is idle, ``max_wait_tokens`` decode steps after the last
+minibatch, and then after each step. Source: [VTC-artifact],
+slora/server/router/{manager,req_queue}.py.
 
-One event loop both reads the socket and runs the model, and the coroutine of a step resumes before
+A single event loop reads the socket and runs the model, and the coroutine of a step resumes before
 the coroutine that reads. A request that arrives during a step is therefore seen one decision late.
-An exception is a step that ends a request: the batch is filtered then, which lets the reader run.
-An idle server checks for requests every 10 ms.
+After a step in which a request ends, arrivals are seen at once, because the removal of the request
+from the batch lets the reader run. An idle server checks for requests every 10 ms.
 """
 
 from __future__ import annotations
@@ -60,15 +61,17 @@ class UncachedMemory:
 class FitTest:
     """A test whether the batch and a new request can decode to their ends in the pool.
 
-    The pool must suffice whenever a request finishes: with requests sorted by remaining outputs,
-    descending, max over k of (remaining_k * k + sum of the k current lengths) < pool. The last
-    token of a request needs no memory. A new request counts as if its prefill had ended.
+    The pool must suffice whenever a request finishes. If the requests are sorted by remaining
+    outputs, the longest first, remaining_k * k + (sum of the first k current lengths) must be less
+    than the pool for every k. The last token of a request needs no memory. A new request counts as
+    if its prefill had ended.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
         self._limits = limits
         self._clients = set(batch.per_client)
-        # remaining outputs and current length of each request, in tokens
+        # The array ``_lengths`` has the remaining outputs and current lengths of the requests, in
+        # tokens.
         self._lengths: list[tuple[int, int]] = []
         for sequence in batch.sequences:
             produced = batch.produced(sequence)
@@ -76,7 +79,7 @@ class FitTest:
             self._lengths.append((remaining, sequence.total + produced))
 
     def try_add(self, sequence: Sequence) -> bool:
-        """Add a request if it fits; return whether it was added."""
+        """Add a request if the request fits; return whether the request was added."""
         extended = [*self._lengths, (sequence.output.length - 1, sequence.total + 1)]
         if len(extended) > self._limits.max_running_requests:
             return False
@@ -100,7 +103,7 @@ def fill_minibatch(
     cap: LoadCap,
     now_s: float,
 ) -> list[Sequence]:
-    """Admit requests from the queue in the scheduler's order, to run beside ``batch``."""
+    """Admit requests in the scheduler's order to a minibatch that runs beside ``batch``."""
     fit = FitTest(batch, limits)
     admitted: list[Sequence] = []
     tokens = 0
@@ -126,7 +129,7 @@ def fill_minibatch(
 
 
 class LightLLMWorker(EngineLoop[KVNode]):
-    """A LightLLM server. Pass requests to ``submit``; ``on_done`` of each is called at its end."""
+    """A LightLLM server. ``submit`` adds a request, whose ``on_done`` is called at its end."""
 
     def __init__(self, parts: WorkerParts, limits: LightLLMLimits) -> None:
         batch = RunningBatch(parts.log.index)
@@ -137,12 +140,13 @@ class LightLLMWorker(EngineLoop[KVNode]):
         waiting.running = BatchView(batch, lambda: self.cache.free)
         self._overhead_ps = round(limits.prefill_overhead_ms * PS_PER_MS)
         self._poll_ps = round(limits.idle_poll_ms * PS_PER_MS)
-        self._decoded = 0  # number of decode steps since the last minibatch
+        self._decoded = 0  # decode steps since the last minibatch
         self._prefilling: list[Sequence] = []
         self._prefill_start_ps = 0
         self._idle_since_ps = 0
 
-    # Arrivals. The inbox holds the requests that the engine has not read from the socket yet.
+    # The inbox holds the requests that have arrived and that the engine has not read from the
+    # socket yet.
 
     def fits(self, request: Request) -> bool:
         return request.input_tokens <= self.limits.minibatch_tokens
@@ -164,7 +168,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
                 self._clock.at(at_ps, DECIDE, self.index, self._decide)
 
     def _read_at_once(self) -> bool:
-        """Return whether the next decision sees an arrival.
+        """Return whether the next decision sees a request that arrives now.
 
         A decision does not see the requests that arrive in the last step before the decision.
         """
@@ -183,11 +187,11 @@ class LightLLMWorker(EngineLoop[KVNode]):
         if done:
             self._read_inbox()
 
-    # The loop.
+    # The following methods are the loop of the engine.
 
     @property
     def _may_admit(self) -> bool:
-        """Whether no request runs. An arrival does not end the decode steps of other requests."""
+        """Whether no request runs; arrivals do not interrupt the decode steps of other requests."""
         return self.running_count == 0
 
     def _running(self) -> list[Sequence]:
@@ -200,7 +204,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
             sequence.not_admitted(0)
 
     def _start(self) -> bool:
-        """Start a minibatch if due and if a request fits, or else decode (S-LoRA's ``_step``)."""
+        """Start a minibatch if due and if a request fits; otherwise decode (S-LoRA's ``_step``)."""
         if not self.batch.size:
             self._read_inbox()
         due = self.limits.max_wait_tokens - self._decoded
@@ -208,7 +212,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
             return True
         if not self.batch.size:
             return False
-        # an overdue minibatch is tried after every step
+        # A minibatch that is overdue is tried after every step.
         self._start_run(min(self.batch.steps_to_finish(), max(due, 1)), 0)
         self._read_inbox()
         return True

@@ -1,7 +1,7 @@
-"""The logs of a simulation: tables of integers that are filled row by row.
+"""The logs of a simulation, which are tables of integers that are filled row by row.
 
-The service log records the work of the engines, the request log the times of each request, and the
-memory log the KV tokens of each client. All times are in picoseconds.
+The service log records the work of the engines. The request log records the times of each request.
+The memory log records the KV tokens of each client. All times are in picoseconds.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class BlockStore(Protocol):
     """The storage of a table's rows in blocks. Columns are numbered from 0."""
 
     def add(self, rows: NDArray[np.int64]) -> None:
-        """Append a block: an array of rows, which may be empty."""
+        """Append a block, which is an array of rows and may be empty."""
 
     def column(self, number: int) -> NDArray[np.int64]:
         """Return a copy of one column of all blocks."""
 
     def release(self) -> None:
-        """Free the memory of the blocks, which cannot be read afterwards."""
+        """Free the memory of the blocks; the blocks cannot be read afterwards."""
 
 
 class MemoryBlocks:
-    """Blocks stored column by column, in the narrowest integer types, to halve the memory."""
+    """A storage of blocks by column in the narrowest integer types, which halves the memory."""
 
     def __init__(self, columns: int) -> None:
         self.parts: list[list[NDArray[Any]]] = [[] for _ in range(columns)]
@@ -66,13 +66,14 @@ class IntegerTable:
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
         self.blocks: BlockStore = MemoryBlocks(len(names))
-        # called when a block is full, in place of ``file_block``
+        # ``on_full`` is called when a block is full, in place of ``file_block``.
         self.on_full: Callable[[], None] | None = None
         self.pack = Struct(f"{len(names)}q").pack
         self._block = bytearray()
         self._row_bytes = 8 * len(names)
         self._block_bytes = ROWS_PER_BLOCK * self._row_bytes
-        self._bytes_apart = 0  # size, in bytes, of the rows that a subclass stores elsewhere
+        # ``_bytes_apart`` is the size in bytes of the rows that a subclass stores elsewhere.
+        self._bytes_apart = 0
         self._filed = 0  # number of rows in ``blocks``
 
     def __len__(self) -> int:
@@ -106,7 +107,7 @@ class IntegerTable:
         self._filed += len(rows)
 
     def release(self) -> None:
-        """Free the memory of the rows, which cannot be read afterwards."""
+        """Free the memory of the rows; the rows cannot be read afterwards."""
         self.blocks.release()
 
 
@@ -121,10 +122,10 @@ def _narrowest(values: NDArray[np.int64]) -> type[np.signedinteger[Any]]:
 
 @dataclass(slots=True)
 class Stretch:
-    """Decode steps of one unchanged batch, each ``growth_ps`` longer than the previous step.
+    """Decode steps of one unchanged batch, each ``growth_ps`` longer than the step before.
 
-    ``fixed_ps`` is the part of a step that does not depend on context. ``reported_ps`` is, by
-    client, the time that was reported to the scheduler.
+    ``fixed_ps`` is the part of a step's time that does not depend on context. ``reported_ps`` maps
+    clients to the times that were already reported to the scheduler.
     """
 
     start_ps: int
@@ -136,9 +137,10 @@ class Stretch:
     reported_ps: dict[str, int] | None = None
 
     def unreported_ps(self, first: Mapping[str, Decoding]) -> Iterator[tuple[str, int]]:
-        """Yield each client with its part of the unreported time, which then counts as reported.
+        """Yield each client with its part of the time that was not reported yet.
 
-        ``first`` is each client's part of the batch in the first step.
+        The time then counts as reported. ``first`` has each client's requests and context in the
+        first step.
         """
         before, self.reported_ps = self.reported_ps or {}, self.gpu_ps(first)
         for client, gpu_ps in self.reported_ps.items():
@@ -147,20 +149,21 @@ class Stretch:
     def gpu_ps(self, first: Mapping[str, Decoding]) -> dict[str, int]:
         """Return each client's part of the time.
 
-        ``first`` is each client's part of the batch in the first step.
+        ``first`` has each client's requests and context in the first step.
         """
         took_ps = self.end_ps - self.start_ps
         return decode_parts(took_ps, self.fixed_ps * self.steps, first, self.steps)
 
 
 Ints: TypeAlias = NDArray[np.int64]
-EXACT = 2**50  # up to this number, ``shares_upto`` is exact in machine integers
+# Up to the total ``EXACT``, ``shares_upto`` is exact with machine integers.
+EXACT = 2**50
 HEAD_COLUMNS = 10
 HEAD = Struct(f"{HEAD_COLUMNS}q")
 
 
 class InBatch:
-    """The clients' parts of a decode batch, in the order in which the clients joined the batch.
+    """Each client's requests and context in a decode batch, in the order in which clients joined.
 
     The three arrays hold, for each client, its number, its number of requests, and the context of
     these requests in tokens. ``index`` maps each client to its number, and an unknown client gets
@@ -172,7 +175,8 @@ class InBatch:
 
     def __init__(self, index: dict[str, int]) -> None:
         self.index = index
-        self.per_client: dict[str, int] = {}  # numbers of requests, by client
+        # ``per_client`` maps clients to numbers of requests.
+        self.per_client: dict[str, int] = {}
         self.clients, self.requests, self.base_tokens = array("q"), array("q"), array("q")
         self.step = 0
 
@@ -185,12 +189,12 @@ class InBatch:
         return other
 
     def equals(self, other: InBatch) -> bool:
-        """Return whether both batches have equal clients, numbers of requests and contexts."""
+        """Return whether two batches have equal clients, numbers of requests and contexts."""
         mine = self.clients, self.requests, self.base_tokens
         return mine == (other.clients, other.requests, other.base_tokens)
 
     def decoding(self) -> dict[str, Decoding]:
-        """Return each client's requests and context in the batch's step ``step``."""
+        """Return each client's requests and context at the batch's step ``step``."""
         bases = zip(self.per_client.items(), self.base_tokens, strict=True)
         return {
             client: Decoding(count, base + count * self.step) for (client, count), base in bases
@@ -220,10 +224,11 @@ class InBatch:
 
 
 class OpenStretches:
-    """The stretches of a log's open block, whose rows are made when the block is full."""
+    """The decode stretches in a log's last block, whose rows are created when the block is full."""
 
     def __init__(self) -> None:
-        self._heads = bytearray()  # packed, because many objects would live for long
+        # The heads of the stretches are packed, because many Python objects would live for long.
+        self._heads = bytearray()
         self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
     def add(self, row: int, worker: int, stretch: Stretch, batch: InBatch) -> int:
@@ -241,7 +246,7 @@ class OpenStretches:
     def among(self, others: Ints) -> Ints:
         """Return the rows of a block, and remove the stretches.
 
-        The rows of the stretches have the positions that ``add`` received, and the rows ``others``
+        The rows of a stretch begin at the position that ``add`` received, and the rows ``others``
         fill the remaining positions. The result is stored column by column, like a block.
         """
         if not self._heads:
@@ -280,7 +285,7 @@ class OpenStretches:
 
 
 def _running(values: Ints, begin: Ints, count: Ints) -> Ints:
-    """Return the cumulative sums within each stretch."""
+    """Return the cumulative sums of ``values`` within each stretch."""
     total = np.cumsum(values)
     sums: Ints = total - np.repeat((total - values)[begin], count)
     return sums
@@ -291,7 +296,7 @@ def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
     if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
         wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
         return wide
-    # The guess is close to the result, and the remainder modulo 2**64 gives their exact difference.
+    # The guess is close to the result, so the remainder modulo 2**64 gives the exact difference.
     guess = (total * (upto / whole)).astype(np.int64)
     guess += (total * upto - guess * whole) // whole
     return guess
@@ -308,14 +313,14 @@ REQUEST_COLUMNS = (
     "extend_tokens", "output_tokens", "max_new_tokens", "retractions", "recompute_tokens", "status",
     "compulsory_tokens",
 )  # fmt: skip
-# The number of the decode worker, and the times at which the worker reserved memory and the prompt
-# was computed, sent and received.
+# The columns are the number of the decode worker, and the times at which the worker reserved memory
+# and the prompt was computed, sent and received.
 DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 
 @dataclass(slots=True)
 class PrefillShare:
-    """A client's part of a prefill iteration, with the names of columns of the service log."""
+    """A client's part of a prefill iteration; the fields are columns of the service log."""
 
     input_tokens: int = 0
     extend_charged_tokens: int = 0
@@ -385,10 +390,9 @@ class RequestLog(IntegerTable):
 
     ``more`` names further columns, each an attribute of ``Sequence``:
 
-    - ``routed_ps`` is the time at which a request went to its worker, which may be later than the
-      request's arrival.
-    - ``swapped_tokens`` is the number of tokens copied to the host's memory and back.
-    - ``demoted`` is whether admission control put the request behind all others.
+    - ``routed_ps`` is the time at which a request was sent to its worker, at or after its arrival.
+    - ``swapped_tokens`` is the number of tokens copied to CPU memory and back.
+    - ``demoted`` is 1 if admission control put the request behind all other requests.
     - ``DECODE_COLUMNS`` are the columns of a disaggregated cluster.
     """
 
@@ -431,7 +435,7 @@ class MemoryLog(IntegerTable):
 
 
 class WorkerMemoryLog:
-    """A writer of one replica's changes into the memory log."""
+    """A writer of the changes in one replica's memory to the memory log."""
 
     def __init__(self, log: MemoryLog, clock: Clock, worker: int) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""The loop that all simulated engines share, and the HTTP server and tokenizer in front of it."""
+"""The loop that all simulated engines share, and the model of HTTP server and tokenizer."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class FrontendQueue:
     """A queue that passes each request on in order of arrival, after the request's processing time.
 
     The queue models one process. While the process works on a request, the next request and the
-    first tokens of answers wait. The further delay of an answer on its way to the client is added
-    to the delay of the request, because both have the same effect on latencies. Without costs,
+    first tokens of answers wait. The delay of an answer on its way to the client is added to the
+    delay of the request, because the two delays have equal effects on latencies. Without costs,
     requests pass immediately.
     """
 
@@ -75,7 +75,7 @@ class FrontendQueue:
         return now_ps if now_ps > self._free_ps else self._free_ps
 
     def withdraw(self, sequence: Sequence) -> bool:
-        """Remove a request; return False if the queue does not have it."""
+        """Remove a request; return False if the request is not in the queue."""
         return self._held.pop(sequence, sequence) is None
 
     def _leave(self, sequence: Sequence) -> None:
@@ -85,9 +85,9 @@ class FrontendQueue:
 
 
 class WakeUp:
-    """An alarm for a scheduler that leaves requests waiting on an idle worker on purpose.
+    """An alarm for schedulers that deliberately let requests wait at an idle worker.
 
-    ``awake`` is called at the time that the scheduler asks for.
+    ``awake`` is called at the time that the scheduler's ``wake_s`` returns.
     """
 
     def __init__(self, clock: Clock, index: int, awake: Callable[[], None]) -> None:
@@ -97,7 +97,7 @@ class WakeUp:
         self._wake_ps: int | None = None
 
     def rest(self, scheduler: LocalScheduler, waiting: WaitingView) -> None:
-        """Set the alarm when a worker becomes idle, if the scheduler asks for a time."""
+        """Set the alarm for an idle worker if the scheduler names a time."""
         if scheduler.work_conserving:
             return
         now_ps = self._clock.now_ps
@@ -106,7 +106,7 @@ class WakeUp:
             self._at(max(now_ps + 1, ceil(wake_s * PS_PER_S)))
 
     def _at(self, time_ps: int) -> None:
-        """Set the alarm to ``time_ps`` unless it is set to an earlier time."""
+        """Set the alarm to ``time_ps`` unless the alarm is set to an earlier time."""
         if self._wake_ps is None or not self._clock.now_ps < self._wake_ps <= time_ps:
             self._wake_ps = time_ps
             self._clock.at(time_ps, DECIDE, self._index, self._wake)
@@ -122,12 +122,13 @@ NOBODY: list[Sequence] = []
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EngineLoop(ABC, Generic[N]):
-    """The loop that replicas share.
+    """The loop that all simulated replicas share.
 
-    Pass requests to ``submit``; each request's ``on_done`` is called at its end.
+    ``submit`` adds a request, whose ``on_done`` is called at its end.
     """
 
-    # Slots, because CPython 3.11 is slow with objects that have more than 30 attributes in a dict.
+    # The class has slots, because CPython 3.11 is slow with objects that have more than 30
+    # attributes in a dict.
     __slots__ = (
         "_blocked", "_clock", "_computes_prompts", "_context_tokens", "_costs", "_end_ps",
         "_fixed_ps", "_idle", "_inbox", "_log", "_passed", "_preempts", "_profile", "_run",
@@ -150,29 +151,35 @@ class EngineLoop(ABC, Generic[N]):
         self.batch, self.waiting = batch, waiting
         self.host = HostMemory(host_tokens, profile.pool.host_token_ps)
         self.cap = load_cap(cap, self._costs)
-        self.share: MemoryShare | None = None  # hides requests of clients above their share
-        # called after every decision of the replica on its next step
+        # ``share`` hides requests of clients that are above their share of KV memory.
+        self.share: MemoryShare | None = None
+        # ``on_pass`` is called after every decision of the replica on its next step.
         self.on_pass: Callable[[], None] | None = None
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock, self._profile, self._log = clock, profile, parts.log
-        # stored here, because the profile's cached properties are slow
+        # The step times are stored here, because the profile's cached properties are slow.
         self._step_ps, self._token_ps = profile.fixed_ps, profile.context_ps
         self._preempts = parts.scheduler.preempts
-        # requests that have arrived since the present iteration began
+        # The requests in ``_inbox`` have arrived since the present iteration began.
         self._inbox: list[Sequence] = []
         self._run: DecodeRun | None = None
-        # planned end of the latest run of decode steps
+        # ``_end_ps`` is the planned end of the latest run of decode steps.
         self._end_ps = NEVER
-        # time (ps) of a step of this run without context, and context (tokens) at its beginning
+        # The next two values are the time (ps) of a step of this run without context, and the
+        # context in tokens at the beginning of the run.
         self._fixed_ps = self._context_tokens = 0
-        # the stretch in progress, which is logged when the batch changes
+        # ``_stretch`` is the stretch of decode steps in progress, which is logged when the batch
+        # changes.
         self._stretch: Stretch | None = None
         self._idle = True
-        # whether the present iteration computes prompts and is no run of decode steps
+        # ``_computes_prompts`` is true if the present iteration computes prompts and is not a run
+        # of decode steps.
         self._computes_prompts = False
         self._wake_up = WakeUp(clock, index, self._awake)
-        self._passed = 0  # decode steps of the batch at the last pass that blocked the worker
-        # whether this pass blocks; a scheduler without ``pass_s`` takes part in every pass
+        # ``_passed`` is the decode step of the batch at which the last pass blocked the worker.
+        self._passed = 0
+        # ``_blocked`` is true if the present pass blocks the worker. A scheduler without ``pass_s``
+        # takes part in every pass.
         self._blocked = True
 
     @abstractmethod
@@ -182,7 +189,7 @@ class EngineLoop(ABC, Generic[N]):
     @property
     @abstractmethod
     def _may_admit(self) -> bool:
-        """Whether the next pass considers waiting requests."""
+        """Whether the next pass may admit waiting requests."""
 
     @abstractmethod
     def _start(self) -> bool:
@@ -206,7 +213,7 @@ class EngineLoop(ABC, Generic[N]):
 
     @abstractmethod
     def _provide(self, steps: int) -> None:
-        """Take the memory of the tokens that ``steps`` finished decode steps have produced."""
+        """Allocate memory for the tokens that ``steps`` finished decode steps have produced."""
 
     def _select(
         self,
@@ -229,7 +236,7 @@ class EngineLoop(ABC, Generic[N]):
         now_s = self._clock.now_ps / PS_PER_S
         drive(self.scheduler.select(view, now_s), try_admit, preempt)
 
-    # Arrivals.
+    # The following methods handle arrivals.
 
     def submit(self, sequence: Sequence) -> None:
         sequence.worker = self.index
@@ -238,7 +245,7 @@ class EngineLoop(ABC, Generic[N]):
     def _arrive(self, sequence: Sequence) -> None:
         """Put a request from the front end into the inbox, or refuse the request.
 
-        A request is refused if it can never fit, or if the scheduler does not accept it.
+        A request is refused if its tokens can never fit, or if the scheduler refuses the request.
         """
         now_s = self._clock.now_ps / PS_PER_S
         if not self.fits(sequence.request) or not self.scheduler.accepts(sequence.request, now_s):
@@ -259,13 +266,13 @@ class EngineLoop(ABC, Generic[N]):
             self.wake()
 
     def wake(self) -> None:
-        """Let the worker decide on an iteration at this instant, if the worker is idle."""
+        """Let the worker choose its next iteration at this instant if the worker is idle."""
         if self._idle:
             self._idle = False
             self._clock.at(self._clock.now_ps, DECIDE, self.index, self._decide)
 
     def wake_if_waiting(self) -> None:
-        """Let an idle worker examine its waiting requests again, after a change elsewhere."""
+        """Let an idle worker try its waiting requests again after memory was freed elsewhere."""
         if len(self.waiting):
             self.wake()
 
@@ -308,7 +315,7 @@ class EngineLoop(ABC, Generic[N]):
         waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
         return [*self._running(), *waiting, *self._inbox, *self.frontend]
 
-    # The loop.
+    # The following methods are the loop.
 
     def _decide(self) -> None:
         self._blocked = self.scheduler.pass_s is None
@@ -318,7 +325,7 @@ class EngineLoop(ABC, Generic[N]):
             self.on_pass()
 
     def _rest(self) -> None:
-        # the matching of requests that arrive at an idle worker delays no iteration
+        # Matching the requests that arrive at an idle worker delays no iteration.
         self._idle, self.waiting.matched = True, 0
         if len(self.waiting):
             self._wake_up.rest(self.scheduler, self.waiting)
@@ -385,7 +392,7 @@ class EngineLoop(ABC, Generic[N]):
             chunks: Chunks of prompts.
             start_ps: Time at which the iteration began, in picoseconds.
             context_tokens: Total context of the decoding sequences.
-            saved_ps: Time that the iteration took less than by the profile's formula.
+            saved_ps: Time by which the iteration was shorter than the timing profile says.
             shares_of: Function from chunks and their GPU times to each client's share.
         """
         now_ps, batch, scheduler = self._clock.now_ps, self.batch, self.scheduler
@@ -408,7 +415,7 @@ class EngineLoop(ABC, Generic[N]):
     def _delay_ps(self, *, prompts: bool = False) -> int:
         """Return the time (ps) of copies, matches and the scheduler's pass before an iteration.
 
-        ``prompts`` is whether the iteration computes prompts.
+        ``prompts`` is true if the iteration computes prompts.
         """
         copying_ps = self.host.delay_ps() if self.host.copied else 0
         delay_ps = copying_ps + self.waiting.matching_ps()
@@ -419,18 +426,19 @@ class EngineLoop(ABC, Generic[N]):
         self._passed, self._blocked = self.batch.steps, True
         return delay_ps + round(pass_s() * PS_PER_S)
 
-    # Runs of decode steps.
+    # The following methods handle runs of decode steps.
 
     def _start_run(self, steps: int, saved_ps: int) -> None:
         """Start a run of decode steps, after the delays of copies and of matches.
 
-        Each step takes ``saved_ps`` less than by the profile's formula.
+        Each step takes ``saved_ps`` less time than the timing profile says.
         """
         batch, token_ps, start_ps = self.batch, self._token_ps, self._clock.now_ps
         if delay_ps := self._delay_ps():
             self._end_stretch()
             start_ps += delay_ps
-        if self.scheduler.pass_s is not None:  # the run ends at the next pass that blocks
+        # The run ends at the next pass that blocks the worker.
+        if self.scheduler.pass_s is not None:
             steps = min(steps, self._passed + self.scheduler.steps_per_pass - batch.steps)
         size, context = batch.size, batch.context_tokens
         self._context_tokens, self._fixed_ps = context, self._step_ps(size)
@@ -443,7 +451,7 @@ class EngineLoop(ABC, Generic[N]):
         self._clock.at(self._end_ps, END, self.index, self._end_decode)
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """Shorten the run so that it ends at the next boundary between steps, which may be now."""
+        """Shorten the run to the next boundary between steps, which may be now."""
         self.sync()
         steps = self._next_boundary(run)
         if steps < run.steps:
@@ -451,21 +459,22 @@ class EngineLoop(ABC, Generic[N]):
             self._await_end(run)
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """Return the number of steps until the next boundary. Precondition: ``sync``."""
+        """Return the number of steps until the next boundary. Precondition: ``sync`` was called."""
         return 0 if run.start_ps == self._clock.now_ps else 1
 
     def _end_decode(self) -> None:
         run, now_ps = self._run, self._clock.now_ps
         if run is None or now_ps != self._end_ps:
-            return  # the event belongs to a run that was stopped earlier
+            # The event belongs to a run that was stopped earlier.
+            return
         self._run = None
         self._book_decode(run, run.steps, now_ps)
         self._end_iteration()
 
     def sync(self) -> None:
-        """Record the decode steps that have ended, as a simulation step by step would have done.
+        """Record the decode steps that have ended until now.
 
-        A step that ends at this instant counts if its event came before the present event.
+        A step that ends at this instant counts if its event would come before the present event.
         """
         if (run := self._run) is not None:
             past_ps = self._clock.past(END, self.index)
@@ -484,6 +493,8 @@ class EngineLoop(ABC, Generic[N]):
             return
         batch, stretch = self.batch, self._stretch
         self._provide(steps)
+        if self.scheduler.on_iteration is not None:
+            self.scheduler.on_iteration(0, run.start_ps, end_ps)
         if stretch is None:
             context, fixed_ps = self._context_tokens, self._fixed_ps
             stretch = self._stretch = Stretch(run.start_ps, run.growth_ps, context, fixed_ps)

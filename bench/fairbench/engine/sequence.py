@@ -1,4 +1,4 @@
-"""The state of a request on its way through a simulated worker, and the memory of the host."""
+"""The state of a request on its way through a simulated worker, and CPU memory for KV caches."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from fairbench.engine.kv_cache import KVNode
 from fairbench.schedulers.prefix_tree import Place
 
 Sums: TypeAlias = tuple[float, float, float]
-"""The values ``each``, ``read`` and ``numbered`` of a ``DecodeTime`` at one step."""
+"""``Sums`` has the values ``each``, ``read`` and ``numbered`` of a ``DecodeTime`` at one step."""
 
 NO_TIME: Sums = (0.0, 0.0, 0.0)
 
 
 class DecodeTime:
-    """Sums over the steps of a batch, in picoseconds.
+    """Cumulative times over the decode steps of a batch, from which a request's part is computed.
 
-    ``each`` sums a request's part of the fixed cost of each step, ``read`` the time per token of
-    context, and ``numbered`` the time per token of context multiplied by the number of the step.
-    A request whose context has ``base + n`` tokens in step n costs ``each + base * read +
-    numbered``, where each sum counts only the steps since the request joined.
+    All times are in picoseconds. ``each`` sums a request's part of the fixed time of each step.
+    ``read`` sums the time per token of context. ``numbered`` sums the time per token of context
+    multiplied by the number of the step. A request whose context has ``base + n`` tokens in step n
+    costs ``each + base * read + numbered``, where each sum counts only the steps since the request
+    joined.
     """
 
     __slots__ = ("each", "numbered", "read")
@@ -53,7 +54,7 @@ class DecodeTime:
         return self.each, self.read, self.numbered
 
     def request_ps(self, base: int, joined: Sums) -> float:
-        """Return the time (ps) of a request since it joined, when the sums were ``joined``."""
+        """Return a request's part of the time (ps) since the sums had the values ``joined``."""
         each, read, numbered = joined
         return self.each - each + ((self.read - read) * base + self.numbered - numbered)
 
@@ -63,7 +64,7 @@ NEVER = -1
 
 
 class Sequence:
-    """The state of one request. A time is in picoseconds, or NEVER before the event.
+    """The state of one request. Times are in picoseconds, and NEVER before their events.
 
     ``prompt`` holds the ``total`` tokens to prefill: the request's prompt and, after a retraction,
     the outputs so far. ``output`` is the segment that the request produces, and ``output.length``
@@ -96,22 +97,33 @@ class Sequence:
         self.total = request.input_tokens
         self.produced = 0
         self.worker = self.decode_worker = -1
-        # times in a disaggregated cluster
+        # Only requests of a disaggregated cluster have the following times.
         self.reserved_ps = self.computed_ps = self.sent_ps = self.received_ps = NEVER
         self.status = UNFINISHED
-        self.node: KVNode | None = None  # end of the locked prefix of a running request
-        self.place: Place = (0, 0)  # position in the prompt at which the locked prefix ends
-        self.filled = 0  # number of the prompt's tokens whose KV values are in memory
-        self.private = 0  # number of a running prefill's tokens that are not in the tree yet
-        self.gpu_ps = 0.0  # the request's part of the time of ended iterations
-        self.joined_time = NO_TIME  # the batch's ``DecodeTime`` sums when the request joined
-        self.due = NEVER  # number of the batch's decode step after which the request ends
-        self.joined_step = 0  # number of the batch's decode steps before the request joined
+        # ``node`` is the end of a running request's locked prefix.
+        self.node: KVNode | None = None
+        # ``place`` is the position in the prompt at which the locked prefix ends.
+        self.place: Place = (0, 0)
+        # ``filled`` is the number of prompt tokens whose KV values are in memory.
+        self.filled = 0
+        # ``private`` is the number of tokens of a running prefill that are not in the tree yet.
+        self.private = 0
+        # ``gpu_ps`` is the request's part of the time of ended iterations.
+        self.gpu_ps = 0.0
+        # ``joined_time`` has the batch's ``DecodeTime`` sums when the request joined the batch.
+        self.joined_time = NO_TIME
+        # ``due`` is the number of the batch's decode step after which the request ends.
+        self.due = NEVER
+        # ``joined_step`` is the number of the batch's decode steps before the request joined.
+        self.joined_step = 0
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
-        self.compulsory_tokens = 0  # set when the request has finished; see ``DistinctPrefixes``
+        # ``compulsory_tokens`` is set when the request has finished; see ``DistinctPrefixes``.
+        self.compulsory_tokens = 0
         self.retractions = 0
-        self.host_tokens = 0  # length of the prefix that has a copy in the host's memory
-        self.swapped_tokens = 0  # number of tokens copied to and from the host so far
+        # ``host_tokens`` is the length of the prefix that has a copy in CPU memory.
+        self.host_tokens = 0
+        # ``swapped_tokens`` is the number of tokens copied to and from CPU memory so far.
+        self.swapped_tokens = 0
 
     def refuse(self) -> None:
         """End the request as refused, without an answer."""
@@ -119,7 +131,7 @@ class Sequence:
         self.on_done(self)
 
     def retract(self, now_ps: int) -> None:
-        """Turn a running request into a waiting one that keeps the outputs produced so far."""
+        """Turn a running request into a waiting request that keeps its outputs so far."""
         self.retractions += 1
         self.retracted_ps, self.readmitted_ps = now_ps, NEVER
         self.prompt = (*self.request.prompt, Segment(self.output.key, self.produced))
@@ -127,7 +139,7 @@ class Sequence:
         self.node, self.filled, self.private = None, 0, 0
 
     def not_admitted(self, cached_tokens: int) -> None:
-        """Undo the records of an admission whose iteration did not end before the run."""
+        """Undo the records of an admission whose iteration had not ended at the end of the run."""
         if self.retractions:
             self.readmitted_ps = NEVER
             self.recompute_tokens -= self.total - cached_tokens
@@ -138,42 +150,42 @@ class Sequence:
 
 @dataclass(slots=True)
 class HostMemory:
-    """Memory of the host for ``capacity`` tokens of KV cache.
+    """CPU memory for ``capacity`` tokens of KV cache.
 
-    A token takes ``token_ps`` picoseconds to copy to the host or back. With 0 the host takes no
-    tokens.
+    Copying a token to CPU memory or back takes ``token_ps`` picoseconds. With 0, no token can be
+    copied.
     """
 
     capacity: int
     token_ps: int
     used: int = 0
-    copied: int = 0  # number of tokens copied since the last call of ``delay_ps``
+    copied: int = 0  # tokens copied since the last ``delay_ps``
 
     def fits_copy(self, tokens: int) -> bool:
         """Return whether a copy of ``tokens`` tokens fits."""
         return self.token_ps > 0 and self.used + tokens <= self.capacity
 
     def store(self, sequence: Sequence, tokens: int) -> None:
-        """Copy the first ``tokens`` tokens of a request to the host, which must have room."""
+        """Copy the first ``tokens`` tokens of a request to CPU memory, which must have room."""
         sequence.host_tokens = tokens
         sequence.swapped_tokens += tokens
         self.used += tokens
         self.copied += tokens
 
     def behind(self, sequence: Sequence, cached: int) -> int:
-        """Return how many tokens after the ``cached`` tokens a request has in host memory."""
+        """Return how many tokens after the ``cached`` tokens have a copy in CPU memory."""
         behind = sequence.host_tokens - cached
         return behind if behind > 0 else 0
 
     def load(self, sequence: Sequence, cached: int) -> None:
-        """Copy a request's tokens after the ``cached`` tokens back, and free the host's memory."""
+        """Copy a request's tokens after the ``cached`` tokens back, and free the CPU memory."""
         tokens = self.behind(sequence, cached)
         sequence.swapped_tokens += tokens
         self.copied += tokens
         self.free_copy(sequence)
 
     def free_copy(self, sequence: Sequence) -> None:
-        """Free the host's memory that a request holds."""
+        """Free the CPU memory that a request holds."""
         self.used -= sequence.host_tokens
         sequence.host_tokens = 0
 

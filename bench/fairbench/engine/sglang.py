@@ -1,10 +1,11 @@
 """SGLang's pass, iteration by iteration: admit, compute chunks, decode, retract.
 
-``SGLangReplica`` reads from top to bottom. An iteration begins in ``_start``. The iteration admits
-requests and computes chunks of their prompts (parts 1 and 2), or it decodes (part 3). If a decode
-step lacks memory, running requests lose their memory first (part 4). ``Admission`` has the budgets
-of a pass and its one decision, ``try_admit``. The functions behind it store and free a request's
-memory. Overlap scheduling is off. docs/appendix/engine.md has the rules.
+The methods of ``SGLangReplica`` are in the order of their calls. An iteration begins in ``_start``.
+The iteration either admits requests and computes chunks of their prompts (parts 1 and 2), or
+decodes (part 3). If a decode step lacks memory, running requests first lose their memory (part 4).
+``Admission`` has the budgets of a pass and decides on each candidate (``try_admit``). The functions
+after ``Admission`` store and free a request's memory. Overlap scheduling is off.
+docs/appendix/engine.md has the rules.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from fairbench.schedulers.views import Room
 
 
 class SGLangReplica(EngineLoop[KVNode]):
-    """An SGLang replica. Pass requests to ``submit``; ``on_done`` of each is called at its end."""
+    """An SGLang replica. ``submit`` adds a request, whose ``on_done`` is called at its end."""
 
     __slots__ = (
         "_admission", "_always_due", "_batch_is_full", "_chunked", "_computed", "_has_tail",
@@ -58,15 +59,19 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._passes = PassInterval(limits.num_continuous_decode_steps)
         self._has_tail = parts.profile.longest_ps > 0
         self._always_due = limits.num_continuous_decode_steps == 1
-        # whether the batch is full: the scheduler makes no admission pass until a running request
-        # leaves the batch, unless the scheduler may preempt
+        # While ``_batch_is_full`` is true, the scheduler makes no admission pass until a running
+        # request leaves the batch, unless the scheduler may preempt.
         self._batch_is_full = False
-        self._admission: Admission | None = None  # the present pass, or the latest one
-        self._chunked: Sequence | None = None  # the admitted request that has further chunks
-        self._prefills: list[Prefill] = []  # the chunks of the iteration in progress
-        self._computed: list[Chunk] = []  # the same chunks in the format of timing profiles
+        # ``_admission`` is the present or the latest pass.
+        self._admission: Admission | None = None
+        # ``_chunked`` is the admitted request that has further chunks to compute.
+        self._chunked: Sequence | None = None
+        # ``_prefills`` holds the chunks of the present iteration.
+        self._prefills: list[Prefill] = []
+        # ``_computed`` holds the chunks of the present iteration in the format of timing profiles.
+        self._computed: list[Chunk] = []
         self._prefill_start_ps = 0
-        # finished sequences that are still in the batch (releases before 0.5.23)
+        # ``_kept`` holds finished sequences that releases before 0.5.23 keep in the batch.
         self._kept: list[Sequence] = waiting.ended
         waiting.running = BatchView(
             batch, lambda: cache.free + cache.evictable, self._would_fit_without
@@ -77,11 +82,14 @@ class SGLangReplica(EngineLoop[KVNode]):
             self._batch_is_full = False
         return self._start_prefill() or self._start_decode()
 
-    # 1. Admission: the chunked request goes on first, then the scheduler names candidates.
+    # Part 1 is admission. The chunked request continues first, and then the scheduler names
+    # candidates.
 
     def _start_prefill(self) -> bool:
         """Admit requests and start to compute chunks; return False if there are no chunks."""
         batch, waiting = self.batch, self.waiting
+        if self.scheduler.decodes_first is not None and self._decodes_first():
+            return False
         if not (self._always_due or self._passes.is_due(batch.steps, decoding=batch.size > 0)):
             return False
         most = self._slots()
@@ -118,18 +126,33 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._start_chunks(admission.prefills)
         return True
 
+    def _decodes_first(self) -> bool:
+        """Return whether the scheduler lets the batch decode although prompts are incomplete."""
+        assert self.scheduler.decodes_first is not None, "precondition: the scheduler chooses"
+        memory, chunked = self.cache.free + self.cache.evictable, self._chunked
+        if self.limits.enable_mixed_chunk or not 0 < self.batch.size <= memory:
+            return False
+        if chunked is None and (self._batch_is_full or not self.waiting.entries):
+            return False
+        if chunked is not None:
+            oldest, left = chunked.request, chunked.total - chunked.filled
+        else:
+            oldest = next(iter(self.waiting.queue_order()))
+            left = self.waiting.sequence_of(oldest).total
+        return self.scheduler.decodes_first(oldest, left, self._clock.now_ps / PS_PER_S)
+
     def _slots(self) -> int:
-        """Return how many requests may run, including the requests of the batch."""
+        """Return how many requests may run at a time, including the requests of the batch."""
         twice = self._chunked is not None and not self.limits.rules.counts_chunk_once
         return self.limits.max_running_requests - twice
 
     def _reserved_tokens(self) -> int:
         return self.batch.reserved_tokens()
 
-    # 2. Prefill: the admitted chunks are computed, and complete prompts join the batch.
+    # Part 2 is prefill. The admitted chunks are computed, and complete prompts join the batch.
 
     def _start_chunks(self, prefills: list[Prefill]) -> None:
-        """Allocate memory for admitted requests, and start the iteration that computes them."""
+        """Allocate memory for admitted requests, and start the iteration with their chunks."""
         computed: list[Chunk] = []
         for sequence, cached, tokens, first, _, loaded in prefills:
             taken = loaded + tokens
@@ -152,15 +175,18 @@ class SGLangReplica(EngineLoop[KVNode]):
         return self._profile.prefill_ps(self._computed)
 
     def _end_prefill(self) -> None:
-        """Put prompts into the tree, join the batch, book the iteration."""
+        """Add the computed prompts to the prefix tree and the batch, and record the iteration."""
         now_ps = self._clock.now_ps
         prefills, self._prefills = self._prefills, []
         self._computes_prompts = False
         if self._chunked is not None or not (self.batch.size or self._kept):
-            # SGLang clears the flag when it takes the unfinished request out of its batch, or
-            # replaces an empty batch. The next pass is made although the last pass found no room.
+            # SGLang clears the flag ``batch_is_full`` when taking the unfinished request out of its
+            # batch, or when replacing an empty batch. The next pass is made although the last pass
+            # found no room.
             self._batch_is_full = False
         start_ps = self._prefill_start_ps
+        if self.scheduler.on_iteration is not None:
+            self.scheduler.on_iteration(sum(one.tokens for one in prefills), start_ps, now_ps)
         parts = prompt_parts(self._costs, now_ps - start_ps, self._computed)
         if self.batch.times_requests or self.scheduler.on_prompt_time is not None:
             report_prompts(prefills, parts, self.scheduler)
@@ -173,7 +199,8 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
         self._end_iteration()
 
-    # 3. Decode: one token per running request and step, for as many steps as nothing changes.
+    # Part 3 is decoding. A run of decode steps goes on as long as nothing else happens; each
+    # running request gets one token per step.
 
     def _start_decode(self) -> bool:
         batch, cache = self.batch, self.cache
@@ -190,14 +217,16 @@ class SGLangReplica(EngineLoop[KVNode]):
             steps = room
         if self.limits.step_by_step:
             steps = 1
-        elif self.waiting.entries and self._may_admit:
+        elif (self.waiting.entries and self._may_admit) or (
+            self._chunked is not None and self.scheduler.decodes_first is not None
+        ):
             steps = min(steps, self._passes.steps_to_pass(batch.steps))
         saved_ps = self._saved_ps() if self._profile.shared_read != 1 else 0
         self._start_run(steps, saved_ps - self._tail_ps() if self._has_tail else saved_ps)
         return True
 
     def _tail_ps(self) -> int:
-        """Return the time (ps) that long sequences add to a step, by their lengths at joining."""
+        """Return the time (ps) that long sequences add to a step, from their first lengths."""
         sequences = self.batch.sequences
         return self._profile.tail_ps([one.request.input_tokens + one.produced for one in sequences])
 
@@ -210,7 +239,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def _stop_run(self, run: DecodeRun) -> None:
         """Shorten the run to end at the next boundary between steps.
 
-        The memory of the run is allocated already, so the steps so far are not recorded here.
+        The run has allocated its memory at its beginning, so the steps so far need not be recorded
+        here.
         """
         now_ps = self._clock.now_ps
         steps, end_ps = run.steps_before(now_ps + self._clock.past(END, self.index))
@@ -224,17 +254,19 @@ class SGLangReplica(EngineLoop[KVNode]):
         self.cache.grow(steps, self.batch.per_client, self.batch.size)
 
     def _release(self, sequence: Sequence) -> None:
-        self._batch_is_full = False  # SGLang removes finished requests before its next pass
+        # The flag is cleared, because SGLang removes finished requests before its next pass.
+        self._batch_is_full = False
         self.batch.remove_sequence(sequence)
         store_outputs(self.cache, sequence, self.limits.rules.splits)
 
-    # 4. Retraction: requests lose their memory if the next step lacks it, and wait again.
+    # Part 4 is retraction. Requests lose their memory and wait again if the next step lacks memory.
 
     def _retract(self) -> None:
         """Retract one request after the other until the next decode step has memory.
 
-        SGLang's test for room evicts everything first. After each retraction SGLang evicts more,
-        until the remaining requests have memory for 20 steps each. At least one request stays.
+        Like SGLang, the method first evicts all cached tokens that are not in use. Requests are
+        then retracted until the remaining requests have memory for 20 steps each. At least one
+        request stays.
         """
         self._end_stretch()
         batch, cache = self.batch, self.cache
@@ -278,7 +310,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         to_go = sequence.request.max_new_tokens - self.batch.produced(sequence)
         return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.ratio_after(self.batch.steps)
 
-    # The rest of the interface of a replica.
+    # The following methods are the rest of a replica's interface.
 
     @property
     def _may_admit(self) -> bool:
@@ -286,7 +318,7 @@ class SGLangReplica(EngineLoop[KVNode]):
 
     @property
     def saturated(self) -> bool:
-        """Whether requests wait and the batch is flagged full; preemption has no effect."""
+        """Whether requests wait and the batch is marked as full, whatever may be preempted."""
         return len(self.waiting) > 0 and self._batch_is_full
 
     @property
@@ -331,8 +363,8 @@ class SGLangReplica(EngineLoop[KVNode]):
         """Abort a request.
 
         A waiting request leaves at once and counts as refused. A running request ends with the step
-        in progress, and a prefilling request at the end of its prompt. Both count as FINISHED, and
-        their output stays cached.
+        in progress, and a prefilling request ends at the end of its prompt. In these two cases the
+        request counts as FINISHED, and its output stays cached.
         """
         if sequence.status != UNFINISHED:
             return
@@ -357,18 +389,19 @@ class SGLangReplica(EngineLoop[KVNode]):
             sequence.output = Segment(sequence.output.key, sequence.produced + 1)
 
     def _steps_under_way(self) -> int:
-        """Return the decode steps until the end of the run or iteration in progress."""
+        """Return how many decode steps remain in the run or iteration in progress."""
         return 0 if self._run is None else self._run.steps
 
     def step_end_ps(self, steps: int) -> int | None:
-        """Return the time (ps) at which ``steps`` more decode steps, or at most the run, will end.
+        """Return the time (ps) at which ``steps`` more decode steps of the present run will end.
 
-        Return None if no decode steps run. Precondition: ``sync``.
+        The time is at most the end of the run. Return None if no decode steps run. Precondition:
+        ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
     def settle(self) -> None:
-        """Write the remaining records, and undo the admissions of an iteration without end."""
+        """Write the remaining records, and undo the admissions of an iteration that did not end."""
         super().settle()
         for prefill in self._prefills:
             if prefill.first:
@@ -389,26 +422,27 @@ class Admission:
         self._cache = replica.cache
         self._most = most
         beside = replica.batch.size if limits.enable_mixed_chunk else 0
-        # memory reserved for running and admitted requests
+        # ``_total_offset`` is the memory reserved for running and admitted requests.
         self._total_offset = reserved_tokens + beside
-        self._current_offset = beside  # memory that this pass has taken
+        self._current_offset = beside  # memory taken by this pass
         self._input_left = limits.max_prefill_tokens - beside
         self._chunk_left = limits.chunked_prefill_size - beside
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         self._tries_within_budget = limits.rules.tries_within_budget
-        self._slotless: Request | None = None  # the last candidate for which there was no slot
-        self._size_then = 0  # size of the batch when that candidate was tried
+        self._slotless: Request | None = None  # the last candidate that found no slot
+        self._size_then = 0  # batch size when that candidate was tried
         self.prefills: list[Prefill] = []  # the admitted chunks
         self.chunked: Sequence | None = None  # a request that has further chunks
         self.preempted: list[Sequence] = []
-        self.no_slots = False  # whether the slots or the load cap kept a candidate out
+        # ``no_slots`` is true if the slots or the load cap kept a candidate out.
+        self.no_slots = False
         self.out_of_memory = False
 
     def try_admit(self, request: Request) -> Tried:
         """Admit a candidate if budget, slots, load cap and memory allow the admission.
 
-        A used-up budget ends the pass. Releases without ``tries_within_budget`` try one more
-        candidate, and ignore the load cap for this candidate.
+        The pass ends when a budget is used up. Releases without ``tries_within_budget`` still try
+        one more candidate, for which the load cap is ignored.
         """
         replica, cache, batch = self._replica, self._cache, self._replica.batch
         spent = self._used_up and self.spent
@@ -425,7 +459,8 @@ class Admission:
         waiting = replica.waiting
         sequence = waiting.entries[request].sequence
         node, place = waiting.match(request)
-        cache.lock(node)  # a locked prefix does not count as free
+        # A locked prefix does not count as free.
+        cache.lock(node)
         if not self._fits(sequence, node, self._total_offset):
             cache.unlock(node)
             self.out_of_memory = True
@@ -446,14 +481,14 @@ class Admission:
         return LAST if over else ADMITTED
 
     def continue_chunk(self, sequence: Sequence) -> None:
-        """Add the next chunk of the chunked request, before the scheduler names candidates."""
+        """Add the next chunk of a prompt whose computation has begun, before other candidates."""
         memory = self._cache.free + self._cache.evictable
         limit = min(self._chunk_left, int(memory - self._total_offset))
         if limit <= 0:
             limit = min(self._chunk_left, memory)
         if limit <= 0:
             # With mixed chunks, decoding takes the whole chunk or all memory. SGLang's server fails
-            # then; here the prompt waits until fewer requests run.
+            # in this case; in the simulator the prompt waits until fewer requests run.
             self.chunked = sequence
             return
         left = sequence.total - sequence.filled
@@ -462,7 +497,8 @@ class Admission:
             limit = limit if most is None else min(limit, most)
         tokens = min(left, limit)
         self._commit(sequence, tokens, 0, first=False, last=tokens == left)
-        self.out_of_memory = False  # the test of the next candidate decides
+        # The test of the next candidate decides whether the pass ends.
+        self.out_of_memory = False
 
     def _commit(
         self, sequence: Sequence, tokens: int, loaded: int, *, first: bool, last: bool
@@ -482,7 +518,9 @@ class Admission:
         self._chunk_left -= tokens
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         if self._reserved_all():
-            self.out_of_memory = True  # set although the present request was admitted
+            # The flag ``out_of_memory`` is set although the present request was admitted, as in
+            # SGLang.
+            self.out_of_memory = True
             return True
         return self._used_up
 
@@ -500,25 +538,25 @@ class Admission:
     def spent(self) -> bool:
         """Whether the input or chunk budget is used up, which ends the pass.
 
-        If memory is used up as well, the value is False: the pass tries the next candidate, which
-        does not fit.
+        If memory is used up as well, the value is False, so the pass tries one more candidate,
+        which does not fit.
         """
         return self._used_up and not self._reserved_all()
 
-    # Preemption by a scheduler.
+    # The following methods handle preemption by a scheduler.
 
     def preempt(self, wish: Preempt) -> bool:
         """Take the memory of a running request that the scheduler wants to preempt.
 
-        As in SGLang, the other running requests get memory for 20 steps. Return False if the
-        request does not run, or if its memory shall be swapped and the host has no room.
+        As in SGLang, memory for 20 steps of the other running requests must remain. Return False if
+        the request does not run, or if a copy was demanded and CPU memory has no room.
         """
         replica, request = self._replica, wish.request
         batch, cache = replica.batch, self._cache
         sequence = next((one for one in batch.sequences if one.request is request), None)
         if sequence is None:
             return False
-        # the last token has no KV values yet
+        # The last token has no KV values yet.
         held = request.input_tokens + batch.produced(sequence) - 1
         if wish.swap and not replica.host.fits_copy(held):
             return False
@@ -535,8 +573,8 @@ class Admission:
     def would_fit(self, request: Request, without: Collection[Sequence]) -> bool:
         """Return whether a waiting request would fit in this pass if ``without`` were preempted.
 
-        The reserved tokens of each running request are subtracted one by one, as in ``preempt``,
-        because the rounding of a sum may change the result.
+        The reserved tokens of the requests ``without`` are subtracted one by one, as ``preempt``
+        does, because a sum might be rounded differently.
         """
         replica, cache = self._replica, self._cache
         if not replica.cap.has_room(request, [sequence.request for sequence in without]):
@@ -556,10 +594,11 @@ class Admission:
 def store_prompt(
     cache: KVCache, sequence: Sequence, tokens: int, splits: Splits = "prefilled"
 ) -> None:
-    """Store ``tokens`` computed tokens of a sequence's prompt in the tree, and lock them.
+    """Store and lock ``tokens`` computed tokens of a sequence's prompt in the tree.
 
-    Tokens that another sequence has stored in the meantime are freed. With "prefilled" for
-    ``splits``, outputs that were prefilled again after a retraction get a node of their own.
+    If another sequence has stored equal tokens in the meantime, this sequence's copies are freed.
+    If ``splits`` is "prefilled", outputs that were prefilled again after a retraction get a
+    separate node.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
@@ -575,13 +614,15 @@ def store_prompt(
         (len(sequence.prompt), 0) if complete else place_at(sequence.prompt, sequence.filled)
     )
     if sequence.filled > request.input_tokens and splits == "prefilled":
-        cache.match(request.prompt, request.input_tokens)  # splits the node after the prompt
+        # This call splits the node after the prompt.
+        cache.match(request.prompt, request.input_tokens)
 
 
 def store_outputs(cache: KVCache, sequence: Sequence, splits: Splits = "prefilled") -> None:
     """Store the outputs of a finished sequence, without the last token, and unlock its path.
 
-    With "finished" for ``splits``, the outputs of a retracted sequence get a node of their own.
+    If ``splits`` is "finished", the outputs of a sequence that was once retracted get a separate
+    node.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
@@ -609,7 +650,7 @@ def free_retracted(cache: KVCache, sequence: Sequence, private: int) -> None:
 
 
 def locked_by(ends: Iterable[KVNode]) -> int:
-    """Return the tokens that would be unlocked if each node of ``ends`` lost one lock."""
+    """Return how many tokens would be unlocked if each node in ``ends`` lost one lock."""
     tokens, gone = 0, Counter[KVNode]()
     for node in ends:
         while (parent := node.parent) is not None:
@@ -626,10 +667,10 @@ RETRACT_DECODE_STEPS = 20
 
 
 class NewTokenRatio:
-    """The part of their future outputs that SGLang reserves for running requests.
+    """SGLang's ``new_token_ratio``: the reserved part of the running requests' future outputs.
 
-    The ratio falls from min(0.7 * conservativeness, 1) to 14% of this value in 600 decode steps. It
-    is stored as the value at one step, so that a run of decode steps needs no update.
+    The ratio falls from min(0.7 * conservativeness, 1) to 14% of this value in 600 decode steps.
+    Only the ratio at one step is stored, so that a run of decode steps needs no update.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:
@@ -651,11 +692,11 @@ class NewTokenRatio:
         self._base, self._since = self._init, step
 
     def skip_step(self) -> None:
-        """Keep the ratio in a decode step that also computes prompts."""
+        """Leave the ratio unchanged in a decode step that also computes prompts."""
         self._since += 1
 
     def after_retraction(self, batch: RunningBatch) -> None:
-        """Set the ratio after a retraction, to fall from the step after the next one on."""
+        """Set the ratio after a retraction; the ratio stays constant in the next decode step."""
         decoded = sum(batch.produced(s) for s in batch.sequences)
         allowed = sum(s.request.max_new_tokens for s in batch.sequences)
         ratio = (decoded + RETRACT_DECODE_STEPS * len(batch)) / (allowed + 1)
@@ -665,10 +706,10 @@ class NewTokenRatio:
 class PassInterval:
     """The number of decode steps between two passes: SGLang's ``num_continuous_decode_steps``.
 
-    A pass is due if no request decodes, and ``every`` decode steps after the last due pass. A
-    prefill is no decode step, so a pass follows each prefill immediately. Steps are counted from
-    pass to pass whether requests wait or not; a request that arrives in between has to wait for the
-    next pass.
+    A pass is due if no request decodes, and ``every`` decode steps after the last due pass.
+    Prefills do not count as decode steps, so a pass follows each prefill immediately. Steps are
+    counted even while no request waits, so a request that arrives between two passes has to wait
+    for the next pass.
     """
 
     def __init__(self, every: int) -> None:
@@ -676,14 +717,14 @@ class PassInterval:
         self._last = 0
 
     def is_due(self, steps: int, *, decoding: bool) -> bool:
-        """Return whether a pass is due after ``steps`` steps in total; remember a due pass."""
+        """Return whether a pass is due after ``steps`` steps in total; if so, record the pass."""
         due = not decoding or (steps - self._last) % self._every == 0
         if due:
             self._last = steps
         return due
 
     def skip_step(self) -> None:
-        """Do not count a decode step that also computes prompts."""
+        """Exclude a decode step that also computes prompts from the count."""
         self._last += 1
 
     def steps_to_pass(self, steps: int) -> int:

@@ -1,7 +1,7 @@
-"""The variants of SGLang's replica, and the contract, which chooses the variant of a run.
+"""Variants of SGLang's replica, and the contract, which chooses the variant of a run.
 
-A variant overrides steps of ``SGLangReplica``: for releases before 0.5.23, for mixed chunks, and
-for replicas that only compute prompts.
+The variants are for releases before 0.5.23, for mixed chunks, and for replicas that only compute
+prompts. Each variant overrides methods of ``SGLangReplica``.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from fairbench.schedulers.params import make_params
 
 
 class OlderSGLangReplica(SGLangReplica):
-    """A replica of a release before 0.5.23: finished requests leave with the next decode step.
+    """A replica of a release before 0.5.23, whose finished requests leave at the next decode step.
 
-    Until then they take slots and reserve tokens in every pass, and the batch stays marked full.
-    Requests that finish with their first token leave immediately.
+    Until the next decode step, finished requests take slots and reserve tokens in every pass, and
+    the batch stays marked as full. Requests that finish with their first token leave immediately.
     """
 
     __slots__ = ()
 
     def _start(self) -> bool:
-        # ``_start_decode`` removes finished requests; if no request is left, another pass is made
+        # The method ``_start_decode`` removes finished requests; if no request is left, another
+        # pass is made.
         if not self._kept:
             return super()._start()
         return self._start_prefill() or self._start_decode() or super()._start()
@@ -66,15 +67,16 @@ class MixedSGLangReplica(SGLangReplica):
     Each running request takes a token of the pass's budgets and memory. If the admitted chunks
     leave no memory for these tokens, the running requests wait for the iteration to end. A mixed
     iteration takes the time that the profile gives for prompts and decoding together
-    (``TimingProfile.step_ps``), as a step of vLLM does. The part that the longest context adds to
-    a step of SGLang's decode kernel is left out.
+    (``TimingProfile.step_ps``), as a step of vLLM does. The time that the longest context adds to
+    SGLang's decode kernel is not modelled.
     """
 
     __slots__ = ("_context_tokens_mixed", "_mixes", "_saved_mixed_ps")
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, cache: KVCache) -> None:
         super().__init__(parts, limits, cache)
-        self._mixes = False  # whether running requests decode in the iteration in progress
+        # ``_mixes`` is true if running requests decode in the present iteration.
+        self._mixes = False
         self._context_tokens_mixed = self._saved_mixed_ps = 0
 
     def _chunks_ps(self) -> int:
@@ -87,11 +89,11 @@ class MixedSGLangReplica(SGLangReplica):
             return super()._chunks_ps()
         context = self._context_tokens_mixed = batch.context_tokens
         saved_ps = self._saved_mixed_ps = self._saved_beside_prompts_ps()
-        self.waiting.computed_tokens += size  # SGLang counts the tokens of the whole iteration
+        self.waiting.computed_tokens += size  # the size of the iteration, as in SGLang
         return self._profile.step_ps(self._computed, size, context) - saved_ps
 
     def _saved_beside_prompts_ps(self) -> int:
-        """Return the time (ps) saved by reading prefixes that running requests share once."""
+        """Return the time (ps) saved because prefixes that running requests share are read once."""
         if self._profile.shared_read == 1:
             return 0
         nodes, shared = set[KVNode](), 0
@@ -137,7 +139,7 @@ class MixedSGLangReplica(SGLangReplica):
 
 
 class SGLangPrefillOnly(SGLangReplica):
-    """A replica that computes prompts only: its requests produce one token.
+    """A replica that only computes prompts, whose requests produce a single token.
 
     A finished request keeps its memory until ``free_sent``.
     """

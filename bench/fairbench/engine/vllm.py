@@ -1,15 +1,15 @@
 """vLLM's pass (V1 engine, version 0.32.0), step by step: one token budget, blocks, preemption.
 
-``VLLMReplica`` reads from top to bottom. ``_fill`` decides on a step. Running requests get tokens
-and blocks (part 1), waiting requests are admitted with the rest of the budget (part 2), and
-requests are preempted for lack of memory or by a scheduler (part 3). The step then computes chunks
-of prompts beside decoding (part 4), or the step only decodes (part 5).
+The methods of ``VLLMReplica`` are in the order of their calls. ``_fill`` decides on a step: running
+requests get tokens and blocks (part 1), waiting requests are admitted with the rest of the budget
+(part 2), and requests are preempted for lack of memory or by a scheduler (part 3). The step then
+computes chunks of prompts besides decoding (part 4), or only decodes (part 5).
 
 ``VLLMReplica`` decides on a step when the previous step has ended. ``AsyncVLLMReplica``, the
 default on GPUs, decides while the previous step runs.
 
-Both replicas follow ``vllm.v1.core`` of the 0.32.0 wheel, and tests compare them with this code.
-docs/appendix/engine.md has the rules.
+The two replicas follow the code in ``vllm.v1.core`` of the 0.32.0 wheel, and tests compare the
+replicas' decisions with the decisions of vLLM's code. docs/appendix/engine.md has the rules.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from fairbench.schedulers.views import Room
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VLLMReplica(EngineLoop[BlockNode]):
-    """A vLLM replica. Pass requests to ``submit``; ``on_done`` of each is called at its end."""
+    """A vLLM replica. ``submit`` adds a request, whose ``on_done`` is called at its end."""
 
     def __init__(
         self, parts: WorkerParts, limits: VLLMLimits, cache: BlockCache | None = None
@@ -55,10 +55,14 @@ class VLLMReplica(EngineLoop[BlockNode]):
         super().__init__(parts, running.batch, waiting, limits.load_cap, limits.host_tokens)
         waiting.running = RunningListView(running, waiting, self.cache, self.cap)
         self._booking = Booking()
-        self._chunks: list[Prefill] = []  # chunks of the step in progress
-        self._stalled: list[Sequence] = []  # stalled sequences of the step in progress
-        self._short = False  # whether the last decision left a request waiting for blocks
-        self._taken_ps = NEVER  # time of the last decision that lacked memory and preempted
+        # ``_chunks`` holds the chunks of the present step.
+        self._chunks: list[Prefill] = []
+        # ``_stalled`` holds decoding sequences that get no token in the present step.
+        self._stalled: list[Sequence] = []
+        # ``_short`` is true if the last decision left a request waiting for blocks.
+        self._short = False
+        # ``_taken_ps`` is the time of the last decision that lacked memory and preempted a request.
+        self._taken_ps = NEVER
 
     def _start(self) -> bool:
         step = self._schedule()
@@ -71,14 +75,14 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return True
 
     def _schedule(self) -> Step:
-        """Fill a step, and fill another step if preemptions left the first step empty."""
+        """Decide on a step, and decide again if preemptions left the step empty."""
         while True:
             step = self._fill()
             if step.chunks or step.decodes or not (step.preempted or step.wished):
                 return step
 
     def _fill(self) -> Step:
-        """Decide on a step: the running requests first, then the waiting ones."""
+        """Decide on a step, first for running and then for waiting requests."""
         step = Step(self._step_tokens(), self._most_of_a_prompt())
         self._schedule_running(step)
         if step.preempted:
@@ -91,7 +95,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return step
 
     def _step_tokens(self) -> int:
-        """Return the token budget of a step: the lower limit of engine and scheduler.
+        """Return the token budget of a step, the lower of the engine's and the scheduler's limits.
 
         The scheduler's limit leaves at least one token for a prompt.
         """
@@ -104,18 +108,19 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _most_of_a_prompt(self) -> int:
         """Return the largest number of tokens that one prompt may get in a step.
 
-        vLLM's threshold has no effect if only one request waits or runs.
+        The limit ``long_prefill_token_threshold`` has no effect if only one request waits or runs.
         """
         threshold = self.limits.long_prefill_token_threshold
         others = threshold and len(self.running) + len(self.waiting) > 1
         return threshold if others else self.limits.max_num_batched_tokens
 
-    # 1. Running requests: each decoding request gets a token, and a prompt gets its next chunk.
+    # Part 1 serves running requests. Each decoding request gets a token, and a prompt gets its next
+    # chunk.
 
     def _schedule_running(self, step: Step) -> None:
-        """Give running sequences tokens and blocks, all at once if enough blocks are free.
+        """Give running sequences tokens and blocks, in one operation if enough blocks are free.
 
-        Prompts before decoding sequences take their part of the budget first, one by one.
+        Prompts before decoding sequences first take their part of the budget, one by one.
         """
         running, batch = self.running, self.batch
         prefilling = running.prefilling
@@ -134,7 +139,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
             self._add_chunk(step, last, tokens)
 
     def _schedule_one_by_one(self, step: Step) -> None:
-        """Give tokens and blocks to one sequence after another, and preempt until each fits."""
+        """Give tokens and blocks to one sequence after another, with preemptions if needed."""
         running, tables, batch = self.running, self.running.tables, self.batch
         scheduled: dict[Sequence, int] = {}
         index = 0
@@ -156,11 +161,13 @@ class VLLMReplica(EngineLoop[BlockNode]):
             if sequence not in running.sequences:
                 if not self.limits.goes_on_after_self:
                     break
-                continue  # ``index`` is the position of the next sequence now
+                # The variable ``index`` is the position of the next sequence now.
+                continue
             scheduled[sequence] = tokens
             step.budget -= tokens
             index = running.sequences.index(sequence) + 1
-        if scheduled:  # an empty step is decided again, and needs its blocks then
+        # An empty step is decided again, and needs its blocks then.
+        if scheduled:
             running.provided_steps = batch.steps + 1
         for sequence, tokens in scheduled.items():
             if sequence in batch.sequences:
@@ -178,7 +185,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         step.chunks.append(Prefill(sequence, sequence.filled, tokens, first=False, last=last))
         step.budget -= tokens
 
-    # 2. Waiting requests: a candidate gets a chunk if budget, slots and blocks allow it.
+    # Part 2 admits waiting requests. A candidate gets a chunk if budget, slots and blocks allow.
 
     def _admit_waiting(self, step: Step) -> None:
         """Try to admit the candidates that the scheduler names.
@@ -221,10 +228,10 @@ class VLLMReplica(EngineLoop[BlockNode]):
         finally:
             waiting.end_pass()
 
-    # 3. Preemption: a request loses its memory, and waits again at the head of the queue.
+    # Part 3 is preemption. A request loses its memory, and waits again at the head of the queue.
 
     def _preempt_for_memory(self) -> Sequence:
-        """Preempt the last of the running list, or the request that the scheduler names."""
+        """Preempt the last request of the running list, or the request that the scheduler names."""
         victim = self.running.sequences[-1]
         if self.scheduler.retraction_order is not None:
             running, now_s = self.running.sequences, self._clock.now_ps / PS_PER_S
@@ -234,7 +241,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return victim
 
     def _preempt_wished(self, step: Step, wish: Preempt) -> bool:
-        """Preempt a running request at the scheduler's wish; return False if this is impossible.
+        """Preempt a running request for the scheduler; return False if preemption is impossible.
 
         A request that this pass has admitted cannot be preempted.
         """
@@ -244,7 +251,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
             return False
         chunk = next((chunk for chunk in step.chunks if chunk.sequence is sequence), None)
         if chunk is not None and chunk.first:
-            return False  # this pass has admitted the request
+            # This pass has admitted the request.
+            return False
         held = running.computed_tokens(sequence)
         if wish.swap and not host.fits_copy(held):
             return False
@@ -273,13 +281,14 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self.scheduler.on_retract(sequence.request, self.waiting, now_s)
         self.waiting.enter(sequence, first=True)
 
-    # 4. Steps with chunks of prompts, or in which some decoding sequences get no token.
+    # Part 4 handles steps with chunks of prompts, and steps in which some decoding sequences get no
+    # token.
 
     def _start_mixed(self, step: Step) -> None:
         self._end_stretch()
         for sequence in step.stalled:
             self.running.pause(sequence)
-            # tells the scheduler that fewer requests of the client run
+            # This call tells the scheduler that fewer requests of the client run.
             self.scheduler.on_tokens(sequence.request.client, 0)
         self._stalled, self._chunks = step.stalled, step.chunks
         self._computes_prompts = True
@@ -317,14 +326,14 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self.running.finish(sequence)
         self._booking.finish(sequence)
 
-    # 5. Steps that only decode.
+    # Part 5 handles steps that only decode.
 
     def _start_decode(self) -> None:
         """Start a run of decode steps.
 
         The run ends when a sequence ends, when blocks run out, or when a waiting request may be
-        admitted. If evictions are reported, a run also ends before it evicts, so that each report
-        has its true time.
+        admitted. If evictions are reported, a run also ends before the first eviction, so that each
+        report has the right time.
         """
         batch, cache = self.batch, self.cache
         steps = batch.steps_to_finish()
@@ -345,14 +354,14 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _next_boundary(self, run: DecodeRun) -> int:
         """Return the number of steps until the next boundary.
 
-        If the decision at this instant has preempted requests, the step counts as begun.
+        If the decision at this instant has preempted requests, the next step counts as begun.
         """
         return 1 if self._clock.now_ps == self._taken_ps else super()._next_boundary(run)
 
     def _provide(self, steps: int) -> None:
         self.running.provide(self.batch.steps + steps)
 
-    # The rest of the interface of a replica.
+    # The following methods are the rest of a replica's interface.
 
     @property
     def _may_admit(self) -> bool:
@@ -360,7 +369,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
 
     @property
     def saturated(self) -> bool:
-        """Whether requests wait and slots are full or the last step lacked blocks."""
+        """Whether requests wait, and either no slot is free or the last step lacked blocks."""
         return super().saturated or (self._short and len(self.waiting) > 0)
 
     @property
@@ -385,7 +394,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return -(-tokens // self.limits.block_size) <= self.limits.blocks
 
     def sync(self) -> None:
-        """Record the ended steps, and provide memory up to the last step that has begun."""
+        """Record the ended steps, and allocate memory up to the last step that has begun."""
         if (run := self._run) is None:
             return
         over, _ = run.steps_before(self._clock.now_ps + self._clock.past(DECIDE, self.index))
@@ -403,7 +412,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
 
 
 def longest_ps(profile: TimingProfile, batch: RunningBatch) -> int:
-    """Return the time (ps) that the longest sequence, at its joining length, adds to a step."""
+    """Return the time (ps) that the longest sequence adds to a decode step, by its first length."""
     if profile.vllm_attention is None or not batch.size:
         return 0
     longest = max(one.request.input_tokens + one.produced for one in batch.sequences)
@@ -411,7 +420,7 @@ def longest_ps(profile: TimingProfile, batch: RunningBatch) -> int:
 
 
 def empty_block_cache(limits: VLLMLimits, memory: ManagedMemory | None = None) -> BlockCache:
-    """Return an empty KV pool with the given limits, whose policy ``memory`` may replace."""
+    """Return an empty KV pool; ``memory`` may replace vLLM's eviction policy."""
     blocks, size, caching = limits.blocks, limits.block_size, limits.enable_prefix_caching
     if memory is None:
         return BlockCache(blocks, size, prefix_caching=caching)
@@ -419,7 +428,7 @@ def empty_block_cache(limits: VLLMLimits, memory: ManagedMemory | None = None) -
 
 
 class PromptsOnly(Booking):
-    """A ``Booking`` of a prefill worker, whose one-token answers no client reads."""
+    """The ``Booking`` of a prefill worker, whose answers of one token no client reads."""
 
     def shares(self, chunks: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:
         shares = super().shares(chunks, gpu_ps)
@@ -429,7 +438,7 @@ class PromptsOnly(Booking):
 
 
 class VLLMPrefillOnly(VLLMReplica):
-    """A replica that computes prompts only: its requests produce one token.
+    """A replica that only computes prompts, whose requests produce a single token.
 
     A finished request keeps its memory until ``free_sent``.
     """
@@ -452,11 +461,11 @@ class VLLMPrefillOnly(VLLMReplica):
 
 @dataclass(slots=True)
 class StepInFlight:
-    """A step from its decision to its results.
+    """The state of a step from its decision to its results.
 
-    ``decoding`` holds the sequences that decode, and ``ends`` the sequences that the step finishes.
-    ``batch`` is the composition of the decode batch. The step takes ``took_ps``. In a step that
-    only decodes, ``fixed_ps`` is the part of this time that does not depend on context.
+    ``decoding`` are the sequences that decode, and ``ends`` are the sequences that the step
+    finishes. ``batch`` is the composition of the decode batch. The step takes ``took_ps``. In a
+    step that only decodes, ``fixed_ps`` is the part of ``took_ps`` that does not depend on context.
     """
 
     step: Step
@@ -479,23 +488,27 @@ class StepInFlight:
 class AsyncVLLMReplica(VLLMReplica):
     """A vLLM replica that decides on each step when the previous step begins.
 
-    vLLM counts a token for every request of the running step without knowing the token. Four
-    decisions differ from those of synchronous scheduling:
+    Before the tokens of the running step are known, vLLM already counts one token for each of its
+    requests. Four decisions therefore differ from synchronous scheduling:
 
-    - Requests that arrive during a step join the step after the next one.
+    - A request that arrives during a step joins the step after the next step.
     - A request keeps its slot and its blocks while the step with its last token runs. A request
-      that ends before ``max_new_tokens`` keeps both for one more step, whose token is discarded.
+      that ends before ``max_new_tokens`` keeps its slot and blocks for one more step, whose token
+      is discarded.
     - Charges for outputs, and ends of requests, reach the scheduler after the next decision.
     - A block of decoded tokens is found in the cache one step later.
 
-    Batch, tables and running list have the state after the last decided step.
+    The batch, the block tables and the running list have the state after the last decided step.
     """
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self._now: StepInFlight | None = None  # the step that runs
-        self._next: StepInFlight | None = None  # the decided step after the step that runs
-        self._stretch_batch = self.batch.by_client(0)  # the batch of the stretch in progress
+        # ``_now`` is the running step.
+        self._now: StepInFlight | None = None
+        # ``_next`` is the decided step that follows the running step.
+        self._next: StepInFlight | None = None
+        # ``_stretch_batch`` is the batch of the decode stretch in progress.
+        self._stretch_batch = self.batch.by_client(0)
 
     def _start(self) -> bool:
         flight = self._next or self._plan()
@@ -505,12 +518,12 @@ class AsyncVLLMReplica(VLLMReplica):
         self._next = self._plan()
         return True
 
-    # The decision on a step.
+    # The following methods decide on a step.
 
     def _plan(self) -> StepInFlight | None:
         """Decide on a step; return None if the step would be empty.
 
-        If preemptions have left the step empty, vLLM decides again after the step that runs.
+        If preemptions have left the step empty, vLLM decides again when the running step has ended.
         """
         step = self._schedule() if self._now is None else self._fill()
         if not step.chunks and not step.decodes:
@@ -543,7 +556,7 @@ class AsyncVLLMReplica(VLLMReplica):
         )
 
     def _count(self, flight: StepInFlight) -> None:
-        """Count the tokens of a decided step, as vLLM does before the tokens are known."""
+        """Count the tokens of a decided step before the tokens are known, as vLLM does."""
         self.batch.step(1, flight.parts.decode_ps, flight.parts.decode_fixed_ps)
         for chunk in flight.step.chunks:
             chunk.sequence.filled += chunk.tokens
@@ -555,7 +568,7 @@ class AsyncVLLMReplica(VLLMReplica):
             if sequence.output.length == sequence.request.max_new_tokens:
                 self.running.end_ahead(sequence)
 
-    # The run of a step.
+    # The following methods run a step.
 
     def _begin(self, flight: StepInFlight) -> None:
         self._now, self._computes_prompts = flight, True
@@ -634,10 +647,10 @@ class AsyncVLLMReplica(VLLMReplica):
             self._log.decode(self.index, self._stretch, self._stretch_batch)
             self._stretch = None
 
-    # The end of requests.
+    # The following methods end requests.
 
     def _release(self, sequence: Sequence) -> None:
-        """Remove a sequence whose last token is known; it may wait after a preemption."""
+        """Remove a sequence whose last token is known, even if it waits after a preemption."""
         if sequence.request in self.waiting:
             self.waiting.withdraw(sequence.request)
         else:
@@ -647,13 +660,13 @@ class AsyncVLLMReplica(VLLMReplica):
         self._booking.finish(sequence)
 
     def _store(self, sequence: Sequence) -> None:
-        """Store the full blocks of a sequence's computed tokens, which are all known now."""
+        """Store the full blocks of a sequence, whose computed tokens are all known now."""
         tokens = self.running.computed_tokens(sequence)
         most = sequence.request.input_tokens + sequence.output.length - 1
         self.running.tables.store_full(sequence, min(tokens, most))
 
     def settle(self) -> None:
-        """Write the remaining records, and undo the counts of the steps that did not end."""
+        """Write the remaining records, and undo the counts of steps that did not end."""
         super().settle()
         for flight in filter(None, (self._next, self._now)):
             for chunk in flight.step.chunks:

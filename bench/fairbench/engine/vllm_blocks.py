@@ -1,10 +1,10 @@
 """The KV memory of a vLLM replica: blocks, a prefix cache of full blocks, and the free list.
 
 The cached blocks form a radix tree of whole blocks, like vLLM's chained block hashes. In vLLM, two
-blocks have the same hash exactly if their tokens and all earlier tokens are equal. Here, two equal
-blocks belong to the same node of the tree. A node is a run of blocks, so the work for a prompt
-depends on the number of positions at which prompts differ, not on the prompt's length. Several
-copies of a run may be in memory, because vLLM keeps all copies.
+blocks have the same hash exactly if their tokens and all earlier tokens are equal. In the
+simulator, two such blocks belong to the same node of the tree. A node is a run of blocks, so the
+work for a prompt depends on the number of positions at which prompts differ, not on the prompt's
+length. Several copies of a run may be in memory, because vLLM keeps all copies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from fairbench.engine.sequence import Sequence
 from fairbench.schedulers.eviction.policies import Access, EvictionPolicy
 from fairbench.schedulers.prefix_tree import Place, place_at, truncate
 
-# a part of a segment: the segment's key, the offset of the part, and the part's number of tokens
+# A slice is a part of a segment, and consists of the segment's key, the offset of the part, and the
+# part's number of tokens.
 Slice = tuple[str, int, int]
 Key = tuple[Slice, ...]  # the tokens of one block
 
@@ -32,11 +33,12 @@ def prefix_of(prompt: Prompt, depth: int) -> Prompt:
 def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
     """Return the slices of the next ``tokens`` tokens from position ``place`` of a prompt.
 
-    The prompt must have as many tokens.
+    Precondition: the prompt has so many tokens after ``place``.
     """
     index, offset = place
     key, length = prompt[index]
-    if length - offset >= tokens:  # usually a block lies within one segment
+    # Usually a block lies within one segment.
+    if length - offset >= tokens:
         return ((key, offset, tokens),)
     slices = []
     while tokens:
@@ -59,9 +61,10 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 
 
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
-    """Return how many tokens from ``at`` in one prompt equal those from ``place`` in the other.
+    """Return how many tokens are equal from ``at`` in one prompt and from ``place`` in the other.
 
-    At most ``most`` tokens are counted. The first prompt must have that many tokens after ``at``.
+    At most ``most`` tokens are counted. Precondition: the first prompt has at least ``most`` tokens
+    after ``at``.
     """
     (left, start), (right, offset), taken = at, place, 0
     while taken < most and right < len(other):
@@ -83,8 +86,9 @@ class RunCopy:
     """A copy of a node's blocks in memory.
 
     ``users`` are the owners of requests that hold all blocks of the copy. Unused copies are linked
-    in the order of their eviction, in which the last block of a copy is the first. ``stamp`` is the
-    number of the return at which the copy became unused, in a cache that numbers returns.
+    in the order of their eviction; within a copy, the last block is evicted first. In a cache that
+    numbers the returns of blocks, ``stamp`` is the number of the return at which the copy became
+    unused.
     """
 
     __slots__ = ("after", "before", "node", "stamp", "users")
@@ -108,7 +112,7 @@ class RunCopy:
         self.before = self.after = None
 
     def split(self, upper: BlockNode) -> RunCopy:
-        """Return a copy of node ``upper`` with the same users; it is evicted after this copy."""
+        """Return a copy for node ``upper`` with equal users, which is evicted after this copy."""
         copy = RunCopy(upper, set(self.users), self.stamp)
         if self.after is not None:
             copy.link(self, self.after)
@@ -116,10 +120,11 @@ class RunCopy:
 
 
 class BlockNode:
-    """A prefix of ``depth`` tokens in whole blocks. The last ``blocks`` blocks are the node's own.
+    """A node of the block tree, which stands for a prefix of ``depth`` tokens in whole blocks.
 
-    The prefix is the beginning of ``prompt``, and the node's own blocks begin at position
-    ``start``. The parent's ``children`` have the node under ``key``, the tokens of its first block.
+    The prefix is the beginning of ``prompt``. The last ``blocks`` blocks of the prefix belong to
+    the node and begin at position ``start``. The parent's ``children`` have the node under ``key``,
+    the tokens of the node's first block.
     """
 
     __slots__ = (
@@ -140,10 +145,11 @@ class BlockNode:
         self.depth = depth
         self.blocks = 0
         self.children = {}
-        # requests use the first copy; usually a node has only one copy
+        # Requests use the first copy of a node; usually a node has only one copy.
         self.copies: list[RunCopy] = []
-        # Requests whose match ends at the node, and the same requests by the key of the block that
-        # would extend the match. Both are None for most nodes.
+        # The next two mappings hold the requests whose cached prefix ends at the node, without
+        # order and by the key of the block that would extend the prefix. For most nodes, the
+        # mappings are None.
         self.waiters: dict[BlockWaiter, None] | None = None
         self.awaited: dict[Key, dict[BlockWaiter, None]] | None = None
 
@@ -159,7 +165,7 @@ BlockWaiter = AttachedRequest[BlockNode]
 
 
 class BlockTree:
-    """A radix tree of blocks of ``block_size`` tokens. A node exists while memory has a copy."""
+    """A radix tree of blocks of ``block_size`` tokens. Every node has a copy in memory."""
 
     def __init__(self, block_size: int, node_type: type[BlockNode] = BlockNode) -> None:
         self.block_size = block_size
@@ -174,7 +180,7 @@ class BlockTree:
     def descend(
         self, node: BlockNode, prompt: Prompt, place: Place, limit: int
     ) -> tuple[BlockNode, Place]:
-        """Walk on from ``node`` to depth ``limit``; split a node that matches in part."""
+        """Walk along ``prompt`` from ``node`` to depth ``limit``; split the last node if needed."""
         size = self.block_size
         while node.children and (most := (limit - node.depth) // size) > 0:
             child = node.children.get(next_block(prompt, place, size))
@@ -188,10 +194,10 @@ class BlockTree:
     def store(
         self, owner: object, node: BlockNode, prompt: Prompt, place: Place, blocks: int
     ) -> tuple[BlockNode, Place]:
-        """Index the next ``blocks`` full blocks of ``owner`` after ``node``.
+        """Add the next ``blocks`` full blocks of ``owner`` after ``node`` to the tree.
 
         ``place`` is the position in the prompt at which ``node`` ends. Return the node and the
-        position at which the indexed blocks end.
+        position at which the added blocks end.
         """
         while blocks:
             key = next_block(prompt, place, self.block_size)
@@ -204,14 +210,15 @@ class BlockTree:
         return node, place
 
     def add_copy(self, owner: object, node: BlockNode) -> None:
-        """Index blocks of ``owner`` whose tokens are those of ``node``."""
+        """Add blocks of ``owner`` as a further copy of ``node``."""
         node.copies.append(RunCopy(node, {owner}))
 
     def split(self, node: BlockNode, blocks: int) -> BlockNode:
         """Cut a node after its first ``blocks`` blocks; return the new upper node.
 
-        ``node`` becomes the lower part, so that references to the node still mean the same prefix.
-        Every copy is cut as well, and the lower part of a copy is evicted before its upper part.
+        The object ``node`` becomes the lower part, so that references to the node still mean the
+        same prefix. Every copy is cut as well, and the lower part of a copy is evicted before its
+        upper part.
         """
         parent, tokens = node.parent, blocks * self.block_size
         assert parent is not None
@@ -226,21 +233,25 @@ class BlockTree:
         return upper
 
     def shorten(self, node: BlockNode, blocks: int) -> None:
-        """Remove the last ``blocks`` blocks of a childless node, which has more blocks."""
+        """Remove the last ``blocks`` blocks, but not all blocks, of a node without children."""
         waiters = self._unfiled(node)
         node.blocks -= blocks
         node.depth -= blocks * self.block_size
         self._moved(waiters, node)
 
     def remove(self, node: BlockNode) -> None:
-        """Remove a childless node, and attach its waiting requests to its parent."""
+        """Remove a node without children, and attach its waiting requests to its parent."""
         assert not node.children, "a prefix is evicted after its continuations"
         assert node.parent is not None
         del node.parent.children[node.key]
         self._moved(self._unfiled(node), node.parent)
 
     def may_grow(self, node: BlockNode, owner: object) -> bool:
-        """Return whether only ``owner`` uses the node, and no other request depends on the node."""
+        """Return whether new blocks of ``owner`` may be added to the node itself.
+
+        Precondition of such an addition: only ``owner`` uses the node, and no other request depends
+        on the node.
+        """
         if node.children or node.waiters or len(node.copies) != 1:
             return False
         users = node.copies[0].users
@@ -249,7 +260,7 @@ class BlockTree:
     def _enter(
         self, child: BlockNode, prompt: Prompt, place: Place, most: int
     ) -> tuple[BlockNode, Place]:
-        """Walk down a child whose first block matches, at most ``most`` blocks.
+        """Walk at most ``most`` blocks into a child whose first block matches.
 
         Return the node and the position in the prompt at which the match ends.
         """
@@ -264,7 +275,7 @@ class BlockTree:
     def _append(
         self, owner: object, node: BlockNode, key: Key, prompt: Prompt, place: Place, blocks: int
     ) -> tuple[BlockNode, Place]:
-        """Add blocks that no node has, to ``node`` itself if ``may_grow``, or else as a child."""
+        """Add new blocks to ``node`` itself if ``may_grow`` allows, or else as a child."""
         if not self.may_grow(node, owner):
             parent, node = node, self.node_type(node, key, prompt, place, node.depth)
             parent.children[key] = node
@@ -277,7 +288,7 @@ class BlockTree:
         node.blocks += blocks
         return node, advance(prompt, place, tokens)
 
-    # Waiting requests are attached to the nodes at which their matches end.
+    # Waiting requests are attached to the nodes at which their cached prefixes end.
 
     def refresh(self, waiters: Iterable[BlockWaiter]) -> None:
         self.refresh_stamp += 1
@@ -332,16 +343,18 @@ class BlockTree:
 class BlockCache(BlockTree):
     """A pool of ``blocks`` blocks of ``block_size`` tokens. Each block is blank or in the tree.
 
-    ``on_evict(prefix, tokens)`` is called when the last ``tokens`` tokens of a prefix are evicted;
-    blocks of one prefix that are evicted in succession are reported in one call.
+    A blank block has no cached tokens. ``on_evict(prefix, tokens)`` is called when the last
+    ``tokens`` tokens of a prefix are evicted; one call reports all blocks of a prefix that are
+    evicted in succession.
 
-    vLLM's free list has the blank blocks at its head and the unused cached blocks behind the blank
-    blocks, least recently used first. vLLM returns full blocks to the tail of the list, and other
-    blocks to the head. Blank blocks (blocks without cached tokens) are alike, so only their number
-    is stored. Without ``prefix_caching`` all free blocks are blank.
+    vLLM's free list has the blank blocks at its head, followed by the unused cached blocks, the
+    least recently used first. vLLM returns full blocks to the tail of the list, and other blocks to
+    the head. Only the number of blank blocks is stored. Without ``prefix_caching`` all free blocks
+    are blank.
     """
 
-    knows_clients = False  # whether ``claim`` and ``retain`` have an effect
+    # If ``knows_clients`` is true, ``claim`` and ``retain`` have an effect.
+    knows_clients = False
 
     def __init__(
         self,
@@ -354,19 +367,24 @@ class BlockCache(BlockTree):
     ) -> None:
         super().__init__(block_size, node_type)
         self.blocks = self.blank = blocks
-        self.unused_blocks = 0  # number of cached blocks that no request uses
-        self.shared = 0  # sum over blocks of the users beyond the first
+        # ``unused_blocks`` is the number of cached blocks that no request uses.
+        self.unused_blocks = 0
+        # ``shared`` is the sum over all blocks of the number of users beyond the first.
+        self.shared = 0
         self.on_evict = on_evict
         self.prefix_caching = prefix_caching
-        self._end = RunCopy(self.root, set())  # links the last unused copy to the first
+        # The element ``_end`` links the last unused copy to the first.
+        self._end = RunCopy(self.root, set())
         self._end.before = self._end.after = self._end
-        # The blocks that were evicted in succession and are not reported yet: the prompt and the
-        # number of its tokens up to the last of the blocks, and the number of the blocks' tokens.
+        # ``_row`` describes the blocks that were evicted in succession and are not reported yet:
+        # the prompt, the number of its tokens up to the last of the blocks, and the number of the
+        # blocks' tokens.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
-        self._above: BlockNode | None = None  # the node whose eviction belongs in the same report
+        # The eviction of the node ``_above`` belongs in the same report.
+        self._above: BlockNode | None = None
 
-    # Amounts in tokens, for callers that do not count in blocks.
+    # The following amounts are in tokens, for callers that do not count in blocks.
 
     @property
     def capacity(self) -> int:
@@ -393,11 +411,11 @@ class BlockCache(BlockTree):
             node.waiters = node.awaited = None
         self._end.before = self._end.after = self._end
 
-    # Blocks.
+    # The following methods count in blocks.
 
     @property
     def free_blocks(self) -> int:
-        """The number of blocks that a request could get."""
+        """The number of blocks that a request could get, blank or cached and unused."""
         return self.blank + self.unused_blocks
 
     def unused(self) -> Iterator[RunCopy]:
@@ -409,7 +427,7 @@ class BlockCache(BlockTree):
 
     @property
     def tells_evictions(self) -> bool:
-        """Whether each eviction must be reported at the time when vLLM would evict the block."""
+        """Whether evictions must be reported at the exact times of vLLM's evictions."""
         return self.on_evict is not None
 
     def claim(self, node: BlockNode, request: Request) -> None:
@@ -441,7 +459,7 @@ class BlockCache(BlockTree):
         copy.users.add(owner)
 
     def give_back(self, owner: object, node: BlockNode, blank: int) -> None:
-        """Free a request's ``blank`` blocks without a node, and its use of the path to ``node``."""
+        """Free a request's ``blank`` uncached blocks, and end its use of the path to ``node``."""
         self.blank += blank
         for copy in held_by(owner, node):
             copy.users.remove(owner)
@@ -480,17 +498,17 @@ class BlockCache(BlockTree):
             self.on_evict(prefix_of(*self._row), self._row_tokens)
         self._row_tokens, self._above = 0, None
 
-    # The rest of the interface for a waiting queue (``PrefixCache``).
+    # The following methods are the rest of ``PrefixCache``, the interface for a waiting queue.
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
         return self.match(prompt, limit)[0].depth
 
     def touch(self, node: BlockNode) -> None:
-        """Do nothing: in vLLM a look-up does not count as a use."""
+        """Do nothing, because in vLLM a look-up does not count as a use."""
 
 
 def held_by(owner: object, node: BlockNode) -> Iterator[RunCopy]:
-    """Yield the copies that ``owner`` uses of the nodes on the path to ``node``, deepest first."""
+    """Yield the copies on the path to ``node`` that ``owner`` uses, the deepest copy first."""
     for each in node.path():
         yield next(copy for copy in each.copies if owner in copy.users)
 
@@ -512,29 +530,30 @@ class ClaimedRun(BlockNode):
         self.number = 0
 
     def oldest(self) -> RunCopy | None:
-        """Return the unused copy that is evicted first, or None if all copies are used."""
+        """Return the unused copy that will be evicted first, or None if all copies are used."""
         unused = (copy for copy in self.copies if not copy.users)
         return min(unused, key=_stamp, default=None)
 
     @property
     def last_access(self) -> Access:
-        """The number of the return that left the oldest unused copy; deeper nodes come first."""
+        """The stamp of the oldest unused copy, followed by the depth; deeper nodes come first."""
         copy = self.oldest()
         return (0 if copy is None else copy.stamp), -self.depth, 0
 
 
 class ClientBlockCache(BlockCache):
-    """A pool of ``blocks`` blocks of ``block_size`` tokens in which ``policy`` chooses victims.
+    """A pool of ``blocks`` blocks of ``block_size`` tokens from which ``policy`` evicts.
 
     The policy chooses among the nodes that have an unused copy and no continuation, and the last
     block of the chosen node is evicted. vLLM keeps several copies of the same tokens, each with its
-    own last use. A look-up finds the first copy only, so further copies rank as never used. A node
-    with further copies may lose a copy although the node's continuation is cached. Owners of blocks
+    own last use. A look-up finds the first copy only, so other copies count as never used. A node
+    with several copies may lose a copy although the node's continuation is cached. Owners of blocks
     are sequences.
     """
 
     knows_clients = True
-    tells_evictions = True  # the memory log records the time of each eviction
+    # The memory log records the time of each eviction.
+    tells_evictions = True
 
     def __init__(
         self,
@@ -548,13 +567,13 @@ class ClientBlockCache(BlockCache):
         super().__init__(blocks, block_size, prefix_caching=prefix_caching, node_type=ClaimedRun)
         self.claims: Claims[ClaimedRun] = Claims(policy, log, self)
         self.residency = self.claims.residency
-        self._given_back = 0  # number of requests that have given their blocks back
-        self._created = 0  # number of nodes that were created
+        self._given_back = 0  # number of requests that returned blocks
+        self._created = 0  # number of nodes created so far
 
-    # Clients' memory.
+    # The following methods count tokens by client.
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return a prompt's cached tokens, and those of them that running requests use."""
+        """Return how many tokens of a prompt are cached, and how many of these are in use."""
         node = self.match(prompt, limit)[0]
         used = (one for one in node.path() if self.tokens_of(cast(ClaimedRun, one))[0])
         return node.depth, next((one.depth for one in used), 0)
@@ -593,7 +612,8 @@ class ClientBlockCache(BlockCache):
 
     def _list_anew(self, node: ClaimedRun) -> None:
         if len(node.copies) > 1:
-            self.claims.list_again(node)  # a further copy may lower the rank of the node
+            # A further copy may lower the rank of the node.
+            self.claims.list_again(node)
         self.claims.list_if_leaf(node)
 
     # Claims.
@@ -614,7 +634,7 @@ class ClientBlockCache(BlockCache):
         self._list_anew(mine)
 
     def may_grow(self, node: BlockNode, owner: object) -> bool:
-        """Return whether only ``owner`` uses the node, and only the owner's client claims it."""
+        """Return whether only ``owner`` uses the node, and only the owner's client has a claim."""
         mine = cast(ClaimedRun, node)
         only = super().may_grow(node, owner) and not mine.uses
         return only and [*mine.holders] == [_client_of(owner)]
@@ -647,7 +667,7 @@ class ClientBlockCache(BlockCache):
         node.number = self._created
 
     def _unfile(self, waiter: BlockWaiter) -> None:
-        """Detach a waiting request, and list its node again, whose rank may be lower now."""
+        """Detach a waiting request from its node, and queue the node by its new rank."""
         node = cast(ClaimedRun, waiter.node)
         super()._unfile(waiter)
         self.claims.list_again(node)
@@ -656,7 +676,7 @@ class ClientBlockCache(BlockCache):
         super().abandon()
         self.claims.abandon()
 
-    # The interface ``ClaimedMemory``.
+    # The following methods implement ``ClaimedMemory``.
 
     def tokens_of(self, node: ClaimedRun) -> tuple[int, int]:
         used, tokens = sum(1 for copy in node.copies if copy.users), node.blocks * self.block_size
@@ -676,16 +696,16 @@ class ClientBlockCache(BlockCache):
         return bool(node.waiters)
 
     def end_use(self, node: ClaimedRun) -> None:
-        """Do nothing: a request gives a block back before the blocks above that block."""
+        """Do nothing, because a request gives back the last block of a prefix first."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
-        """Split a node so that ``node`` is its last blocks, at least one, of ``tokens`` tokens."""
+        """Split a node so that ``node`` keeps the last blocks with about ``tokens`` tokens."""
         blocks = max(1, -(-tokens // self.block_size))
         if node.blocks > blocks:
             self.split(node, node.blocks - blocks)
 
     def drop(self, node: ClaimedRun) -> None:
-        """Make the blocks of a node's least recently used copy blank."""
+        """Empty the blocks of a node's least recently used copy."""
         copy, parent = node.oldest(), node.parent
         assert copy is not None
         assert parent is not None

@@ -1,4 +1,4 @@
-"""The running list of a vLLM replica: the tokens and blocks of a step, and the block tables."""
+"""The running list of a vLLM replica, its block tables, and the tokens and blocks of a step."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fairbench.schedulers.views import ClientLoad, Running, client_load
 
 @dataclass(slots=True)
 class BlockTable:
-    """The blocks of a sequence. ``node`` is the end of the blocks that are stored in the cache.
+    """The blocks of a sequence. The blocks that are stored in the cache end at ``node``.
 
-    ``place`` is the position at which the node ends in ``prompt``, which includes all future
-    outputs. ``blocks`` is the number of all blocks.
+    ``prompt`` includes all future outputs, and ``place`` is the position in the prompt at which
+    ``node`` ends. ``blocks`` is the number of all blocks.
     """
 
     prompt: Prompt
@@ -36,7 +36,7 @@ class BlockTable:
 class BlockTables:
     """The block tables of running requests.
 
-    As in vLLM, a block is stored in the cache when the step is scheduled that will fill the block.
+    As in vLLM, a block is stored in the cache when the step that will fill the block is scheduled.
     Other requests may therefore find the block in the same step.
     """
 
@@ -52,7 +52,7 @@ class BlockTables:
     ) -> bool:
         """Allocate blocks for the first ``tokens`` tokens of a prompt.
 
-        Return False if too few blocks are free. ``alone`` is whether no other request runs.
+        Return False if too few blocks are free. ``alone`` is true if no other request runs.
         """
         cached = [each.copies[0] for each in node.path()]
         whole = sequence.total if self._reserve_full else tokens
@@ -74,7 +74,7 @@ class BlockTables:
     ) -> bool:
         """Return whether a sequence's whole prompt would fit if ``without`` did not run.
 
-        The prompt is cached up to ``node``. ``alone`` is whether no other request would run then.
+        The prompt is cached up to ``node``. ``alone`` is true if no other request would run.
         """
         cached = [each.copies[0] for each in node.path()]
         freed, users = 0, Counter[RunCopy]()
@@ -82,7 +82,8 @@ class BlockTables:
             freed += self._unstored(self._tables[one])
             users.update(self.copies(one))
         for copy in cached:
-            users.pop(copy, None)  # the new request would use the copy
+            # The new request would use the copy.
+            users.pop(copy, None)
         freed += sum(copy.node.blocks for copy, n in users.items() if n == len(copy.users))
         wanted = self._wanted(sequence.total, cached, alone=alone)
         return wanted <= self._cache.free_blocks + freed
@@ -113,7 +114,7 @@ class BlockTables:
             self._store(sequence, self._tables[sequence], 1)
 
     def store_full(self, sequence: Sequence, tokens: int | None = None) -> None:
-        """Store the full blocks of the first ``tokens`` tokens; None means all but the last."""
+        """Store the full blocks of the first ``tokens`` tokens; None means all except the last."""
         table = self._tables[sequence]
         full = table.blocks - 1 if tokens is None else tokens // self._size
         more = full - table.node.depth // self._size
@@ -121,7 +122,7 @@ class BlockTables:
             self._store(sequence, table, more)
 
     def retain(self, sequence: Sequence) -> None:
-        """Record that a sequence has finished, while the sequence still has its blocks."""
+        """Report the end of a sequence, which still has its blocks, to the eviction policy."""
         if self._cache.knows_clients:
             self._cache.retain(self._tables[sequence].node, sequence.request)
 
@@ -131,7 +132,7 @@ class BlockTables:
         self._cache.give_back(sequence, table.node, self._unstored(table))
 
     def shared_tokens(self, apart: Iterable[Sequence]) -> int:
-        """Return the tokens in shared blocks, counted once for each user but the first.
+        """Return the number of tokens in shared blocks, counted once for each user but the first.
 
         The sequences ``apart`` do not count as users.
         """
@@ -152,7 +153,7 @@ class BlockTables:
         return len(self._tables)
 
     def _wanted(self, tokens: int, cached: Iterable[RunCopy], *, alone: bool) -> int:
-        """Return how many free blocks a prompt of ``tokens`` tokens needs, with ``cached`` ones."""
+        """Return how many free blocks a prompt of ``tokens`` tokens needs if ``cached`` exist."""
         used = sum(copy.node.blocks for copy in cached if copy.users)
         return -(-tokens // self._size) - used + (0 if alone else self._watermark)
 
@@ -172,7 +173,7 @@ class BlockTables:
 
 
 class BlockPhases:
-    """The decoding sequences, grouped by the step, modulo block size, that begins a block."""
+    """The decoding sequences, grouped by the steps in which they begin new blocks."""
 
     def __init__(self, block_size: int) -> None:
         self._size = block_size
@@ -182,7 +183,8 @@ class BlockPhases:
     def join(self, sequence: Sequence, step: int, context: int, seat: int) -> None:
         """Add a sequence that decodes from ``step`` on.
 
-        ``context`` is its length at that step, and ``seat`` its position in the running list.
+        ``context`` is the sequence's length at this step, and ``seat`` is its position in the
+        running list.
         """
         phase = (step + 1 - context) % self._size
         self._phase[sequence] = phase
@@ -194,7 +196,8 @@ class BlockPhases:
     def at_blocks(self, step: int) -> Iterator[tuple[Sequence, bool, bool]]:
         """Yield the sequences that begin or fill a block in a step, in running order.
 
-        The two values that come with a sequence are whether it begins and whether it fills a block.
+        Each sequence is followed by two booleans: whether the sequence begins a block, and whether
+        the sequence fills a block.
         """
         begin, fill = (self._groups[one % self._size] for one in (step, step + 1))
         either = begin | fill
@@ -206,7 +209,7 @@ class BlockPhases:
         return len(self._groups[step % self._size])
 
     def steps_within(self, step: int, blocks: int, most: int) -> int:
-        """Return for how many steps from ``step`` on, up to ``most``, ``blocks`` blocks suffice."""
+        """Return for how many steps from ``step`` on ``blocks`` suffice, at most ``most``."""
         each_round = len(self._phase)
         if not each_round:
             return most
@@ -223,11 +226,11 @@ class Step:
     """The work of a step. ``budget`` is the number of tokens that the step may still compute.
 
     ``most`` is the largest number of tokens that one prompt may get in the step. ``decodes`` is the
-    number of decoding sequences. ``preempted`` is whether a sequence lost its memory for lack of
+    number of decoding sequences. ``preempted`` is true if a sequence lost its memory for lack of
     blocks. ``wished`` holds the sequences that the scheduler preempted. ``stalled`` holds decoding
-    sequences that get no token, because the sequence whose turn it was preempted itself, or because
-    prompts before them took the budget. Only a scheduler's own retraction order makes the first
-    case possible, and only ``long_prefill_token_threshold`` the second case.
+    sequences that get no token, for one of two reasons: a sequence that lacked blocks preempted
+    itself, which needs a scheduler with its own retraction order, or earlier prompts took the
+    budget, which needs ``long_prefill_token_threshold``.
     """
 
     budget: int
@@ -246,9 +249,9 @@ class Step:
 class RunningList:
     """vLLM's running list in order of admission, including prefilling requests.
 
-    Only the last sequence may be prefilling. An incomplete prompt takes the rest of every budget,
-    so no other request is admitted. Under ``long_prefill_token_threshold``, any sequence may be
-    prefilling. All other sequences decode, and are in ``batch``. Under
+    Normally, only the last sequence may be prefilling, because an incomplete prompt takes the rest
+    of every budget, so that no other request is admitted. With ``long_prefill_token_threshold``,
+    any sequence may be prefilling. All other sequences decode, and are in ``batch``. With
     asynchronous scheduling, ``batch`` has the state after the step that runs. The running step
     gives each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
     """
@@ -265,7 +268,8 @@ class RunningList:
         self._phases = BlockPhases(cache.block_size)
         self._seats: dict[Sequence, int] = {}
         self._admitted = 0
-        self.provided_steps = 0  # number of decode steps whose blocks are allocated
+        # ``provided_steps`` is the number of decode steps whose blocks are allocated.
+        self.provided_steps = 0
         self._ahead = limits.async_scheduling
         self.pending: set[Sequence] = set()
         self.ending: set[Sequence] = set()
@@ -301,7 +305,7 @@ class RunningList:
         self._phases.join(sequence, batch.steps, context, self._seats[sequence])
 
     def pause(self, sequence: Sequence) -> None:
-        """Stop decoding a sequence, perhaps for one step; ``decode`` resumes it."""
+        """Stop decoding a sequence until the next call of ``decode``."""
         self.batch.remove_sequence(sequence)
         self._phases.remove_sequence(sequence)
 
@@ -310,7 +314,7 @@ class RunningList:
         return sorted(self.batch.finished(), key=self._seats.__getitem__)
 
     def end_ahead(self, sequence: Sequence) -> None:
-        """Stop decoding a sequence whose last token comes with a step in flight."""
+        """Stop decoding a sequence that gets its last token from the running step."""
         self.pause(sequence)
         self.ending.add(sequence)
 
@@ -332,7 +336,7 @@ class RunningList:
         self.ending.discard(sequence)
         del self._seats[sequence]
 
-    # A step.
+    # The following methods belong to a step.
 
     @property
     def prefilling(self) -> list[Sequence]:
@@ -352,7 +356,7 @@ class RunningList:
         The step computes ``tokens`` more tokens of the sequence ``prefilling``, if there is one.
         """
         steps = self.batch.steps
-        # a step that is decided a second time has its blocks already
+        # A step that is decided a second time already has its blocks.
         blocks = self._phases.count(steps) if steps == self.provided_steps else 0
         if prefilling is not None:
             blocks += self.tables.missing(prefilling, prefilling.filled + tokens)
@@ -364,14 +368,15 @@ class RunningList:
             for sequence, begins, fills in self._phases.at_blocks(step):
                 if begins:
                     self.tables.add_block(sequence)
-                if begins and self._ahead:  # all tokens of the previous block are known now
+                # All tokens of the previous block are known now.
+                if begins and self._ahead:
                     self.tables.store_full(sequence)
                 if fills and not self._ahead:
                     self.tables.store_block(sequence)
         self.provided_steps = max(self.provided_steps, steps)
 
     def steps_ahead(self, blocks: int, most: int) -> int:
-        """Return for how many further steps, up to ``most``, ``blocks`` more blocks suffice."""
+        """Return the number of further steps, at most ``most``, for which ``blocks`` suffice."""
         return self._phases.steps_within(self.provided_steps, blocks, most)
 
     def computed_tokens(self, sequence: Sequence) -> int:
@@ -388,14 +393,14 @@ class RunningList:
 
 
 class Booking:
-    """A record of the computed prompt tokens, which separates first from repeated computations.
+    """A record of which prompt tokens are computed for the first time and which are recomputed.
 
-    A request may lose its memory while its prompt is being computed. The rest of the prompt is then
-    computed for the first time later.
+    A request may lose its memory during its prefill. When the prompt is computed again, the rest of
+    the prompt is computed for the first time.
     """
 
     def __init__(self) -> None:
-        # number of tokens of a preempted prompt that were computed before the preemption
+        # ``_reached`` maps preempted requests to the prompt tokens computed before the preemption.
         self._reached: dict[Sequence, int] = {}
 
     def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
@@ -404,7 +409,7 @@ class Booking:
         book_admission(sequence, scheduler, now_ps, fresh)
 
     def undo_admission(self, sequence: Sequence, cached_tokens: int) -> None:
-        """Undo ``admit`` for a step that did not end before the run."""
+        """Undo ``admit`` for a step that had not ended at the end of the run."""
         if not sequence.retractions:
             sequence.not_admitted(cached_tokens)
             return
@@ -413,7 +418,7 @@ class Booking:
         sequence.recompute_tokens -= extend - self._fresh(sequence, cached_tokens, extend)
 
     def preempt(self, sequence: Sequence, decoding: bool) -> None:
-        """Record a preemption. The rest of the prompt is not computed after this admission."""
+        """Record a preemption, after which the rest of the prompt is not computed."""
         left = 0 if decoding else sequence.total - sequence.filled
         sequence.recompute_tokens -= left - self._fresh(sequence, sequence.filled, left)
         reached = sequence.request.input_tokens if decoding else sequence.filled
@@ -427,7 +432,7 @@ class Booking:
         return shares_of(chunks, gpu_ps, self._fresh)
 
     def _fresh(self, sequence: Sequence, cached: int, tokens: int) -> int:
-        """Return how many of ``tokens`` tokens after ``cached`` are computed for the first time."""
+        """Return how many of the ``tokens`` tokens after ``cached`` were never computed before."""
         if not sequence.retractions:
             return tokens
         end = min(cached + tokens, sequence.request.input_tokens)
@@ -459,7 +464,8 @@ class RunningListView:
             elif sequence in running.sequences:
                 produced, held = sequence.produced, sequence.filled
             else:
-                continue  # the scheduler has preempted the request in the meantime
+                # The scheduler has preempted the request in the meantime.
+                continue
             if sequence in running.pending:
                 produced -= 1
                 held = sequence.request.input_tokens + produced

@@ -1,8 +1,8 @@
 """The waiting queue of a replica, sorted by cached prefix without a walk over all requests.
 
-The order equals that of ``list_view.ListView`` (tests compare both), at a cost proportional to the
-number of changes. The length of a match changes only where the tree changes, and SGLang's stable
-in-place sort moves only the requests whose matches have changed in length.
+The order equals the order of ``ListView``, with which tests compare the queue, at a cost
+proportional to the number of changes. The length of a match changes only where the tree changes,
+and SGLang's stable in-place sort moves only the requests whose matches have changed in length.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Place, head_of, place_at
 from fairbench.schedulers.views import ListScan, NothingRunning, RunningView, Waiting
 
-# Sort keys of requests that come last. A matched request's key is minus its cached tokens.
+# ``DEPRIORITIZED, ARRIVED`` are the sort keys of requests that come last. The key of a matched
+# request is minus its number of cached tokens.
 DEPRIORITIZED, ARRIVED = 1, 2
-# A request's position in the sorted list: the sort key, and the rank among requests of equal key.
+# A request's position in the sorted list consists of the sort key, and the rank among requests with
+# equal keys.
 Order = tuple[int, int, "Entry[Any]"]
 
 
 class Entry(Generic[N]):
-    """A waiting request. ``key, rank`` is its position in the list that SGLang would sort."""
+    """A waiting request; the pair ``key, rank`` is its position in the sorted list."""
 
     __slots__ = (
         "admitted", "before", "dirty", "head", "key", "node", "number", "place", "placed", "prompt",
@@ -45,20 +47,27 @@ class Entry(Generic[N]):
         self.prompt = sequence.prompt
         self.total = sequence.total
         self.number = number
-        self.since = 0  # prompt tokens that the engine had computed when the request entered
+        # ``since`` is the number of prompt tokens that the engine had computed when the request
+        # entered.
+        self.since = 0
         self.node: N | None = None
         self.place: Place = (0, 0)
         self.key, self.rank = ARRIVED, number
-        # stamp of the last refresh that moved the request, with the key and rank before the move
+        # ``before`` is the stamp of the last refresh that moved the request, with the key and rank
+        # before the move.
         self.before = (0, 0, 0)
-        self.head: Prompt | None = None  # first tokens that name the group of a cold request
-        self.dirty = True  # whether the match may have changed since the last refresh
-        self.placed = False  # whether the request is in the sorted list
+        # ``head`` has the first tokens of a request with at most 32 cached tokens (a cold request),
+        # which name the request's group.
+        self.head: Prompt | None = None
+        # ``dirty`` is true if the match may have changed since the last refresh.
+        self.dirty = True
+        # ``placed`` is true if the request is in the sorted list.
+        self.placed = False
         self.admitted = False
 
     @property
     def order(self) -> Order:
-        """The position in the sorted list. A stored tuple would be a reference cycle."""
+        """The position in the sorted list; storing this tuple would create a reference cycle."""
         return self.key, self.rank, self
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
@@ -74,11 +83,11 @@ class Entry(Generic[N]):
 
 
 class MatchOrder:
-    """A sorted list of waiting requests per client, and a sorted list of the lists' heads.
+    """A sorted list of waiting requests for each client, and a sorted list of the first requests.
 
-    The list of heads gives the first few requests without a scan of all clients. An insertion into
-    a plain list moves the later entries with one copy in C. The copy takes 2 us with ten thousand
-    waiting requests, which is less than the calls of a structure that avoids the copy.
+    The list of first requests gives the head of the queue without a scan of all clients. An
+    insertion into a plain list moves the later entries with one copy in C. The copy takes 2 us with
+    ten thousand waiting requests, which is less than the calls of a structure that avoids the copy.
     """
 
     def __init__(self) -> None:
@@ -120,7 +129,7 @@ class MatchOrder:
         return iter(self._lists[client])
 
     def beyond(self, client: str, at: Order | None) -> Iterator[Order]:
-        """Return a client's requests in order, from the first one after position ``at``.
+        """Return a client's requests in order, beginning after position ``at``.
 
         With None for ``at``, return all requests of the client.
         """
@@ -130,7 +139,7 @@ class MatchOrder:
 
 
 class QueueScan(ListScan):
-    """Waiting requests in queue order, read from the queue one by one."""
+    """A scan of the waiting requests in queue order."""
 
     def __init__(self, requests: Iterator[Request], waiting: Container[Request]) -> None:
         super().__init__([], waiting)
@@ -138,18 +147,20 @@ class QueueScan(ListScan):
 
 
 class MatchScan(ListScan):
-    """Waiting requests in match order. The clients' lists are merged only as far as needed."""
+    """A scan of the waiting requests in match order, which merges clients' lists on demand."""
 
     def __init__(self, ordered: MatchOrder) -> None:
         super().__init__([], ())
         self._ordered = ordered
         self._heads = ordered.heads()
-        # position of the first request of the next client to enter the merge
+        # ``_head`` is the position of the first request of the next client to enter the merge.
         self._head = next(self._heads, None)
-        # heap of clients: the position of a client's next request, and an iterator over later ones
+        # ``_merge`` is a heap of clients, by the position of a client's next request, with an
+        # iterator over the client's later requests.
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
-        self._held: dict[str, None] = {}  # clients that were skipped and removed from the merge
-        self._at: Order | None = None  # position of the request that was returned last
+        # ``_held`` holds clients that were skipped and removed from the merge.
+        self._held: dict[str, None] = {}
+        self._at: Order | None = None  # position of the last returned request
 
     def __next__(self) -> Request:
         if (order := self._following()) is None:
@@ -170,7 +181,8 @@ class MatchScan(ListScan):
             head = self._head
             if merge and (head is None or merge[0][0] < head):
                 order, client, rest = merge[0]
-                has_left = order[2].admitted  # admitted earlier in this pass, so skipped below
+                # Requests that were admitted earlier in this pass are skipped below.
+                has_left = order[2].admitted
                 if not has_left and (
                     client in skipped or (credit is not None and credit[client] <= 0)
                 ):
@@ -191,7 +203,8 @@ class MatchScan(ListScan):
             has_left = head[2].admitted
             if has_left or (client not in skipped and (credit is None or credit[client] > 0)):
                 rest = self._ordered.orders_of(client)
-                next(rest)  # skips the head, which is returned now or has left
+                # This call skips the head, which is returned now or has left.
+                next(rest)
                 self._join(client, rest)
                 if has_left:
                     continue
@@ -205,22 +218,21 @@ class MatchScan(ListScan):
 
 REQUEST = attrgetter("request")
 PS_PER_US = PS_PER_S // 10**6
-FIRST = -(1 << 62)  # sort key of a request in front of all matched requests
+FIRST = -(1 << 62)  # sort key in front of all matched requests
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MatchedQueue(ABC, Generic[N]):
-    """A ``WaitingView`` for the host of a cache.
+    """The waiting queue of a simulated engine with a prefix cache, as a ``WaitingView``.
 
-    Call ``enter`` for each arrival. In a pass the scheduler reads the view, and the host calls
-    ``admit`` for each admitted request, and then ``end_pass``.
+    The host calls ``enter`` for each arrival. In a pass, the scheduler reads the view; the host
+    calls ``admit`` for each admitted request, and then ``end_pass``.
 
     Args:
-        cache: Cache whose prefixes the waiting requests are matched with.
-        cache_aware: Whether the queue has a match order.
-        in_batch: Whether a cold request comes last if a request ahead of it is cold, too, and has
-            the same first tokens.
-        match_us: CPU time, in microseconds, of matching one waiting request.
+        cache: Cache whose prefixes the waiting requests are matched with. cache_aware: Whether the
+        queue has a match order. in_batch: Whether a cold request (at most 32 cached tokens) comes
+        last if an earlier cold request has equal first tokens. match_us: CPU time, in microseconds,
+        of matching one waiting request.
     """
 
     def __init__(
@@ -242,22 +254,28 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted = MatchOrder()
         self._leaving: list[Entry[N]] = []
         self._dirty: list[Entry[N]] = []
-        # new requests that are not in the sorted list yet
+        # ``_fresh`` holds new requests that are not in the sorted list yet.
         self._fresh: list[Entry[N]] = []
-        # Groups of cold requests with equal first tokens: all requests of a group, its leader, and
-        # the new requests of the groups that have to elect a leader.
+        # Cold requests with equal first tokens form a group. The next three mappings hold all
+        # requests of a group, the group's leader, and the new requests of the groups that have to
+        # elect a leader.
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}
-        self._number = self._front = 0  # the latest numbers at the tail and at the head
-        self._low = self._high = 0  # the ranks of the latest moves backward and forward
-        self._looked = False  # whether ``match_order`` has been called in this pass
-        self.matched = 0  # number of matched waiting requests since the last ``matching_ps``
-        self.computed_tokens = 0  # number of prompt tokens that the engine has computed
+        # ``_number`` and ``_front`` are the latest numbers at the tail and at the head of the
+        # queue.
+        self._number = self._front = 0
+        # ``_low`` and ``_high`` are the ranks of the latest moves backward and forward.
+        self._low = self._high = 0
+        # ``_looked`` is true if ``match_order`` has been called in this pass.
+        self._looked = False
+        # ``matched`` is the number of waiting requests matched since the last ``matching_ps``.
+        self.matched = 0
+        self.computed_tokens = 0  # prompt tokens that the engine has computed
         if cache_aware:
             cache.on_moved = self._on_moved
 
-    # The interface ``WaitingView``.
+    # The following methods implement ``WaitingView``.
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -287,16 +305,16 @@ class MatchedQueue(ABC, Generic[N]):
             return self.matched_now(request)
         return entry.matched
 
-    # Methods that a subclass implements.
+    # A subclass implements the following methods.
 
     @abstractmethod
     def matched_now(self, request: Request) -> int:
-        """Match a request, whose last match may be outdated; return its matched tokens."""
+        """Match a request against the cache; return the number of matched tokens."""
 
     def pass_unmatched(self) -> None:
-        """Touch the cache as the engine does in a pass that matches no waiting request."""
+        """Mark prefixes as used, as the engine does in a pass that matches no waiting request."""
 
-    # Methods for the host.
+    # The host calls the following methods.
 
     def matching_ps(self) -> int:
         """Return the CPU time (ps) of the matches since the last call."""
@@ -348,7 +366,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._leaving.append(entry)
 
     def end_pass(self) -> None:
-        """Forget the requests that the pass has admitted. Scans of the pass become invalid."""
+        """Delete the requests that the pass has admitted; scans of the pass become invalid."""
         for entry in self._leaving:
             del self._queue[entry.number]
             if not self._cache_aware:
@@ -361,7 +379,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._leaving.clear()
         self._looked = False
 
-    # Maintenance of the order.
+    # The following methods keep the order.
 
     def _match_scan(self) -> MatchScan:
         """Return a scan in match order, after new requests have been added to the sorted list."""
@@ -389,10 +407,11 @@ class MatchedQueue(ABC, Generic[N]):
             self._regroup(entry)
         self._elect_leaders(changed)
         self._move(changed, self._cache.refresh_stamp)
-        self._fresh.clear()  # ``_move`` has added all new requests to the sorted list
+        # The method ``_move`` has added all new requests to the sorted list.
+        self._fresh.clear()
 
     def _regroup(self, entry: Entry[N]) -> None:
-        """Add a cold request to the group of its first 32 tokens; remove a warm request."""
+        """Add a cold request to the group of its first 32 tokens, or remove a warm request."""
         assert entry.node is not None
         cold = self._in_batch and entry.node.depth <= IN_BATCH_TOKENS
         if cold == (entry.head is not None):
@@ -418,7 +437,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._joined.setdefault(head, [])
 
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
-        """Elect the first request of each group as its leader, and note the changes.
+        """Make the first request of each group its leader, and add the changes to ``changed``.
 
         The leader is sorted by its match, and all other requests of the group come last.
         """
@@ -436,11 +455,11 @@ class MatchedQueue(ABC, Generic[N]):
         self._joined.clear()
 
     def _move(self, changed: dict[Entry[N], None], refresh: int) -> None:
-        """Move changed requests to the positions after a stable sort of the old list.
+        """Move changed requests to the positions that a stable sort of the old list would give.
 
         ``refresh`` is the stamp of the present refresh.
         """
-        moves: list[tuple[int, int, int, Entry[N]]] = []  # old key and rank, new key
+        moves: list[tuple[int, int, int, Entry[N]]] = []  # old key and rank, and new key
         for entry in changed:
             last = entry.head is not None and self._leader[entry.head] is not entry
             key = DEPRIORITIZED if last else -entry.matched
@@ -448,12 +467,12 @@ class MatchedQueue(ABC, Generic[N]):
                 moves.append((entry.key, entry.rank, key, entry))
                 entry.before = (refresh, entry.key, entry.rank)
         moves.sort()
-        # a request that moves forward goes behind the requests that have its new key already
+        # A request that moves forward goes behind the requests that already have its new key.
         for old, _, key, entry in moves:
             if old > key:
                 self._high += 1
                 self._place(entry, key, self._high)
-        # a request that moves backward goes in front of the requests that have its new key already
+        # A request that moves backward goes in front of the requests that already have its new key.
         for old, _, key, entry in reversed(moves):
             if old < key:
                 self._low -= 1
@@ -466,15 +485,15 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted.add((key, rank, entry))
 
 
-# SGLang touches the prefixes of the first requests of the queue in every 32nd pass that matches no
-# requests. The second number is the number of these requests.
+# In every 32nd pass that matches no requests, SGLang marks the prefixes of the first
+# ``TOUCH_COUNT`` requests of the queue as used.
 TOUCH_EVERY, TOUCH_COUNT = 32, 128
 
 
 class WaitingQueue(MatchedQueue[N]):
     """A queue that matches and touches prefixes of a simulated cache as SGLang does.
 
-    ``touches`` is whether passes without matching touch the head of the queue.
+    With ``touches``, passes without matching mark the prefixes of the queue's head as used.
     """
 
     def __init__(
@@ -490,18 +509,18 @@ class WaitingQueue(MatchedQueue[N]):
         self._tree = cache
         self._touches = touches
         self._unmatched_passes = 0
-        self.ended: list[Sequence] = []  # finished requests that are still in the batch
+        self.ended: list[Sequence] = []  # finished requests still in the batch
 
     def matched_now(self, request: Request) -> int:
         return self.match(request)[0].depth
 
     def match(self, request: Request) -> tuple[N, Place]:
-        """Match a candidate and touch the match; the last token of a prompt is never matched."""
+        """Match a candidate and mark its cached prefix as used; the last token never matches."""
         entry = self.entries[request]
         node, place, limit = entry.node, entry.place, entry.total - 1
         if node is None:
             node, place = self._tree.root, (0, 0)
-        # the last token of the prompt is computed even if the whole prompt is cached
+        # The last token of the prompt is computed even if the whole prompt is cached.
         elif node.depth > limit and node.parent is not None:
             node = node.parent
             place = place_at(entry.prompt, node.depth)
@@ -509,20 +528,20 @@ class WaitingQueue(MatchedQueue[N]):
         self._tree.touch(node)
         return node, place
 
-    # Sorting by the scheduler.
+    # The following methods let the scheduler sort the queue.
 
     def batch(self) -> Iterable[Request]:
         return chain((one.request for one in self.running), (one.request for one in self.ended))
 
     def matches(self) -> list[Waiting]:
-        """Match all waiting requests in queue order, as SGLang does before it sorts by matches."""
+        """Match all waiting requests in queue order, as SGLang does before a sort by matches."""
         self._looked = True
         self.matched += len(self.entries)
         heads: set[Prompt] = set()
         return [self._waiting(entry, heads) for entry in self._queue.values()]
 
     def _waiting(self, entry: Entry[N], heads: set[Prompt]) -> Waiting:
-        """Match a request. ``heads`` holds the first tokens of the cold requests ahead of it."""
+        """Match a request; ``heads`` holds the first tokens of earlier cold requests."""
         node: Any = self._tree.match(entry.prompt, entry.total)[0]
         self._tree.touch(node)
         cold = self._in_batch and node.depth <= IN_BATCH_TOKENS
@@ -534,7 +553,7 @@ class WaitingQueue(MatchedQueue[N]):
         return Waiting(entry.request, entry.total, cached, duplicate, waited, entry.number, node)
 
     def sort(self, scheduler: LocalScheduler) -> None:
-        """Let the scheduler sort the queue, and count a pass in which it matches no request."""
+        """Let the scheduler sort the queue, and count the pass if no request is matched."""
         assert scheduler.sort_queue is not None, "precondition: the scheduler sorts the queue"
         order = scheduler.sort_queue(self)
         if order is not None:
@@ -548,7 +567,7 @@ class WaitingQueue(MatchedQueue[N]):
             self.pass_unmatched()
 
     def pass_unmatched(self) -> None:
-        """Touch the queue's head in every 32nd call; call this in passes without matches."""
+        """Touch the queue's head in every 32nd pass that matches no request."""
         if self._touches and self.entries:
             if self._unmatched_passes % TOUCH_EVERY == 0:
                 self.touch_head(TOUCH_COUNT)

@@ -1,4 +1,4 @@
-"""Execution of experiments. No module of this package prints or exits."""
+"""Execution of experiments. Modules of this package neither print nor end the process."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Comparisons of experiments: stored runs are read, missing runs are made, all are compared."""
+"""Comparisons of experiments: reading of stored runs, execution of missing runs, grouping."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NUM_RUNS = 5  # default number of seeds of new runs
 
 @dataclass(frozen=True, slots=True)
 class ToRun:
-    """An argument of `compare` whose runs are missing, as an experiment with the first seed."""
+    """An argument of `compare` that has no runs yet, as an experiment with the first seed."""
 
     name: str
     spec: ExperimentSpec
@@ -51,20 +51,20 @@ class ToRun:
 
 
 def experiment_key(experiment: Experiment) -> str:
-    """Return the key shared by experiments that differ at most in seed and report options."""
+    """Return a key that is equal for experiments that differ only in seed and report options."""
     return key_of({k: v for k, v in experiment.items() if k not in OF_THE_REPORT | {"seed"}})
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlan:
-    """The arguments of `compare` in order, and the seeds of experiments to run."""
+    """The arguments of `compare` in order, and the seeds of new runs."""
 
     members: tuple[SchedulerResults | ToRun, ...]
     seeds: tuple[int, ...]
 
     @property
     def to_run(self) -> list[ToRun]:
-        """The arguments whose runs are missing."""
+        """The arguments that have no runs yet."""
         return [one for one in self.members if isinstance(one, ToRun)]
 
     @property
@@ -96,9 +96,9 @@ def plan_comparison(
 ) -> ComparisonPlan:
     """Read stored experiments, and resolve the experiments to run.
 
-    An argument is the directory of one experiment, over any seeds; an experiment FILE.toml; or a
-    scheduler, which runs with the configuration and seeds of the first directory, if any. ``flags``
-    and ``settings`` apply to new runs. Raises UsageError for a wrong argument.
+    An argument is the directory of one experiment, over any seeds; an experiment FILE.toml; or the
+    name of a scheduler, which runs with the configuration and seeds of the first directory, if any.
+    ``flags`` and ``settings`` apply to new runs. Raises UsageError for a wrong argument.
     """
     check_names(flags, COMPARE)
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
@@ -119,7 +119,7 @@ def plan_comparison(
 
 
 def codes_of(flags: Mapping[str, Any]) -> list[str]:
-    """Return the Pythons of ``engine_code``, which a comparison may have several of."""
+    """Return the values of ``engine_code``; a comparison may have several values."""
     codes = flags.get("engine_code") or []
     return [codes] if isinstance(codes, str) else list(codes)
 
@@ -130,7 +130,7 @@ def _to_run(
     settings: Mapping[str, Any],
     model: SchedulerResults | None,
 ) -> list[ToRun]:
-    """Return the experiments of an argument to run: one for each ``engine_code``."""
+    """Return the experiments of an argument without runs: one for each ``engine_code``."""
     if not (codes := codes_of(flags)):
         return [ToRun(argument, _spec(argument, flags, settings, model))]
     made = [{**flags, "engine_code": code} for code in codes]
@@ -148,7 +148,7 @@ def check_usage(
     given: Sequence[str],
     codes: int = 0,
 ) -> None:
-    """Raise UsageError for flags that exclude each other; ``given`` are the remaining flags.
+    """Raise UsageError for flags that exclude each other; ``given`` are all further flags.
 
     ``codes`` is the number of given values of ``engine_code``.
     """
@@ -183,7 +183,7 @@ def _nothing_new(given: Iterable[str]) -> UsageError:
 
 
 def is_stored(argument: str) -> bool:
-    """Return whether an argument is a directory, and not also the name of a scheduler."""
+    """Return whether an argument is a directory; the name of a scheduler takes precedence."""
     return argument not in PAIRS and Path(argument).is_dir()
 
 
@@ -203,7 +203,8 @@ def _spec(
     settings: Mapping[str, Any],
     model: SchedulerResults | None,
 ) -> ExperimentSpec:
-    if not argument:  # the default scheduler, on several codes of an engine
+    # No scheduler is named, so the default scheduler runs with each ``engine_code``.
+    if not argument:
         return experiment(flags, settings)
     if argument.endswith(".toml"):
         return experiment(flags, settings, Path(argument))
@@ -233,7 +234,7 @@ def _seeds(
 
 
 def called(sides: Sequence[SchedulerResults]) -> list[SchedulerResults]:
-    """Name experiments by their schedulers; if two are equal, by the names of their files."""
+    """Name experiments by scheduler, or by file if two experiments have equal schedulers."""
     named = grid_labels([side.first.experiment for side in sides])
     schedulers = [label.scheduler for label in named]
     if len(set(schedulers)) < len(schedulers):
@@ -248,7 +249,7 @@ def called(sides: Sequence[SchedulerResults]) -> list[SchedulerResults]:
 
 @dataclass(frozen=True, slots=True)
 class ComparedExperiments:
-    """Groups of experiments, each with its baseline first, and the outcome of new runs."""
+    """Groups of experiments, each with the baseline first, and the outcome of new runs."""
 
     groups: Sequence[Sequence[SchedulerResults]]
     outcome: SweepOutcome | None = None
@@ -268,11 +269,11 @@ def compare_experiments(
 ) -> ComparedExperiments:
     """Run the missing experiments of a comparison, and return all experiments in groups.
 
-    ``arguments`` are as in ``plan_comparison``, or one directory, whose schedulers are compared in
-    each configuration; ``baseline`` is one of these schedulers, by default the first. ``resume`` is
-    the directory of a comparison to continue. New runs are saved in a new directory in ``parent``.
-    ``metrics``, if given, are the metrics to compare, and are checked before any run. Raises
-    UsageError for experiments that cannot be compared, and the errors of ``carry_out``.
+    ``arguments`` are arguments of ``plan_comparison``, or a single directory, whose schedulers are
+    compared in each configuration; ``baseline`` is the name of one of these schedulers (default:
+    the first). ``resume`` is the directory of a comparison to continue. New runs are saved in a new
+    directory in ``parent``. The names in ``metrics`` are checked before any run. Raises UsageError
+    for experiments that cannot be compared, and the errors of ``carry_out``.
     """
     codes = len(codes_of(flags))
     alone = resume is None and len(arguments) == 1 and codes < 2
@@ -293,8 +294,8 @@ def compare_experiments(
 def carry_out(plan: ComparisonPlan, parent: Path, context: RunContext) -> ComparedExperiments:
     """Run the missing experiments of a plan in a new directory, and read all experiments.
 
-    Raises UsageError if a run is impossible here, RunFailed if an argument has no finished run, and
-    Interrupted after an interruption.
+    Raises UsageError if a run is impossible on this machine, RunFailed if an argument has no
+    finished run, and Interrupted after an interruption.
     """
     outcome, ran = None, dict[str, SchedulerResults]()
     if plan.to_run:
@@ -313,7 +314,7 @@ def go_on(
 ) -> ComparedExperiments:
     """Run the missing runs of a stored comparison; a larger ``num_runs`` adds seeds.
 
-    Raises DataError if the directory holds no sweep, and the errors of ``carry_out``.
+    Raises DataError if the directory does not contain a sweep, and the errors of ``carry_out``.
     """
     store = SweepStore(folder)
     sweep = store.sweep()
@@ -331,7 +332,7 @@ def go_on(
 def grouped(
     folder: Path, sides: Sequence[SchedulerResults], baseline: str | None = None
 ) -> list[list[SchedulerResults]]:
-    """Group schedulers by configuration, baseline first; drop configurations with one scheduler."""
+    """Group schedulers by configuration, baseline first; a configuration needs two schedulers."""
     names = list(dict.fromkeys(side.scheduler for side in sides))
     if baseline is not None and baseline not in names:
         raise unknown_name("baseline", baseline, names)

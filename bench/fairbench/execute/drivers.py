@@ -1,4 +1,4 @@
-"""Drivers: processes that send the requests of a run, and the merge of drivers' results."""
+"""Drivers, the processes that send the requests of a run, and the merge of their results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fairbench.live.records import (
 
 
 class Pipe(Protocol):
-    """A connection between a driver and its controller, possibly on another machine."""
+    """A connection between a driver and the controlling process, possibly on another machine."""
 
     def send(self, message: Any, /) -> None:
         """Send a message. Raises OSError if the other end is closed."""
@@ -47,7 +47,7 @@ class ReadClock(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A message with the driver's work, sent once."""
+    """A message with the work of the driver, sent once."""
 
     spec: ExperimentSpec
     target: DriverTarget
@@ -71,7 +71,7 @@ class Failed(NamedTuple):
 
 
 def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
-    """Answer questions until the pipe closes, and drive on request.
+    """Run a driver: answer messages until the pipe closes, and send requests after ``Begin``.
 
     The driver sends ``DriveProgress`` messages and finally a ``DriveResult`` or ``Failed``.
     """
@@ -85,12 +85,12 @@ def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
                 case Begin() as begin:
                     hearing = Thread(target=_hear_stop, args=(pipe, stop), daemon=True)
                     pipe.send(_driven(begin, pipe, clock, hearing, stop))
-                    if hearing.ident:  # a driver that fails early has not started the thread
+                    if hearing.ident:  # A driver that fails early has not started the thread.
                         hearing.join()
 
 
 def _hear_stop(pipe: Pipe, stop: Event) -> None:
-    """Wait for ``Stop``, the only message during a drive, and set the event."""
+    """Wait for the message ``Stop``, and set the event, while the driver sends requests."""
     with suppress(EOFError, OSError):
         pipe.recv()
     stop.set()
@@ -123,7 +123,7 @@ def _driven(
 
 
 POLL_S = 0.1
-LEAD_S = 0.2  # seconds from the start message to the start time in the message
+LEAD_S = 0.2  # seconds between sending the start message and the start time in the message
 
 
 class Written(NamedTuple):
@@ -135,7 +135,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A driver's process and name; ``host`` is the driver's machine, or None for this machine."""
+    """The process and the name of a driver; ``host`` is its machine, or None for this machine."""
 
     name: str
     pipe: Connection
@@ -144,22 +144,23 @@ class Driver:
 
 
 class Crew(Protocol):
-    """A fixed number of drivers on this machine or on other machines."""
+    """A number of drivers that can be started on this machine or on other machines."""
 
     def started(
         self, folder: Path, interrupted: Callable[[], bool]
     ) -> AbstractContextManager[Sequence[Driver]]:
-        """Start the drivers, which wait for messages; drivers' logs are in ``folder``, if given.
+        """Start the drivers, which wait for messages and write logs into ``folder``.
 
-        Raises RunFailed if a driver does not start, and KeyboardInterrupt once ``interrupted``.
+        Raises RunFailed if a driver does not start, and KeyboardInterrupt if ``interrupted``
+        returns True.
         """
         ...
 
 
 class Team:
-    """The drivers of one run, for the controlling process.
+    """The controlling process's view of the drivers of a run.
 
-    ``folders`` has a folder per driver, in which the driver's records are appended.
+    ``folders`` contains a folder for each driver, to which the driver's records are appended.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class Team:
         return found
 
     def start_all(self, offsets: Sequence[Offset]) -> None:
-        """Start all drivers at the same moment, once all are ready."""
+        """Start all drivers at one moment, after all drivers are ready."""
         for number in range(len(self._pipes)):
             self._answer_driver(number, Ready)
         start_s = time.monotonic() + LEAD_S
@@ -199,7 +200,7 @@ class Team:
             self.tell(number, start_s + offset.offset_s)
 
     def results(self) -> list[DriveResult]:
-        """Return each driver's result. An interruption or a failed driver stops all drivers.
+        """Return the result of each driver; an interruption or a failed driver stops all.
 
         Raises RunFailed for a driver that disappears before it has sent its result. A driver may
         disappear after sending its result.
@@ -248,12 +249,12 @@ class Team:
                 return message
 
     def tell(self, number: int, message: object) -> None:
-        """Send a message to one driver. Raises RunFailed if it has died."""
+        """Send a message to one driver. Raises RunFailed if the driver has died."""
         with self._alive(number):
             self._pipes[number].send(message)
 
     def _heard(self, number: int) -> Any:
-        """Return a driver's next message, after storing the records that the driver sends first."""
+        """Return the next message of a driver, except records, which are stored."""
         with self._alive(number):
             while isinstance(message := self._received(number), Written):
                 with (self._folders[number] / message.name).open("ab") as file:
@@ -267,7 +268,7 @@ class Team:
 
     def _has_said(self, number: int, timeout_s: float = 0.0) -> bool:
         """Return whether a driver has sent a message. Raises RunFailed if the driver has died."""
-        # the pipe is checked first, because a driver may send messages before the driver dies
+        # The pipe is checked first, because a driver may have sent messages before its death.
         lost = self._drivers[number].is_lost()
         if self._pipes[number].poll(timeout_s):
             return True
@@ -311,7 +312,7 @@ def drive_sharded(
     on_progress: Callable[[DriveProgress], None],
     interrupted: Callable[[], bool],
 ) -> DriveResult:
-    """Drive with a ``crew`` of drivers, each with some of the clients, like ``drive``.
+    """Send the load of an experiment with several drivers; each driver sends for some clients.
 
     Finished requests are written to the drivers' folders immediately, and to ``folder`` at the end.
     Raises RunFailed if a driver dies, and any error that a driver reports.
@@ -324,7 +325,7 @@ def drive_sharded(
         for one, offset, host in zip(folders, before, hosts, strict=True):
             one.mkdir(exist_ok=True)
             write_clock(one, ClockComparison(offset, host=host))
-            # so that the file exists for a driver that dies before its first message
+            # The file is created here, because a driver may die before the first message.
             with Journal(one):
                 pass
         for number, one in enumerate(folders):
@@ -335,7 +336,7 @@ def drive_sharded(
         late = team.clocks_again()
         for one, early, after, host in zip(folders, before, late, hosts, strict=True):
             write_clock(one, ClockComparison(early, after, host))
-    with Journal(folder):  # so that the files exist even if no request has begun
+    with Journal(folder):  # The files are created here, because a run may end before any request.
         pass
     merge(folder, target.time_scale)
     return DriveResult(

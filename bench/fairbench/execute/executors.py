@@ -1,4 +1,4 @@
-"""Executors, which run simulations, and launchers, which start servers, by name."""
+"""The choice of executors (which run simulations) and launchers (which start servers) by name."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def executor_named(name: str, ray_address: str | None = None) -> Executor:
     return executor
 
 
-DEFAULT = "ssh -o BatchMode=yes {host}"  # the command that runs a command line on a host
+DEFAULT = "ssh -o BatchMode=yes {host}"  # the command that runs a shell line on a host
 
 
 class LauncherFlags(NamedTuple):
-    """The user's flags on where servers start. None means that a flag is not given."""
+    """The user's flags on where servers start; None means that a flag is not given."""
 
     ray_address: str | None = None
     hosts: str | None = None
@@ -88,7 +88,8 @@ LAUNCHERS: Mapping[str, Way] = {
     "command": Way(_by_command, frozenset({"hosts", "launch_command"})),
 }
 
-# Drivers receive a secret, and command lines are visible in a host's process list.
+# The launcher ``command`` cannot start drivers: drivers receive a secret, and command lines are
+# visible in the process list of a host.
 DRIVER_LAUNCHERS = (LOCAL, *_FROM_DOORS)
 
 
@@ -102,7 +103,7 @@ def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> 
 
 
 def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
-    """Return the launcher of drivers, None for this machine.
+    """Return the launcher of drivers; None means this machine.
 
     Raises UsageError for an unknown name.
     """

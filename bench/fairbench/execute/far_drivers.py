@@ -1,10 +1,10 @@
-"""Starting drivers as processes on this machine or on other machines.
+"""The start of drivers as processes on this machine or on other machines.
 
-A driver on another machine connects back to this machine and sends records:
+A driver on another machine runs the following command, connects to this machine and sends records:
 
     python -m fairbench.execute.far_drivers HOST PORT NUMBER
 
-The key is passed in the environment, because lists of processes show command lines.
+The key for the connection is passed in the environment, because process lists show command lines.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ MODULE = "fairbench.execute.far_drivers"
 
 
 class Telling:
-    """A pipe that sends the records that the driver writes into a folder.
+    """A pipe that also sends the records that the driver has written into a folder.
 
-    Records are sent a few times a second, and always before the next message.
+    Records are sent a few times a second, and always before each other message.
     """
 
     def __init__(self, pipe: Connection, folder: Path) -> None:
@@ -65,10 +65,10 @@ class Telling:
 
 
 def main(host: str, port: str, number: str) -> None:
-    """Connect, identify this driver, receive its work, and drive."""
+    """Connect to the controlling process, receive work, and send the load."""
     key = bytes.fromhex(os.environ.pop(KEY))
     with (
-        suppress(EOFError, OSError),  # the controller has closed the connection
+        suppress(EOFError, OSError),  # The controlling process has closed the connection.
         Client((host, int(port)), authkey=key) as pipe,
         TemporaryDirectory(prefix="fairbench-") as temporary,
     ):
@@ -87,8 +87,9 @@ def main(host: str, port: str, number: str) -> None:
 
 
 POLL_S = 0.2
-ANSWER_S = 10  # seconds within which a connecting driver must send the key; an integer
-START_S = 120.0  # seconds to wait for all drivers; the first import takes long on a busy machine
+ANSWER_S = 10  # seconds within which a connecting driver must send the key; must be an integer
+# limit in seconds on the start of all drivers; the first import is slow on a busy machine
+START_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def address_facing(host: str) -> str:
         )
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
-            toward.connect((host, 9))  # connecting a UDP socket sends no packet
+            toward.connect((host, 9))  # Connecting a UDP socket sends no packet.
             address: str = toward.getsockname()[0]
     except OSError as error:
         raise UsageError(f"--driver-launcher: node {host} cannot be reached: {error}") from None
@@ -133,7 +134,7 @@ def address_facing(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RemoteCrew:
-    """Drivers at the given places, which connect back to ``address`` on this machine.
+    """Drivers at the given places, which connect to ``address`` on this machine.
 
     A driver authenticates with a key that is new for each start, because messages are unpickled.
     """
@@ -145,7 +146,7 @@ class RemoteCrew:
 
     @contextmanager
     def started(self, folder: Path, interrupted: Callable[[], bool]) -> Iterator[list[Driver]]:
-        """Start the drivers, with logs ``driver-N.log``; they end when their pipes close."""
+        """Start the drivers, with logs ``driver-N.log``; a driver ends when its pipe closes."""
         key = secrets.token_bytes(32)
         with ExitStack() as stack:
             listening = stack.enter_context(socket.create_server((self.address, 0)))
@@ -174,7 +175,7 @@ class RemoteCrew:
                 for number, (pipe, place) in enumerate(zip(pipes, self.places, strict=True))
             ]
             for driver in drivers:
-                with suppress(OSError):  # the driver has died, and the next read raises the error
+                with suppress(OSError):  # The driver has died, and the next read raises the error.
                     driver.pipe.send(self.sent_files)
             yield drivers
 
@@ -189,7 +190,7 @@ class RemoteCrew:
         processes: Sequence[Process],
         interrupted: Callable[[], bool],
     ) -> Iterator[list[Connection]]:
-        """Yield the pipes of all drivers, in the order of numbers, after all have connected."""
+        """Yield the pipes of all drivers in order of number, after all drivers have connected."""
         found: dict[int, Connection] = {}
         until = time.monotonic() + self.patience_s
         try:
@@ -246,7 +247,7 @@ def _next_caller(listening: socket.socket, key: bytes) -> tuple[int, Connection]
 
 
 def _patience(connected: socket.socket, seconds: int) -> None:
-    """Set the socket's own receive timeout, in seconds; 0 means no timeout."""
+    """Set the receive timeout of a socket in seconds; 0 means no timeout."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
 
 

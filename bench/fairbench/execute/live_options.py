@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LiveFlags(NamedTuple):
-    """The user's flags on how servers and drivers start; the flags change no record."""
+    """The user's flags on how servers and drivers start; these flags do not change the records."""
 
     server_python: str | None = None
     ready_timeout_s: float = READY_S
@@ -47,9 +47,9 @@ class LiveFlags(NamedTuple):
 
 
 def live_options(spec: ExperimentSpec, flags: LiveFlags) -> LiveOptions | None:
-    """Return the options of a live run, or None for a simulation with flags of a live run.
+    """Return the options of a live run, or None if the experiment is simulated.
 
-    Raises UsageError if the run is impossible on this machine, or does not use a given flag.
+    Raises UsageError if the run is impossible on this machine, or if a given flag has no effect.
     """
     if spec.backend is not None:
         options = flags.options()
@@ -78,7 +78,7 @@ class LivePoint(NamedTuple):
 
 
 def live_points_left(store: SweepStore, specs: Sequence[ExperimentSpec]) -> list[LivePoint]:
-    """Return a sweep's unfinished runs on real servers, in the order of its points."""
+    """Return the unfinished runs of a sweep on real servers, in the order of the points."""
     finished = store.finished()
     return [
         LivePoint(name, spec)
@@ -88,7 +88,7 @@ def live_points_left(store: SweepStore, specs: Sequence[ExperimentSpec]) -> list
 
 
 def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
-    """Group the live points so that the same workers can serve all points of a group."""
+    """Group the live points so that all points of a group can share workers."""
     groups: list[list[LivePoint]] = []
     for point in points:
         group = next((one for one in groups if live.same_workers(one[0].spec, point.spec)), None)
@@ -100,9 +100,9 @@ def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
 
 
 def try_untested(specs: Sequence[ExperimentSpec]) -> None:
-    """Allow releases newer than the supported releases.
+    """Allow engine releases that are newer than the supported releases.
 
-    Raises UsageError if no run has an engine.
+    Raises UsageError if no run uses a real engine.
     """
     from fairbench.live.backends import workers
 

@@ -1,6 +1,7 @@
-"""Live runs. A run's directory exists from the start of the run, so that no result is lost.
+"""Live runs. The directory of a run exists from the start, so that no result is lost.
 
-Several runs, such as the runs of a sweep, share servers. This module needs the extra "live".
+Several runs, such as the points of a sweep, can share servers. This module needs the packages of
+the extra "live".
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ def run_live_in(
     context: RunContext,
     cluster: Workers | None = None,
 ) -> tuple[RunResult, Path]:
-    """Run in a fresh directory in ``parent``, save, and return the result and the directory.
+    """Run an experiment in a new directory in ``parent``; return the saved result and directory.
 
     Raises Interrupted if interrupted before the servers were ready; no directory remains in that
     case. After any other failure, the directory keeps logs and records for ``recover_run``; a
     directory without records is removed, and the logs are moved. ``cluster`` contains workers that
-    already run.
+    are already running, or is None.
     """
     watch = Stopwatch.start()
     with removing_new_folders(parent):
@@ -77,7 +78,7 @@ def run_live_in(
 def _driving(
     spec: ExperimentSpec, options: LiveOptions, context: RunContext
 ) -> Iterator[tuple[Driving, str]]:
-    """Yield the function that sends the load, and this machine's address for drivers."""
+    """Yield the function that sends the load, and the address of this machine for drivers."""
     if (launcher := options.driver_launcher) is None:
         alone = options.drivers == 1
         here = drive_here if alone else partial(drive_sharded, LocalCrew(options.drivers))
@@ -101,10 +102,10 @@ def cluster_in(
     *,
     fresh: bool = False,
 ) -> Iterator[Workers | None]:
-    """Start workers for several runs, with logs in ``parent``; yield None for a given endpoint.
+    """Start workers for several runs, with logs in ``parent``; yield None for an endpoint.
 
-    Raises KeyboardInterrupt if interrupted before the workers are ready, and then removes a
-    ``fresh`` directory.
+    Raises KeyboardInterrupt if interrupted before the workers are ready. After such an
+    interruption, ``parent`` is removed if ``fresh`` is True.
     """
     if spec.backend is None or not spec.backend.is_managed:
         yield None
@@ -121,7 +122,7 @@ def cluster_in(
 
 @contextmanager
 def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
-    """Remove the directory if a KeyboardInterrupt or an error comes before the first record.
+    """Remove the directory if the block is interrupted or fails before the first record.
 
     After an error, such as a server that does not start, the logs are moved to a temporary
     directory, which the message names.
@@ -132,7 +133,7 @@ def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
         if not has_begun(path) and (kept := without_logs(path)):
             error.args = (str(error).replace(str(path / FOLDER), str(kept)), *error.args[1:])
         raise
-    except Interrupted:  # raised by a run inside the block, which has removed its own files
+    except Interrupted:  # The run inside the block has already removed its files.
         raise
     except KeyboardInterrupt:
         shutil.rmtree(path)
@@ -142,9 +143,10 @@ def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
 def run_live_points(
     store: SweepStore, points: Sequence[LivePoint], options: LiveOptions, context: RunContext
 ) -> list[FailedPoint]:
-    """Run all points; store and return the failures.
+    """Run all points on real servers; store and return the failures.
 
-    Servers are started once for all points that can share servers, and again after a failed point.
+    Points that can share servers use one start of the servers. After a failed point, the servers
+    are started again.
     """
     with context.progress.watching():
         run = _Runs(store, options, context)
@@ -155,18 +157,18 @@ def run_live_points(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs of a sweep's points; results have the form of ``Executor.run``."""
+    """The runs of a sweep's points; the methods yield results as ``Executor.run`` does."""
 
     store: SweepStore
     options: LiveOptions
     context: RunContext
 
     def all(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Run points that can share servers; yield each begun point with its result."""
+        """Run groups of points that can share servers; yield each begun point and the result."""
         while left and not self.context.interrupted():
             try:
                 yield from self._until_one_fails(left)
-            except KeyboardInterrupt:  # an interruption while servers were starting
+            except KeyboardInterrupt:  # The interruption came while servers were starting.
                 return
             except FairbenchError as error:
                 reason = Failure(error, traceback.format_exc())
@@ -174,7 +176,7 @@ class _Runs:
                 return
 
     def _until_one_fails(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Run points on the same servers until a point fails; remove begun points from ``left``."""
+        """Run points on one start of servers until a point fails; remove begun points."""
         interrupted = self.context.interrupted
         starting = cluster_in(self.store.path, left[0].spec, self.options, self.context)
         with starting as cluster:

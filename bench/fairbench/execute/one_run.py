@@ -29,15 +29,15 @@ def run_and_save(
 ) -> tuple[RunResult, Path]:
     """Run an experiment in a new directory in ``parent``; return result and directory.
 
-    A simulation needs no options. An interrupted run ends early and is saved. Raises Interrupted if
-    interrupted before servers were ready (no files remain), UsageError if the run is impossible,
-    and RunFailed if the run could not continue.
+    ``options`` is None for a simulation. An interrupted run ends early and is saved. Raises
+    Interrupted if interrupted before the servers were ready (no files remain), UsageError if the
+    run is impossible, and RunFailed if the run cannot continue.
     """
     check_writable(parent)
     with context.progress.watching():
         if spec.backend is None:
             return run_simulated(parent, spec, context)
-        from fairbench.execute.live_run import run_live_in  # needs the live extra
+        from fairbench.execute.live_run import run_live_in  # needs the extra "live"
 
         assert options is not None, "real servers have options"
         return run_live_in(parent, spec, options, context)
@@ -57,7 +57,7 @@ def run_unsaved(
 def run_simulated(
     parent: Path, spec: ExperimentSpec, context: RunContext
 ) -> tuple[RunResult, Path]:
-    """Simulate and save a run; an impossible experiment leaves no directory.
+    """Simulate and save a run; if the experiment is impossible, no directory remains.
 
     If the run fails or is killed, the directory keeps the records written so far (see
     ``recover_run``).
@@ -74,10 +74,10 @@ def run_simulated(
 
 
 def recover_run(path: Path) -> RunResult:
-    """Save the finished requests of a killed run, marked incomplete.
+    """Save the finished requests of a killed run, and mark the run as incomplete.
 
-    Unfinished requests are left out. Raises UsageError if the directory does not belong to a killed
-    run, or if the run is still running.
+    Requests that were unfinished when the run was killed are left out. Raises UsageError if the
+    directory does not belong to a killed run, or if the run is still running.
     """
     if (path / MANIFEST).exists():
         raise UsageError(f"{path}: this run is saved already; print it with `fairbench show`")
@@ -91,7 +91,7 @@ def recover_run(path: Path) -> RunResult:
         manifest = build_manifest(spec, complete=False, watch=watch) | result.about
         manifest |= {"recovered": True}
         write_run(path, spec, result.tables(), result.summary, manifest)
-        if name == SIMULATED:  # the tables contain all records of this file
+        if name == SIMULATED:  # This file is removed, because the tables contain all its records.
             shutil.rmtree(folder)
     return result
 

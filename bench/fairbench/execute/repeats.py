@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Runs in the order of their seeds, with their combined summary (``combine_summaries``).
+    """Runs in the order of their seeds, and the combined summary (``combine_summaries``).
 
     ``combined`` is None after an interruption before the first run.
     """
@@ -49,9 +49,10 @@ def repeat(
 ) -> Repeats:
     """Run ``num_runs`` seeds from ``spec.seed`` on, and save all runs in one new directory.
 
-    The directory also holds ``intervals.json`` and the servers' logs. Servers are started once, and
-    the caches of the servers are emptied between runs. After an interruption, begun runs are kept.
-    Raises Interrupted if interrupted before servers were ready, and the error of a failed run.
+    The directory also contains ``intervals.json`` and the logs of servers. Servers are started
+    once, and the caches of the servers are emptied between runs. After an interruption, begun runs
+    are kept. Raises Interrupted if interrupted before servers were ready, and the error of a failed
+    run.
     """
     check_writable(parent)
     specs = [spec.model_copy(update={"seed": spec.seed + n}) for n in range(num_runs)]
@@ -73,7 +74,7 @@ def repeat(
 def simulate_all(
     specs: Sequence[ExperimentSpec], parent: Path, context: RunContext
 ) -> list[dict[str, Any]]:
-    """Simulate and save all experiments; return summaries in order, fewer after an interruption.
+    """Simulate and save all experiments; return summaries in order (after an interruption: fewer).
 
     Raises the error of a failed run after all runs have ended.
     """
@@ -87,7 +88,7 @@ def simulate_all(
 def simulate_each(
     specs: Sequence[ExperimentSpec], parent: Path, context: RunContext
 ) -> dict[int, Any]:
-    """Simulate and save all experiments; return each ended run's summary or Failure by index."""
+    """Simulate and save all experiments; return the summary or Failure of ended runs by index."""
     tasks = [simulation(spec, parent) for spec in specs]
     names = point_names(specs)
     results = {}
@@ -114,12 +115,12 @@ def _one_after_another(
     return summaries
 
 
-# keys of a summary's notes that concern comparisons
+# keys of notes in a summary that limit comparisons
 REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
 
 
 def remarks_on(summary: Summary, place: str = "") -> Iterator[str]:
-    """Yield the notes on a run that limit comparisons, with the run's place and seed."""
+    """Yield the notes that limit comparisons of a run, each with ``place`` and the run's seed."""
     notes = summary["notes"]
     for key in REMARKS:
         if key in notes:
@@ -128,7 +129,7 @@ def remarks_on(summary: Summary, place: str = "") -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SweepOutcome:
-    """The compared cells and the failures of a sweep, and the content of ``comparison.json``."""
+    """The compared configurations, the failures, and ``comparison.json`` of a sweep."""
 
     store: SweepStore
     cells: Sequence[SchedulerResults]
@@ -154,13 +155,14 @@ def run_sweep(
     context: RunContext,
     command: str = "sweep",
 ) -> SweepOutcome:
-    """Run the unfinished points, compare all points, and store the comparison.
+    """Run the unfinished points of a sweep, compare all points, and store the comparison.
 
-    A failed point does not stop the other points. Raises UsageError while another process runs the
-    same sweep, and Interrupted after an interruption. ``command`` is the fairbench command that
+    After a failed point, the sweep continues. Raises UsageError while another process runs this
+    sweep, and Interrupted after an interruption. ``command`` is the fairbench command that
     continues the sweep with ``--resume``.
     """
-    with run_folder(store.path, "alone"):  # otherwise two processes would do the same work
+    # Without this check, two processes could do the work twice.
+    with run_folder(store.path, "alone"):
         store.discard_partial()
         failures = run_jobs(store, jobs_left(store, specs), context)
         if left := live_points_left(store, specs):
@@ -186,5 +188,5 @@ def run_sweep(
 
 
 def cell_json(cell: SchedulerResults) -> dict[str, Any]:
-    """Return a cell as an entry of ``comparison.json``."""
+    """Return the results of a scheduler in a configuration as an entry of ``comparison.json``."""
     return {"place": cell.place, "cell": cell.scheduler, **cell.combined}

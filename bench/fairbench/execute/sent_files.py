@@ -1,4 +1,4 @@
-"""Files that are sent to each node of a cluster, and the check of software versions."""
+"""Files that are sent to the nodes of a cluster, and the check of software versions there."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from fairbench.workloads.traces.read import find_trace_file
 class SentFiles:
     """The files and versions that each node receives once.
 
-    ``files`` holds the content of files that tasks read, by names relative to the working
-    directory. ``fixed`` holds digests of files with absolute names, which every node must have.
-    ``code`` holds names and contents of the files in ``FAIRBENCH_SCHEDULERS`` and
-    ``FAIRBENCH_PROGRAMS``, by
-    variable.
+    ``files`` contains the content of files that tasks read, by path relative to the working
+    directory. ``fixed`` contains digests of files with absolute paths, which must exist on every
+    node. ``code`` contains, by environment variable, the names and contents of the files in
+    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS``.
     """
 
     environment: Mapping[str, str]
@@ -45,7 +44,7 @@ class SentFiles:
 
     @classmethod
     def with_files(cls, names: Iterable[str]) -> SentFiles:
-        """Pack the files with these names. Raises UsageError as ``packed`` does."""
+        """Pack the files with these names. Raises UsageError for a file that cannot be sent."""
         files: dict[str, bytes] = {}
         fixed: dict[str, str] = {}
         for name in dict.fromkeys(names):
@@ -68,7 +67,7 @@ class SentFiles:
         return cls(environment(), variables, files, fixed, code)
 
     def check(self, node: str) -> None:
-        """Raise UsageError that names the node if the node's software or files differ."""
+        """Raise UsageError naming the node if software or files of the node differ."""
         for key, theirs in environment().items():
             if (ours := self.environment.get(key)) != theirs:
                 raise UsageError(
@@ -84,7 +83,7 @@ class SentFiles:
 
     @contextmanager
     def unpacked(self, folder: Path) -> Iterator[None]:
-        """Unpack the files into ``folder``, which is the working directory within the block."""
+        """Unpack the files into ``folder``, and make it the working directory within the block."""
         for name, content in self.files.items():
             write_file(folder / name, content)
         variables = dict(self.variables)
@@ -108,9 +107,9 @@ class SentFiles:
 
 
 def _files(name: str) -> Iterator[tuple[str, Path]]:
-    """Yield name and content of a file, or of all files in a folder.
+    """Yield the name and the content of a file, or of each file in a folder.
 
-    Raises DataError if the name is not found.
+    Raises DataError if no file or folder has the name.
     """
     if not Path(name).is_dir():
         yield name, find_trace_file(name)
@@ -121,6 +120,6 @@ def _files(name: str) -> Iterator[tuple[str, Path]]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file and create the folders above it."""
+    """Write a file, and create missing folders in its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)

@@ -1,6 +1,6 @@
-"""Simulations as tasks of an executor: single runs, and jobs of a sweep with their outcomes.
+"""Simulations as tasks of an executor: single runs, and the simulations of a sweep.
 
-``outdated_runs`` compares stored runs that an engine's own code decided with the installed code.
+``outdated_runs`` finds stored runs whose decisions came from engine code that has changed since.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 
 
 def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
-    """Return the files that an experiment reads: traces, costs, data set and tokenizer.
+    """Return the files that an experiment reads: traces, timing profile, data set and tokenizer.
 
     The workload file is part of the spec. Files of ``FAIRBENCH_SCHEDULERS`` and
-    ``FAIRBENCH_PROGRAMS`` belong to every experiment and are left out. A name on a hub of data sets
-    is not a file.
+    ``FAIRBENCH_PROGRAMS`` belong to every experiment and are left out. A data set on the Hugging
+    Face hub is not a file.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):
@@ -47,7 +47,7 @@ def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
 
 
 def _called_file(value: Any) -> Iterator[str]:
-    """Yield every text under a key ``file``, such as a trace in the parameters of arrivals."""
+    """Yield every text under a key ``file``, such as the trace in parameters of arrivals."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             if key == "file" and isinstance(one, str):
@@ -76,7 +76,7 @@ def _simulate_and_save(
 class SimulationJob(NamedTuple):
     """A simulation of a sweep, as a task of an executor.
 
-    ``key`` names the files of the task; ``requests`` estimates its duration.
+    ``key`` is the name of the task's files, and ``requests`` the expected number of requests.
     """
 
     name: str
@@ -90,8 +90,8 @@ def jobs_left(
 ) -> list[SimulationJob]:
     """Return the jobs for simulations of ``specs`` that ``store`` lacks, longest first.
 
-    ``with_alone`` adds jobs that simulate clients alone. Raises UsageError if a finished run was
-    decided by an engine's own code that has changed since.
+    With ``with_alone``, jobs are added that simulate clients alone on the cluster. Raises
+    UsageError if the engine code of a finished run has changed since.
     """
     check_same_code(store, specs)
     jobs = _jobs(store, specs, with_alone=with_alone)
@@ -104,7 +104,7 @@ def _jobs(
     finished, alone = store.finished(), set(store.alone())
     for spec, name in zip(specs, point_names(specs), strict=True):
         if spec.backend is not None:
-            continue  # ``live_run`` executes live runs one after another
+            continue  # Runs on real servers are executed by ``live_run``, one after another.
         key = identity(spec)
         if key not in finished:
             task = simulation(spec, store.runs)
@@ -130,7 +130,7 @@ def _run_alone(
 def run_jobs(
     store: SweepStore, jobs: Sequence[SimulationJob], context: RunContext
 ) -> list[FailedPoint]:
-    """Run all jobs; store and return the failures."""
+    """Run all simulations; store and return the failures."""
     results = context.run([job.task for job in jobs], [job.requests for job in jobs])
     named = (((jobs[index].key, jobs[index].name), result) for index, result in results)
     return keep_all(store, named, len(jobs), context)
@@ -142,7 +142,7 @@ def keep_all(
     count: int,
     context: RunContext,
 ) -> list[FailedPoint]:
-    """Store and report results as tasks end; ``results`` yields ((key, task name), result)."""
+    """Store and report the results of tasks that end; ``results`` yields ((key, name), result)."""
     failures = []
     for number, ((key, name), result) in enumerate(results, start=1):
         if error := keep_outcome(store, key, name, result, context.interrupted):
@@ -152,7 +152,7 @@ def keep_all(
 
 
 def expected_requests(spec: ExperimentSpec, plans: Iterable[ClientPlan]) -> float:
-    """Estimate the number of requests of all clients from each client's first program."""
+    """Estimate the number of requests of all clients, from the first program of each client."""
     return sum(expected_programs(plan) * _requests_of_one(spec, plan) for plan in plans)
 
 
@@ -171,9 +171,9 @@ class FailedPoint(NamedTuple):
 def keep_outcome(
     store: SweepStore, key: str, name: str, result: Any, interrupted: Interruption
 ) -> str:
-    """Store the error of a failed task, or remove the stored error; return the reason or "".
+    """Store the error of a failed task and return its reason, or remove an old error, return "".
 
-    ``result`` is a summary or a Failure. An interrupted task does not count as failed.
+    ``result`` is the summary of the run or a Failure. An interrupted task does not count as failed.
     """
     if not isinstance(result, Failure) and result["complete"]:
         store.clear_failure(key)
@@ -186,7 +186,7 @@ def keep_outcome(
 
 
 def tell_ended(context: RunContext, name: str, error: str, number: int, count: int) -> None:
-    """Report that a task has ended, and whether it failed, unless interrupted."""
+    """Report that a task has ended, and whether it failed; after an interruption, do nothing."""
     if not context.interrupted():
         context.progress.ended(f"{name} failed" if error else name, number, count)
 
@@ -197,19 +197,20 @@ def _why(result: Any) -> tuple[str, str]:
     return result.get("notes", {}).get("complete", "its process was told to stop"), ""
 
 
-# number of additions in the speed test, which takes a few hundredths of a second
+# number of additions in the test of processor speed, which takes a few hundredths of a second
 ADDITIONS = 500_000
-ADDITIONS_PER_REQUEST = 10_000  # measured for six schedulers on bundled workloads: 4,500 to 30,000
-BYTES_PER_REQUEST = 220  # bytes of the stored tables per request
-LARGE = 200_000  # number of requests above which the estimate is announced
+# measured values for six schedulers on bundled workloads are 4,500 to 30,000
+ADDITIONS_PER_REQUEST = 10_000
+BYTES_PER_REQUEST = 220  # bytes of stored tables per request
+LARGE = 200_000  # number of requests above which users are shown the estimate
 
 
 class TimeEstimate(NamedTuple):
     """The estimated cost of several simulations: total requests, seconds and bytes.
 
-    The estimated seconds hold for this machine under its present load, within a factor of three:
-    requests differ in cost, and the machine's load may change. ``load`` is the number of other
-    processes that are running or waiting for a processor.
+    The estimated seconds are for this machine under its present load, and may be wrong by a factor
+    of three: the cost of a request varies, and the load of the machine may change. ``load`` is the
+    number of other processes that are running or waiting for a processor.
     """
 
     runs: int
@@ -220,7 +221,7 @@ class TimeEstimate(NamedTuple):
 
     @property
     def large(self) -> bool:
-        """Return whether the work is large enough to announce."""
+        """Return whether the work is so large that users are shown the estimate."""
         return self.requests > LARGE
 
     def __str__(self) -> str:
@@ -236,7 +237,7 @@ def estimate(requests: Iterable[float]) -> TimeEstimate:
     """Estimate simulations with the given request counts, run in parallel on all processors."""
     counts = list(requests)
     total, load, processors = sum(counts), _runnable_processes(), _processors()
-    # fraction of a processor's time that each simulation gets
+    # fraction of a processor's time that a simulation gets
     share = processors / (processors + load)
     seconds = total * ADDITIONS_PER_REQUEST * _addition_s() / processors / share
     return TimeEstimate(len(counts), total, seconds, total * BYTES_PER_REQUEST, load)
@@ -255,7 +256,7 @@ def _runnable_processes() -> float:
 
 
 def _addition_s() -> float:
-    """Measure the seconds of an addition on this machine, as a measure of the machine's speed."""
+    """Measure the seconds of an addition in Python, as a measure of this machine's speed."""
     begun_s, left = process_time(), ADDITIONS
     while left:
         left += -1
@@ -263,7 +264,7 @@ def _addition_s() -> float:
 
 
 class OutdatedRun(NamedTuple):
-    """A stored run whose code is no longer installed: identity, Python, and both codes."""
+    """A stored run whose engine code has changed: run, Python, stored code and installed code."""
 
     identity: str
     python: str
@@ -280,13 +281,14 @@ class OutdatedRun(NamedTuple):
 def outdated_runs(
     finished: Mapping[str, StoredRun], specs: Iterable[ExperimentSpec]
 ) -> list[OutdatedRun]:
-    """Return the finished runs of experiments whose engine code has changed since.
+    """Return the finished runs whose engine code has changed since they were stored.
 
     Args:
         finished: Stored runs, by the identity of their experiments.
-        specs: Experiments, of which only those with ``engine_code`` and a stored run count.
+        specs: Experiments; an experiment without ``engine_code`` or without a stored run is
+            skipped.
 
-    Raises UsageError if a Python, or the engine in it, is no longer there.
+    Raises UsageError if a Python, or the engine of a Python, is no longer installed.
     """
     installed = cache(_installed)
     found = []

@@ -1,4 +1,4 @@
-"""Tasks, interruption of tasks, executors, and the processes of the local executor."""
+"""Tasks, the interruption of tasks, executors, and progress reports."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from typing import Any, NamedTuple, Protocol
 from fairbench.errors import FairbenchError, Interrupted, RunFailed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-STUCK_S = 1.0  # seconds after a signal from which a second signal means that the code does not poll
+# if the flag is not read within these seconds after a signal, the next signal raises
+# KeyboardInterrupt
+STUCK_S = 1.0
 
 
 class Interruption:
-    """A callable flag: a call returns whether an interruption was requested."""
+    """A flag that is called like a function, and returns whether an interruption was requested."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -52,13 +54,13 @@ class Interruption:
         return 128 + (self.signum or signal.SIGINT)
 
     def ended(self, message: str) -> Interrupted:
-        """Return the exception to raise after all tasks have stopped, with a message."""
+        """Return the exception ``Interrupted`` to raise after all tasks have stopped."""
         return Interrupted(message, self.exit_code)
 
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Let SIGINT and SIGTERM only set the ``Interruption`` within the block.
+    """Within the block, let SIGINT and SIGTERM only set the yielded ``Interruption``.
 
     By default, Python raises KeyboardInterrupt in the middle of a state change. The code in the
     block polls the flag instead, stops at a safe point and saves. If the code does not poll for a
@@ -78,14 +80,14 @@ def interruptible() -> Iterator[Interruption]:
 
 
 Task = Callable[[Interruption], Any]
-"""A piece of work. The task is pickled, polls whether to stop, and saves its results."""
+"""A piece of work, which can be pickled, polls the interruption flag, and saves its results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A task that reads files, with the names that the user gave.
+    """A task that reads files; ``reads`` are the file names that the user gave.
 
-    An executor on other machines sends the files to the machine of the task.
+    An executor on other machines sends these files to the machine of the task.
     """
 
     work: Task
@@ -97,7 +99,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A task that saves only into one folder; ``reads`` names the files that the task reads.
+    """A task that saves files in only one folder; ``reads`` are the files that the task reads.
 
     An executor on other machines returns the saved files.
     """
@@ -123,9 +125,9 @@ class Executor(Protocol):
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Yield (index, result) as tasks end; a result is the returned value or a ``Failure``.
+        """Yield (index, result) as tasks end; a failed task has a ``Failure`` as result.
 
-        Tasks begin in the given order. Once ``interrupted``, no further task begins, running tasks
+        Tasks begin in the given order. After an interruption, no further task begins, running tasks
         are asked to stop, and the results of the stopped tasks are still yielded. No task runs
         after the generator is closed.
         """
@@ -133,16 +135,16 @@ class Executor(Protocol):
 
 
 def attempt(task: Task, interrupted: Interruption) -> Any | Failure:
-    """Run the task; return its result, or the ``Failure``."""
+    """Run the task; return the result of the task, or a ``Failure``."""
     try:
         return task(interrupted)
     except FairbenchError as error:
         return Failure(error, traceback.format_exc())
-    except Exception as error:  # an error in one task must not end the other tasks
+    except Exception as error:  # An error in one task must not end all other tasks.
         return Failure(RunFailed(f"{type(error).__name__}: {error}"), traceback.format_exc())
 
 
-# "spawn" starts a clean process, even if this process has threads.
+# "spawn" starts a clean process; "fork" is unsafe if this process has threads.
 SPAWN = get_context("spawn")
 
 
@@ -175,8 +177,9 @@ def leave_signals_to_parent() -> None:
 
 @contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """Delay signals to the end of the block; a process started inside inherits the mask."""
-    # the resource tracker starts here, because its start would unblock the signals
+    """Delay signals until the end of the block, also in processes that start inside the block."""
+    # The resource tracker is started before signals are blocked, because its start would unblock
+    # the signals.
     ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -187,7 +190,7 @@ def _signals_held_back() -> Iterator[None]:
 
 @contextmanager
 def _without_script() -> Iterator[None]:
-    """Hide this process's script from processes started in the block, which would run it."""
+    """Hide this process's script, so that processes started in the block do not run the script."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -209,7 +212,7 @@ class LocalProcesses:
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Run the tasks; if a process dies, only the task in this process fails."""
+        """Run the tasks; if a process dies, only the task of this process fails."""
         left = list(reversed(range(len(tasks))))
         workers: list[Child] = []
         idle: list[Child] = []
@@ -223,7 +226,7 @@ class LocalProcesses:
                         workers.append(idle[-1])
                     worker = idle.pop()
                     busy[worker] = left.pop()
-                    with suppress(OSError):  # the process has died, which is noticed below
+                    with suppress(OSError):  # The process has died, which is detected below.
                         worker.pipe.send(tasks[busy[worker]])
                 if interrupted() and not asked_to_stop:
                     asked_to_stop = True
@@ -241,7 +244,7 @@ class LocalProcesses:
 
 
 def _receive(worker: Child) -> tuple[Any | Failure, bool]:
-    """Return a task's result, and whether the task's process accepts another task."""
+    """Return the result of a task, and whether the worker process accepts another task."""
     try:
         result, goes_on = worker.pipe.recv()
         return result, goes_on
@@ -252,7 +255,7 @@ def _receive(worker: Child) -> tuple[Any | Failure, bool]:
 
 
 def _dismiss(workers: Sequence[Child]) -> None:
-    """Stop all processes: ask busy processes to stop, and wait for their end."""
+    """Stop all worker processes: ask busy processes to stop, and wait for the end of all."""
     for worker in workers:
         worker.pipe.close()
         worker.process.terminate()
@@ -265,9 +268,9 @@ def _serve(pipe: Connection) -> None:
     with interruptible() as interrupted:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Thread(target=_stop_without_parent, daemon=True).start()
-        # the parent has finished or died, or has interrupted a task that does not end
+        # The parent has finished or died, or has interrupted a task that does not end.
         with suppress(EOFError, OSError, KeyboardInterrupt):
-            # a task runs even after a request to stop, because the parent waits for a first result
+            # A task runs even after a request to stop, because the parent waits for a result.
             goes_on = True
             while goes_on:
                 result = attempt(pipe.recv(), interrupted)
@@ -276,7 +279,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _stop_without_parent() -> None:
-    """Wait until the parent ends, then ask the task to stop, so that unfinished work is saved."""
+    """Wait until the parent process ends, then ask the task to stop, so that its work is saved."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -299,11 +302,11 @@ class ProgressReceiver(Protocol):
         ...
 
     def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
-        """Show tasks with the given relative costs; yield a function of a finished task's index."""
+        """Show the progress of tasks; yield a function to call with each finished task's index."""
         ...
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Report the end of task ``name``, the ``number``-th (from 1) of ``count`` ended tasks."""
+        """Report that task ``name`` has ended, as number ``number`` (from 1) of ``count`` tasks."""
         ...
 
 
@@ -336,7 +339,7 @@ class RunContext:
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as tasks end, like ``Executor.run``, and show the progress.
 
-        ``costs`` are relative; by default they are equal.
+        ``costs`` are the relative durations of tasks (default: all equal).
         """
         running = self.executor.run(tasks, self.interrupted)
         shown = self.progress.tasks(costs or [1.0] * len(tasks))
@@ -347,7 +350,7 @@ class RunContext:
 
     @property
     def on_progress(self) -> Callable[[Any], None] | None:
-        """The function ``progress.update``; None without a progress receiver."""
+        """The function ``progress.update``, or None without a progress receiver."""
         return None if type(self.progress) is Silent else self.progress.update
 
 
@@ -355,6 +358,6 @@ class RunContext:
 def run_context(
     progress: ProgressReceiver | None = None, executor: Executor | None = None
 ) -> Iterator[RunContext]:
-    """Yield a context that signals interrupt; tasks run in local processes by default."""
+    """Yield a context; SIGINT and SIGTERM set the flag, and tasks run in local processes."""
     with interruptible() as interrupted:
         yield RunContext(interrupted, progress or Silent(), executor or LocalProcesses())

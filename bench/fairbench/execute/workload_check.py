@@ -14,17 +14,17 @@ from fairbench.engine.contract import CONTRACTS
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.hardware.timing import TimingProfile
-from fairbench.metrics.fairness import max_min
+from fairbench.metrics.fair_shares import max_min
 from fairbench.workloads.plan import ClientPlan, expected_programs, nth_program, program_stream
 from fairbench.workloads.programs.base import Job
 from fairbench.workloads.traffic.source import ClosedArrivals
 
-SAMPLE = 600  # number of sampled programs per group
-MOST_CALLS = 3000  # limit on the sampled requests of all groups together
+SAMPLE = 600  # number of programs that are sampled per group of clients
+MOST_CALLS = 3000  # limit on the number of sampled requests of all groups together
 
 
 class MeanCall(NamedTuple):
-    """A request's token counts: input, cached part of the input, output, and reserved output."""
+    """Token counts of a request: input, cached part of the input, output, and output limit."""
 
     input_tokens: int
     cached_tokens: int
@@ -33,7 +33,7 @@ class MeanCall(NamedTuple):
 
 
 class EndlessCache:
-    """A cache that keeps all prompts and answers permanently, in whole segments."""
+    """A prefix cache that never evicts; prompts and answers are cached as whole segments."""
 
     def __init__(self) -> None:
         self._root: dict[Segment, Any] = {}
@@ -54,7 +54,7 @@ class EndlessCache:
 
 
 def calls_of(program: Job, cache: EndlessCache) -> list[MeanCall]:
-    """Return a program's requests in order; each prompt and answer is cached after its request."""
+    """Return the requests of a program in order; prompts and answers are added to the cache."""
     llm = _DryLLM(program, cache)
     try:
         program.run(llm).send(None)
@@ -64,7 +64,7 @@ def calls_of(program: Job, cache: EndlessCache) -> list[MeanCall]:
 
 
 class _DryLLM:
-    """A ``core.LLM`` that answers immediately."""
+    """A ``core.LLM`` that records calls and answers immediately."""
 
     def __init__(self, program: Job, cache: EndlessCache) -> None:
         self.calls: list[MeanCall] = []
@@ -98,7 +98,7 @@ class LoadGroup(NamedTuple):
 
     @property
     def clients(self) -> str:
-        """The clients' names as text, such as ``client-3..9``; a long list is shortened."""
+        """The names of the clients as text, such as ``client-3..9``; a long list is shortened."""
         # first and last name of each range of consecutive numbers
         words: list[tuple[str, str]] = []
         expected = ""
@@ -127,7 +127,7 @@ def groups_of(plans: Sequence[ClientPlan]) -> list[LoadGroup]:
 
 
 class AskedLoad(NamedTuple):
-    """A sampled program: client, requests, and how many programs the sample represents."""
+    """A sampled program: client, requests, and number of programs that the sample represents."""
 
     client: str
     weight: float
@@ -135,11 +135,11 @@ class AskedLoad(NamedTuple):
 
 
 def sampled(group: LoadGroup, seed: int) -> Iterator[tuple[str, Job]]:
-    """Yield sampled programs of a group with their clients, client by client.
+    """Yield sampled programs of a group, each with its client, client by client.
 
-    The number of samples is proportional to the client's programs, so that a heavy client's
-    requests have the right weight. For a replayed trace, a client's first programs represent all
-    programs.
+    The number of samples of a client is proportional to the number of the client's programs, so
+    that requests of a heavy client have the right weight. For a replayed trace, the first programs
+    of a client represent all programs.
     """
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     largest = sorted(group.plans, key=lambda plan: -sizes[plan.client])[:SAMPLE]
@@ -183,7 +183,7 @@ def calls_of_groups(groups: Sequence[LoadGroup], seed: int) -> list[list[AskedLo
 
 
 def _weighted(group: LoadGroup, calls: Mapping[str, Sequence[list[MeanCall]]]) -> list[AskedLoad]:
-    """Weight the later half of each client's programs, to represent the whole group."""
+    """Return the later half of each client's programs, with weights that represent the group."""
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     late = {client: made[len(made) // 2 :] for client, made in calls.items()}
     there = sum(sizes[client] for client in late)
@@ -197,12 +197,12 @@ def _weighted(group: LoadGroup, calls: Mapping[str, Sequence[list[MeanCall]]]) -
 
 BATCHED_TOKENS = 2048  # tokens of a prefill pass in which short prompts are batched
 MOST_TOGETHER = 8
-# the peak lasts a minute, or a tenth of a run shorter than ten minutes
+# The peak is measured over a minute, or over a tenth of a run shorter than ten minutes.
 PEAK_S, PEAK_PARTS = 60.0, 10
 
 
 class LoadedMachine(NamedTuple):
-    """A replica: iteration times, KV pool (tokens), and limit on running requests."""
+    """A replica: durations of iterations, KV pool in tokens, and limit on running requests."""
 
     profile: TimingProfile
     pool_tokens: int
@@ -210,7 +210,7 @@ class LoadedMachine(NamedTuple):
 
 
 def gpu_s(calls: Sequence[MeanCall], machine: LoadedMachine, *, cached: bool) -> float:
-    """Return one replica's GPU seconds for some requests, with an unlimited cache or no cache."""
+    """Return the GPU seconds of requests on a replica, with an unlimited cache or no cache."""
     return sum(_prefill_s(call, machine, cached) + _decode_s(call, machine) for call in calls)
 
 
@@ -222,9 +222,9 @@ def _prefill_s(call: MeanCall, machine: LoadedMachine, cached: bool) -> float:
 
 
 def _decode_s(call: MeanCall, machine: LoadedMachine) -> float:
-    """Return the request's share of the decode steps of a full batch of similar requests."""
+    """Return the GPU seconds of decode for a request in a full batch of similar requests."""
     context = call.input_tokens + call.output_tokens // 2
-    # tokens of KV memory per request; engines reserve little more
+    # Tokens of KV memory per request; engines reserve only slightly more.
     held = max(1, call.input_tokens + call.output_tokens)
     batch = max(1, min(machine.limit, machine.pool_tokens // held))
     step_s = machine.profile.decode_ps(batch, batch * context) / PS_PER_S
@@ -238,10 +238,9 @@ def busiest_minute(
     duration_s: float,
     dp: int,
 ) -> dict[str, float | None]:
-    """Return the load of the busiest minute, its ratio to the mean, and its start time.
+    """Return load, ratio to the mean load, and start time of the busiest minute.
 
-    GPU times are of each client's own programs, without a cache. ``peak`` is None if no client
-    sends requests.
+    GPU times are computed without a cache. ``peak`` is None if no client sends requests.
     """
     parts = max(PEAK_PARTS, round(duration_s / PEAK_S))
     edges = np.linspace(0.0, duration_s, parts + 1)
@@ -269,11 +268,12 @@ IDLE, FLOODED = 0.7, 2.0  # fractions of the cluster's capacity
 
 
 def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the facts of an experiment's workload as JSON types, without a run.
+    """Return facts about the workload of an experiment as JSON types, without a run.
 
-    ``load`` is the requested GPU time over the available time, with an unlimited cache and without
-    a cache. ``peak_load`` is the load of the busiest minute, without a cache, and ``peak`` its
-    ratio to the mean. Rates are per second, averaged over the seeds, for the whole group.
+    ``load`` is the requested GPU time divided by the available GPU time, with an unlimited cache
+    and without a cache. ``peak_load`` is the load of the busiest minute without a cache, and
+    ``peak`` the ratio of this load to the mean load. Rates are per second for all clients of a
+    group, expected over all seeds.
     """
     plans = spec.client_plans()
     groups = groups_of(plans)
@@ -356,7 +356,7 @@ def _surprises(
     machine: LoadedMachine,
     weights: dict[str, float] | None,
 ) -> Iterator[str]:
-    """Yield a sentence for each fact that may surprise the user."""
+    """Yield a sentence for the user about each surprising fact, such as a very low load."""
     load, worst, peak = facts["load"], facts["load_uncached"], facts["peak_load"]
     sizes = [expected_programs(plan) for plan in plans]
     if not any(sizes):
@@ -407,7 +407,7 @@ def _surprises(
 def _short(
     facts: dict[str, Any], groups: Sequence[LoadGroup], weights: dict[str, float]
 ) -> Iterator[str]:
-    """Yield sentences on well-behaved clients that need more than their fair share."""
+    """Yield a sentence if well-behaved clients need more than their fair share."""
     demands, own, good = [], [], []
     for row, group in zip(facts["groups"], groups, strict=True):
         for plan in group.plans:

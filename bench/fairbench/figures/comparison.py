@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SERVICE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
 WIDTH_IN, ROW_IN, BAR_IN = 8.0, 2.6, 0.28
-COLUMNS = 3  # number of panels in a row
+COLUMNS = 3  # A row of a figure has this number of panels.
 LATENCY = {"ttft": "time to the first token, s", "program": "latency of a program, s"}
 
 Cells = Sequence[SchedulerResults]
@@ -65,9 +65,9 @@ def bars(cells: Cells) -> Figure:
 
 
 def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
-    """Return the drawn metrics by key, each with its label and the factor to the label's unit.
+    """Return the metrics to draw by key, each with an axis label and a factor to the label's unit.
 
-    Metrics without a value in all cells, such as shares below saturation, are left out.
+    Metrics that have a value under no scheduler, such as shares below saturation, are left out.
     """
     tail = tail_key(cells)
     metrics = {
@@ -109,7 +109,7 @@ def tradeoff(cells: Cells) -> Figure:
 def cdfs(cells: Cells) -> Figure:
     """Draw the latency distribution of the well-behaved clients over all seeds.
 
-    Requests that never finished or were refused count, so the curve may end below 100%.
+    Requests that never finished or were refused count, too, so the curve may end below 100%.
     """
 
     def one(axis: Axes, here: Cells, styles: Mapping[str, SeriesStyle]) -> None:
@@ -145,7 +145,7 @@ def _of_places(
     title: str,
     one: Callable[[Axes, Cells, Mapping[str, SeriesStyle]], None],
 ) -> Figure:
-    """Draw a panel per configuration, with one legend above all panels."""
+    """Draw a panel per configuration with the function ``one``, and a legend above all panels."""
     places, styles = by_place(cells), _styles(cells)
     columns = min(COLUMNS, len(places))
     rows = -(-len(places) // columns)
@@ -172,12 +172,12 @@ Ends = tuple[float, float, float]
 
 
 def arms(found: Sequence[Ends]) -> list[list[float]]:
-    """Return the lengths of the arms of error bars, below and above."""
+    """Return the lengths of error bars below and above the means."""
     return [[mean - low for mean, low, _ in found], [high - mean for mean, _, high in found]]
 
 
 def interval(cell: SchedulerResults, key: str, unit: float) -> Ends | None:
-    """Return a metric's mean and interval ends; without an interval, both ends are the mean."""
+    """Return a metric's mean and interval ends; without an interval, both ends equal the mean."""
     found: Any = cell.combined.get(key)
     if found is None:
         return None
@@ -187,14 +187,14 @@ def interval(cell: SchedulerResults, key: str, unit: float) -> Ends | None:
 
 
 def provenance_of(cells: Cells) -> str:
-    """Return whether the numbers are simulated, on what hardware, and over which seeds."""
+    """Return the origin of the numbers: simulated or measured, hardware and seeds."""
     where = bases(cell.combined for cell in cells)
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     return f"{where}; {seed_text(seeds)}" + (f": {METHOD}" if len(seeds) > 1 else "")
 
 
 def distribution(cell: SchedulerResults) -> tuple[Floats, Floats] | None:
-    """Return ascending latencies (seconds), each with the percentage of latencies up to this value.
+    """Return ascending latencies in seconds, and the percentage of requests up to each latency.
 
     The result is None if no run is stored on disk, or no request finished. Percentages are of all
     requests with known and unknown latencies, so the last percentage may be below 100.
@@ -218,7 +218,7 @@ def _well_behaved(run: ComparedRun) -> list[Sample]:
 
 
 PARAMETER_ROW_IN = 2.4
-SHIFT_PT = 2.5  # horizontal shift, in points, between the marks of two lines at the same x
+SHIFT_PT = 2.5  # Marks of different lines at equal x values are this many points apart.
 
 
 def against_parameter(cells: Cells) -> Figure:
@@ -250,7 +250,7 @@ def _draw_lines(
     key: str,
     unit: float,
 ) -> None:
-    """Draw a metric of each line, shifted horizontally so that intervals do not overlap."""
+    """Draw a metric as a line per scheduler; small horizontal shifts keep intervals apart."""
     from matplotlib.transforms import offset_copy
 
     for number, line in enumerate(lines):
@@ -264,14 +264,14 @@ def _draw_lines(
             elinewidth=0.8, capsize=1.5,
             transform=offset_copy(panel.transData, figure, shift_pt, units="points"),
         )  # fmt: skip
-        # The shifts of marks do not change the limits of a panel.
+        # The limits of a panel depend on the values, not on the shifted marks.
         panel.update_datalim([point for x, (*_, high) in known for point in ((x, 0), (x, high))])
     panel.autoscale_view()
     panel.set_ylim(0, None)
 
 
 def _set_ticks(panel: Axes, axis: SweepAxis) -> None:
-    """Make a wide x axis logarithmic; place ticks at the values if there is room."""
+    """Make a wide x axis logarithmic; place ticks at the values if all labels fit."""
     if axis.is_log:
         log_x(panel)
     if axis.ticks:
@@ -293,7 +293,7 @@ KINDS: Mapping[str, Callable[[Sequence[SchedulerResults]], Figure]] = {
 
 
 def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
-    """Return one figure. Raises UsageError for an unknown kind, or without the plot extra."""
+    """Return a figure. Raises UsageError for an unknown ``kind``, and without the plot extra."""
     if kind not in KINDS:
         raise unknown_name("kind of picture", kind, KINDS)
     if kind == "cdf" and not _have_latencies(cells):

@@ -19,10 +19,11 @@ from fairbench.report.comparison_table import (
 from fairbench.results.comparison import SchedulerResults, by_place
 
 RATE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
-COLUMN_PT = 229.0  # width of a column of LaTeX's class article with two columns
-GAP_PT = 6.0  # space between two columns of the table: twice LaTeX's tabcolsep
-EM_PT, SMALL_EM_PT = 8.5, 8.0  # em in points of footnotesize (means) and scriptsize (intervals)
-# upper bounds of letter widths in Computer Modern, in em
+COLUMN_PT = 229.0  # A column of LaTeX's class article with two columns has this width.
+GAP_PT = 6.0  # The space between two columns of the table is twice LaTeX's tabcolsep.
+# One em has this width in footnotesize (means) and in scriptsize (intervals).
+EM_PT, SMALL_EM_PT = 8.5, 8.0
+# Letters in Computer Modern are at most this wide, in em.
 NARROW, WIDE, CAPITAL, DIGIT, OTHER = 0.28, 0.84, 0.79, 0.5, 0.56
 SPECIAL = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
@@ -123,7 +124,7 @@ def _heading(column: Column) -> str:
 
 
 def _latex_rows(cell: SchedulerResults, columns: Sequence[Column]) -> Iterator[str]:
-    """Yield a scheduler's row of means, and a row of intervals if there are several seeds."""
+    """Yield a scheduler's row of means and, for several seeds, a row of intervals."""
     found = [shown(cell.combined.get(one.key), one, _seeds(cell)) for one in columns]
     yield rf"{' & '.join([escaped(cell.scheduler), *(escaped(one.text) for one in found)])} \\"
     if any(one.ends for one in found):

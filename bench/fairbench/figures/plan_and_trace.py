@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 
 def draw_plan(answer: Row, path: Path, title: str) -> None:
-    """Write the figure of ``answer.json``. Raises UsageError on failure."""
+    """Write the figure of a plan's ``answer``. Raises UsageError if the file cannot be written."""
     by_name: dict[str, list[Row]] = {}
     several = len({row["timing_profile"] for row in answer["choices"]}) > 1
     for row in answer["choices"]:
@@ -63,7 +63,7 @@ def _line(
 
 
 def _tried(panel: Axes, rows: list[Row], size: str) -> None:
-    """Plot the tested sizes of the planned GPU and scheduler that do not meet the targets."""
+    """Plot the tested sizes (replicas or users) of the planned cluster that miss the targets."""
     points = [(row["load"], one[size]) for row in rows for one in row["tried"] if not one["enough"]]
     if points:
         panel.plot(
@@ -72,14 +72,15 @@ def _tried(panel: Axes, rows: list[Row], size: str) -> None:
         )  # fmt: skip
 
 
-BINS = 60  # number of bins of the time
-SHOWN = 6  # number of clients with the most requests that have their own line; the others share one
+BINS = 60  # The time of the trace is divided into this number of bins.
+# This number of clients, with the most requests, has a line each; the other clients share a line.
+SHOWN = 6
 
-REST = "0.7"  # the colour of the other clients
+REST = "0.7"  # The other clients' line has this grey.
 
 
 def draw_trace(table: TraceTable, path: Path, title: str, clock: ClockTime | None = None) -> None:
-    """Write the figure of a trace. Raises UsageError on failure."""
+    """Write the figure of a trace. Raises UsageError if the file cannot be written."""
     with drawn_to(path, 2, 7.0, 2.8) as (figure, axes):
         _rates(axes[0], table, clock)
         _lengths(axes[1], table)

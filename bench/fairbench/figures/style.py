@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 FORMATS = ("svg", "png", "pdf")
 DPI = 150
-LETTERS_PER_IN = 15  # average letters per inch of the text below figures
-# measures of a legend, whose keys are wide
+LETTERS_PER_IN = 15  # The text below figures has about this number of letters per inch.
+# A legend has this number of letters per inch, line samples of this width in letters, and rows of
+# this height.
 LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18
 
 
@@ -45,12 +46,12 @@ LABELS = {
     "d2lpm": "D²LPM",
     "fair-finish": "fair-finish",
 }
-UNKNOWN = "0.5"  # grey
+UNKNOWN = "0.5"  # This grey is for series without a style.
 HATCHES = ("", "///", "...", "xxx")
 
 
 def scheduler_style(name: str) -> SeriesStyle:
-    """Return the style of a scheduler; an unknown name is grey."""
+    """Return the style of a scheduler; an unknown scheduler is grey."""
     if name not in SCHEDULERS:
         return SeriesStyle(name, UNKNOWN, "x", "-")
     return _style(LABELS[name], SCHEDULERS[name])
@@ -87,7 +88,7 @@ def check_drawable() -> None:
 
 
 def check_plot(path: Path) -> None:
-    """Raise UsageError for another format, a missing folder, or missing libraries."""
+    """Raise UsageError for an unsupported format, a missing folder, or missing libraries."""
     if path.suffix.removeprefix(".") not in FORMATS:
         raise UsageError(f"--plot {path}: must end in .{', .'.join(FORMATS)}")
     if not path.parent.is_dir():
@@ -97,7 +98,7 @@ def check_plot(path: Path) -> None:
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Draw the block's figures in the style of a paper; equal figures have equal bytes."""
+    """Draw the ``with`` block's figures in a paper's style; equal figures have equal bytes."""
     import seaborn
     from matplotlib import rc_context
 
@@ -122,10 +123,10 @@ def panels(
 
 
 def caption(figure: Figure, title: str, provenance: str, legend: Axes, columns: int = 5) -> None:
-    """Write the title and the origin of the numbers above the panels, with the legend of one panel.
+    """Write the title and the legend of the panel ``legend`` above all panels.
 
-    ``provenance`` (simulated or measured, hardware, seeds) is written below the panels, in as many
-    lines as needed.
+    ``provenance``, the origin of the numbers (simulated or measured, hardware, seeds), is written
+    below the panels, in as many lines as needed.
     """
     handles, labels = legend.get_legend_handles_labels()
     longest = max(map(len, labels), default=0) + KEY_LETTERS
@@ -162,7 +163,7 @@ def _plain_numbers(axis: Axis) -> None:
 
 
 def save(figure: Figure, paths: Sequence[Path]) -> None:
-    """Write a figure to each of ``paths``, in the format of its suffix, without a date.
+    """Write a figure to each of ``paths``, in the format of the path's suffix, without a date.
 
     Raises UsageError if the labels leave no room for the axes.
     """
@@ -180,7 +181,7 @@ def save(figure: Figure, paths: Sequence[Path]) -> None:
 
 
 def save_in(figure: Figure, output: Path, name: str, formats: Sequence[str]) -> list[Path]:
-    """Write ``NAME.FORMAT`` for each format; return the files. Raises UsageError on failure."""
+    """Write ``NAME.FORMAT`` for each format; return the files. Raises UsageError like ``save``."""
     paths = [output / f"{name}.{suffix}" for suffix in formats]
     with writing(output, "output_dir"):
         output.mkdir(parents=True, exist_ok=True)
@@ -190,9 +191,9 @@ def save_in(figure: Figure, output: Path, name: str, formats: Sequence[str]) -> 
 
 @contextmanager
 def drawn_to(path: Path, columns: int, width_in: float, height_in: float) -> Iterator[Any]:
-    """Give a figure and its axes in a row to draw on, and write it to ``path`` afterwards.
+    """Yield a figure and a row of axes to draw on; write the figure to ``path`` afterwards.
 
-    Raises UsageError if it cannot be drawn or written.
+    Raises UsageError if the figure cannot be drawn or written.
     """
     check_plot(path)
     with paper_style():

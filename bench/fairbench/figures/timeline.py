@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def client_names(run: StoredRun) -> list[str]:
-    """Return the clients of a run, including those without any service."""
+    """Return the clients of a run, including clients that received no service."""
     return [client["client"] for client in run.summary["clients"]]
 
 
 def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
-    """Return each client's service per second between times, shape (clients, intervals)."""
+    """Return each client's service per second between ``edges_s``, shape (clients, intervals)."""
     clients = len(client_names(run))
     booked = cumulative(read_service(run), view, edges_s, clients, ServiceWeights())
     rates: Floats = np.diff(booked, axis=1) / np.diff(edges_s)
@@ -30,7 +30,7 @@ def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
 
 
 def response_times(run: StoredRun, edges_s: Floats) -> Floats:
-    """Return the mean seconds from arrival to end, by interval of arrival.
+    """Return the mean seconds from arrival to end of the requests that arrived in each interval.
 
     The shape is (clients, intervals); the value is NaN if no request that arrived in the interval
     finished.
@@ -50,9 +50,9 @@ def response_times(run: StoredRun, edges_s: Floats) -> Floats:
 
 
 def busy_share(run: StoredRun, workers: int, edges_s: Floats) -> Floats:
-    """Return the fraction of each interval in which the workers computed something."""
+    """Return the busy fraction of all workers' time in each interval, shape (intervals,)."""
     log = read_service(run)
-    # The clients of one batch share its stretch, which must count once.
+    # Rows of one batch's clients have equal times, which must count only once.
     stretch = np.unique(np.column_stack([log.worker, log.start_s, log.end_s]), axis=0)
     _, start_s, end_s = stretch.T
     busy_s = np.array([(np.minimum(end_s, t) - np.minimum(start_s, t)).sum() for t in edges_s])

@@ -1,4 +1,4 @@
-"""Readers of JSON, CSV, Parquet and TOML, whose errors name the line, and a writer of TOML."""
+"""Readers of JSON, CSV, Parquet and TOML with errors that name the line, and a writer of TOML."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class FilePlace(NamedTuple):
-    """A value in a file, with its location for error messages."""
+    """A value in a file, with the location of the value for error messages."""
 
     where: str
     value: Any
 
 
 def json_lines(file: Traversable, shown: str) -> Iterator[FilePlace]:
-    """Yield the value of each JSON line with its location. Raises DataError naming the line."""
+    """Yield the value and the location of each JSON line. Raises DataError naming the line."""
     for number, data in lines(file, shown):
         where = f"{shown}, line {number}"
         yield FilePlace(where, parsed(data, where))
@@ -53,8 +53,8 @@ def json_lines(file: Traversable, shown: str) -> Iterator[FilePlace]:
 def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[FilePlace]:
     """Yield JSON objects: one per line, or objects that span several lines.
 
-    ``streamed`` content is discarded after use, so its number of lines is unlimited. Raises
-    DataError naming a line that is no JSON object.
+    With ``streamed``, the number of lines is unlimited, because the caller keeps no content. Raises
+    DataError naming a line that is not a JSON object.
     """
     found = lines(file, shown, streamed=streamed)
     first = None
@@ -74,8 +74,8 @@ def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> It
 def _whole_objects(first: TextLine, rest: Iterator[TextLine], shown: str) -> list[FilePlace]:
     """Return the JSON objects of a file in which an object spans several lines.
 
-    Each of several objects must end on a line that contains only its closing brace. The list is
-    empty if the lines contain anything else.
+    If there are several objects, each must end on a line that contains only the closing brace. The
+    result is [] if the lines contain anything other than objects.
     """
     if not first.data.lstrip().startswith(b"{"):
         return []
@@ -117,7 +117,7 @@ def _json_object(content: Any, where: str) -> dict[str, Any]:
 def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
     """Return the JSON value of a whole file. Raises DataError with the line of the error.
 
-    ``strict`` also refuses NaN, infinities, and numbers too large for a float.
+    With ``strict``, NaN, infinities, and numbers too large for a float are also refused.
     """
     return parsed(read_whole(file, shown), shown, several_lines=True, strict=strict)
 
@@ -131,7 +131,7 @@ def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool
         data: Encoded text.
         where: Location of the text, for messages.
         several_lines: Whether messages name the line within the text.
-        strict: Whether numbers that are not finite are refused, too.
+        strict: Whether numbers that are not finite are also refused.
     """
     text = decoded(data, where)
     options: dict[str, Any] = {}
@@ -185,17 +185,17 @@ def inner(value: Any, *keys: str) -> Any:
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in a list, or an empty list for other values."""
+    """Return the objects in a list, or [] if ``value`` is not a list."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-MAX_CELLS = 100_000  # maximum number of cells in a line with separators other than commas
+MAX_CELLS = 100_000  # maximum number of cells in a line whose separators are not commas
 _SEPARATOR_LINE = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
-"""A first line by which spreadsheets state the separator, and which the header confirms."""
+"""A first line in which spreadsheets state the separator; this line is skipped."""
 
 
 class CsvRow(NamedTuple):
-    """The cells of a row by column, and the number of the row's last line."""
+    """The cells of a row by column, and the line number at which the row ends."""
 
     number: int
     cells: dict[str, str]
@@ -206,19 +206,22 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
 
     See ``lines`` for the meaning of ``streamed``.
     """
-    csv.field_size_limit(limit_bytes() // LARGEST_PART)  # a cell may fill a line
-    # The lines include blank lines, because a quoted text may contain line ends.
+    # A single cell may be as long as the longest allowed line.
+    csv.field_size_limit(limit_bytes() // LARGEST_PART)
+    # Blank lines are included, because a quoted text may contain line ends.
     found = lines(file, shown, blank=True, streamed=streamed)
     texts = (decoded(data, f"{shown}, line {number}") for number, data in found)
-    above: list[str] = []  # blank lines, then the line of column names
+    above: list[str] = []  # blank lines at the beginning, followed by the line of column names
     while not above or not above[-1].strip():
         if (text := next(texts, None)) is None:
             break
         above.append("\n" if _SEPARATOR_LINE.fullmatch(text) else text)
     separator = separator_in("".join(above))
-    if separator != ",":  # ``memory_of`` counts only commas
+    # ``memory_of`` counts only commas, so lines with other separators are checked here.
+    if separator != ",":
         texts = (_with_few_cells(text, separator, shown) for text in texts)
-    # The reader is strict, because otherwise a missing quote would hide the rest of the file.
+    # The reader is strict, because otherwise a missing quote would turn the rest of the file into a
+    # single cell.
     return csv.DictReader(chain(above, texts), delimiter=separator, strict=True)
 
 
@@ -264,12 +267,12 @@ def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterat
             given = cells if len(cells) >= width else [*cells, *blank[len(cells) :]]
             yield CsvRow(rows.line_num, dict(zip(names, given, strict=False)))
     except csv.Error as error:
-        old = "new-line character" in str(error)  # files of old Macs end lines in CR
+        old = "new-line character" in str(error)  # On old Macs, lines end in CR without LF.
         reason = "its lines end in CR without LF: save it with LF" if old else error
         raise DataError(f"{shown}, line {rows.line_num}: not CSV: {reason}") from None
 
 
-BATCH_ROWS = 16_384  # rows of Parquet that are read at a time
+BATCH_ROWS = 16_384  # number of rows of Parquet that are read at a time
 
 
 def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:
@@ -282,7 +285,8 @@ def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:
     import pyarrow.parquet as pq
 
     shown, memory = f"{path}", ReadMemory(f"{path}")
-    with opened(path, shown) as file:  # pyarrow opens no path that is not UTF-8
+    # The file is opened here, because pyarrow cannot open a path that is not UTF-8.
+    with opened(path, shown) as file:
         try:
             texts = _texts(pq.read_schema(file), shown, any_type=any_type)
             file.seek(0)
@@ -313,7 +317,7 @@ def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
         if types.is_string(kind) or types.is_large_string(kind):
             names.append(field.name)
         elif any_type or types.is_null(kind):
-            continue  # a column without any value, such as a metric that no run has, is null
+            continue  # A column without any value, such as a metric that no run has, has type null.
         elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
             raise DataError(
                 f"{shown}: column {field.name!r} is of type {kind}: must hold numbers or texts"
@@ -324,15 +328,15 @@ def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
 LONG_KEY = 200  # maximum number of parts of a TOML key
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{LONG_KEY},}}")
-"""The pattern of a key with so many parts that tomllib would need gigabytes of memory."""
+"""A pattern for keys with so many parts that tomllib would need gigabytes of memory."""
 
 MAX_BYTES = (
     4 * MIB
-)  # maximum number of bytes of TOML, whose tables take a hundred times as much memory
+)  # maximum number of bytes of TOML text; parsed tables take a hundred times as much memory
 
 
 def is_path(ref: str) -> bool:
-    """Return whether a text is the path of a TOML file, and not the name of a bundled file."""
+    """Return whether a text is the path of a TOML file rather than the name of a bundled file."""
     return ref.endswith(".toml") or "/" in ref or "\\" in ref
 
 
@@ -343,7 +347,7 @@ def bundled_names(folder: Traversable) -> list[str]:
 
 
 def file_of(kind: str, ref: str, folder: Traversable) -> tuple[Traversable, str]:
-    """Return a file by path, or by name in a folder, and the file's name for messages.
+    """Return a file, given by path or by name in ``folder``, and the file's name for messages.
 
     Raises UsageError for a name that the folder does not contain.
     """
@@ -357,9 +361,9 @@ def file_of(kind: str, ref: str, folder: Traversable) -> tuple[Traversable, str]
 def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[str, Any]:
     """Return the tables of a TOML file, which error messages call ``shown``.
 
-    Raises DataError, ``FILE: line N: what is wrong: the line`` (without the line if ``secret``), or
-    with the reason why the file is unreadable. Dates and integers of more than 64 bits are refused,
-    because no key of fairbench accepts them.
+    Raises DataError if the file is unreadable or not valid TOML. The error message quotes the
+    invalid line, unless ``secret`` is True. Dates, and integers of more than 64 bits, are refused,
+    because no key of fairbench accepts such values.
     """
     text = _toml_text(file, shown)
     if found := _DEEP_KEY.search(text):
@@ -368,7 +372,8 @@ def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[st
         data = tomllib.loads(text)
     except RecursionError:
         raise DataError(f"{shown}: {TOO_DEEP}") from None
-    except ValueError as error:  # a TOMLDecodeError, or an integer of thousands of digits
+    # The error is a TOMLDecodeError, or is due to an integer with thousands of digits.
+    except ValueError as error:
         if text.lstrip().startswith("{"):
             raise DataError(f"{shown}: is JSON, and must be TOML: lines KEY = VALUE") from None
         raise DataError(f"{shown}: {_error_place(str(error), text, secret=secret)}") from None
@@ -387,13 +392,14 @@ def _toml_text(file: Traversable, shown: str) -> str:
     if len(data) > MAX_BYTES:
         raise DataError(f"{shown}: is too large: at most {MAX_BYTES // MIB} MiB")
     try:
-        return data.decode("utf-8-sig")  # editors on Windows write a byte order mark first
+        # Editors on Windows write a byte order mark at the beginning.
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(f"{shown}: cannot be read: not UTF-8 text") from None
 
 
 def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the key of each value that no file may contain, with the reason."""
+    """Yield the key of each value that a TOML file must not contain, with the reason."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _unusable(inner, f"{key}.{name}" if key else name)
@@ -408,7 +414,7 @@ def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _error_place(message: str, text: str, *, secret: bool) -> str:
-    """Return the parser's error in the form ``line 3: Invalid value: dp = = 4``."""
+    """Return a message of tomllib in the form ``line 3: Invalid value: dp = = 4``."""
     lines = text.rstrip("\n").split("\n")
     found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
     if found is None:
@@ -421,7 +427,7 @@ def _error_place(message: str, text: str, *, secret: bool) -> str:
 def dumps(data: Mapping[str, Any]) -> str:
     """Return nested mappings, strings, numbers, booleans and arrays as TOML text.
 
-    The data must not contain None. Reading the text gives equal data.
+    The data must not contain None. Parsing the returned text gives data equal to ``data``.
     """
     return "\n".join(_toml_lines(data, ())).lstrip("\n") + "\n"
 
@@ -449,7 +455,7 @@ def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
-        return repr(value)  # the shortest text that reads back as an equal number
+        return repr(value)  # the shortest text that is parsed as an equal number
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
     assert isinstance(value, list | tuple), f"no TOML for {value!r}"
@@ -457,5 +463,5 @@ def toml_value(value: Any) -> str:
 
 
 def _toml_string(text: str) -> str:
-    # JSON escapes the characters that TOML escapes, except DEL.
+    # JSON and TOML escape equal characters, except DEL, which only TOML escapes.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -28,18 +28,19 @@ from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
 MIB = 2**20
 VARIABLE = "FAIRBENCH_READ_MIB"
 DEFAULT_MIB = (
-    512  # default limit in MiB on memory for reading a file; a command then stays below 1 GiB
+    512  # default limit in MiB on memory for reading a file, with which a command stays below 1 GiB
 )
-LARGEST_PART = 8  # one line may fill this part (1/8) of the limit; parsing holds a line three times
+# a line may take 1/8 of the limit, because parsing keeps a line three times in memory
+LARGEST_PART = 8
 
 CHUNK = 2**16  # bytes of a compressed file that are read at a time
 CHECKED = 16 * MIB  # unpacked bytes after which the compression ratio is checked
 MAX_RATIO = 200  # largest compression ratio; logs have ratios of up to a hundred
-GZIP = 31  # zlib's code for a gzip header
+GZIP = 31  # argument with which zlib expects a gzip header
 PIPE_WAIT_S, PIPE_TRIES = 0.5, 10  # seconds to wait for the writer of a pipe, and number of tries
 
-# Bytes of memory in CPython 3.11 per line, and per punctuation mark: an object, a list, an entry
-# and its number, a key, half of a text.
+# Bytes of memory in CPython 3.11 for a line, and for each punctuation mark in a line. The values
+# count an object, a list, an entry with a number, a key, and half of a text, which has two quotes.
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
 MOST_PER_BYTE = 500  # upper limit on the bytes of memory per byte of a line
@@ -47,18 +48,18 @@ _BEYOND_BMP = re.compile(rb"[\xf0-\xff]|\\u[dD]")
 
 
 class MissingFile(DataError):
-    """An error: no file has this name."""
+    """An error about a file that does not exist."""
 
 
 class TextLine(NamedTuple):
-    """A line with its line end, and its number from 1."""
+    """A line including the line end, and the line number, counted from 1."""
 
     number: int
     data: bytes
 
 
 class ReadMemory:
-    """The memory limit of one file, which error messages call ``shown``."""
+    """A count of the memory for reading a file, with a limit; errors name the file ``shown``."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -67,7 +68,7 @@ class ReadMemory:
 
     @property
     def largest_line(self) -> int:
-        """The largest length of a line, in bytes."""
+        """The largest allowed length of a line in bytes."""
         return self.limit // LARGEST_PART
 
     def take_bytes(self, size: int) -> None:
@@ -77,7 +78,7 @@ class ReadMemory:
             raise self.too_large()
 
     def too_large(self) -> DataError:
-        """Return the error for a file that is too large, which tells how to raise the limit."""
+        """Return the error for a file that is too large, including how to raise the limit."""
         return DataError(
             f"{self._shown}: is too large: reading it takes more than {self.limit // MIB} MiB of "
             f"memory (the environment variable {VARIABLE} allows more)"
@@ -93,7 +94,7 @@ def limit_bytes() -> int:
 
 
 def files_named(variable: str) -> list[Path]:
-    """Return the files that an environment variable names, as absolute paths."""
+    """Return the paths of files in an environment variable, as absolute paths."""
     return [
         Path(os.path.realpath(text))
         for text in os.environ.get(variable, "").split(os.pathsep)
@@ -106,9 +107,9 @@ def lines(
 ) -> Iterator[TextLine]:
     """Yield the lines of a file, without a byte order mark; ``blank`` includes blank lines.
 
-    ``streamed`` is for fairbench's own runs, and for content that is discarded after use: the size
-    of each line is limited, but not the size of the file. Raises DataError if the file is
-    unreadable or too large.
+    With ``streamed``, the size of each line is limited, but not the size of the file. Use
+    ``streamed`` only for fairbench's stored runs, and for content that the caller does not keep.
+    Raises DataError if the file is unreadable or too large.
     """
     memory = ReadMemory(shown)
     most, least = memory.largest_line, memory.limit // MOST_PER_BYTE
@@ -129,7 +130,7 @@ def lines(
 
 
 def read_whole(file: Traversable, shown: str) -> bytes:
-    """Return the content of a file that is parsed at once. Raises DataError as ``lines`` does."""
+    """Return the whole content of a file. Raises DataError if it is unreadable or too large."""
     memory = ReadMemory(shown)
     with opened(file, shown) as stream:
         data = stream.read(memory.largest_line + 1)
@@ -140,7 +141,7 @@ def read_whole(file: Traversable, shown: str) -> bytes:
 
 
 def digest(file: Path, shown: str) -> str:
-    """Return the SHA-256 of a file as stored. Raises DataError if the file is unreadable."""
+    """Return the SHA-256 of a file's bytes. Raises DataError if the file is unreadable."""
     if file.exists() and not file.is_file():
         raise DataError(f"{shown}: cannot be read: not a file")
     try:
@@ -153,7 +154,7 @@ def digest(file: Path, shown: str) -> str:
 
 
 def memory_of(text: bytes) -> int:
-    """Estimate the memory of a text and of its JSON or CSV values, in bytes."""
+    """Estimate the memory in bytes of a text and of the JSON or CSV values in the text."""
     plain = text.isascii() and b"\\u" not in text
     width = 1 if plain else 4 if _BEYOND_BMP.search(text) else 2
     marks = sum(text.count(mark) * size for mark, size in _MARKS.items())
@@ -161,7 +162,7 @@ def memory_of(text: bytes) -> int:
 
 
 def decoded(data: bytes, where: str) -> str:
-    """Decode UTF-8 text. Raises DataError naming ``where`` for other text."""
+    """Decode UTF-8 text. Raises DataError naming ``where`` if the text is not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -171,7 +172,7 @@ def decoded(data: bytes, where: str) -> str:
 class Unpacked(io.RawIOBase):
     """A gzip file with a limit on its compression ratio, against decompression bombs.
 
-    The file may have several members, with padding of zeros between and after the members.
+    The file may consist of several gzip members, with zero bytes between and after members.
     """
 
     def __init__(self, packed: IO[bytes], shown: str) -> None:
@@ -203,7 +204,7 @@ class Unpacked(io.RawIOBase):
         return len(part)
 
     def _next_bytes(self, size: int) -> bytes:
-        """Return the next unpacked bytes, at most ``size``, or no bytes at the end."""
+        """Return up to ``size`` unpacked bytes, or b"" at the end."""
         while True:
             if not self._data:
                 self._data = self._packed.read(CHUNK)
@@ -248,7 +249,7 @@ def _open_file(file: Traversable, shown: str) -> IO[bytes]:
     pipe = io.FileIO(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
     for _ in range(PIPE_TRIES):
         start = pipe.read(1)
-        if start != b"":  # None means that a writer exists but has not written yet
+        if start != b"":  # None means that a writer exists but has not written data yet.
             os.set_blocking(pipe.fileno(), True)
             return io.BufferedReader(_Pipe(pipe, start or b""))
         time.sleep(PIPE_WAIT_S / PIPE_TRIES)
@@ -257,7 +258,7 @@ def _open_file(file: Traversable, shown: str) -> IO[bytes]:
 
 
 class _Pipe(io.RawIOBase):
-    """A pipe whose first byte has been read."""
+    """A pipe of which the first byte has already been read; this byte is returned again."""
 
     def __init__(self, pipe: io.FileIO, start: bytes) -> None:
         self._pipe, self._start = pipe, start
@@ -279,9 +280,9 @@ class _Pipe(io.RawIOBase):
 
 @contextmanager
 def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
-    """Open a file, and decompress it if its name ends in ``.gz``.
+    """Open a file, decompressed if the name of the file ends in ``.gz``.
 
-    Errors in the block become DataError.
+    Errors of reading within the ``with`` block are raised as DataError.
     """
     try:
         with _open_file(file, shown) as raw:
@@ -297,17 +298,17 @@ def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
         raise MissingFile(f"{shown}: cannot be read: {error.strerror}") from None
     except OSError as error:
         raise DataError(f"{shown}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:  # a name that contains a zero byte
+    except ValueError as error:  # The name of the file contains a zero byte.
         raise DataError(f"{shown}: cannot be read: {error}") from None
     except MemoryError:
         raise DataError(f"{shown}: cannot be read: not enough memory") from None
 
 
-MAX_BYTES = 16 * 2**10  # maximum number of bytes of a file with a key
+MAX_BYTES = 16 * 2**10  # maximum number of bytes of a file that contains a key
 
 
 def is_key(text: str) -> bool:
-    """Return whether a text is valid as a key, which must fit in an HTTP header."""
+    """Return whether a text is valid as a key, which is sent in an HTTP header."""
     return text.isascii() and text.isprintable() and text == text.strip() != ""
 
 
@@ -325,12 +326,13 @@ _LOADED: set[str] = set()  # paths of the files that ``module_of`` has loaded
 
 
 def module_of(path: Path, named_by: str) -> ModuleType:
-    """Load a file as a module, once per process; ``import_module`` finds the module, too.
+    """Load a Python file as a module, once per process, and register the module for imports.
 
-    Raises UsageError, which names the source of the file's name, if the file cannot be run.
+    Raises UsageError if the file cannot be run; ``named_by`` tells where the file's name comes
+    from.
     """
     digest = sha256(bytes(path)).hexdigest()
-    name = f"{path.stem.replace('.', '_')}_{digest[:12]}"  # unique to the file's path
+    name = f"{path.stem.replace('.', '_')}_{digest[:12]}"  # This name is unique to the file's path.
     if name in sys.modules:
         return sys.modules[name]
     spec = spec_from_file_location(name, path)
@@ -340,7 +342,7 @@ def module_of(path: Path, named_by: str) -> ModuleType:
     _LOADED.add(str(path))
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's code may raise any exception
+    except (Exception, SystemExit) as error:  # The user's code may raise any type of exception.
         del sys.modules[name]
         raise UsageError(f"{named_by}: {path}: {type(error).__name__}: {error}") from error
     return module
@@ -349,9 +351,9 @@ def module_of(path: Path, named_by: str) -> ModuleType:
 def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tuple[str, Any]]:
     """Yield the subclasses of ``base`` in a user's file, with their names in the file.
 
-    The attribute ``key`` is the name of a class in fairbench. A class that lacks both ``key`` and a
-    method is skipped as a base of other classes. Raises UsageError if the file cannot be run, or if
-    a class is incomplete.
+    The attribute ``key`` of a class is the class's name in fairbench. A class that lacks both
+    ``key`` and a required method is skipped, because such a class is a base of other classes.
+    Raises UsageError if the file cannot be run, or if a class is incomplete.
     """
     module = module_of(path, named_by)
     for name, value in vars(module).items():
@@ -366,7 +368,7 @@ def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tupl
 
 
 def _missing_part(found: Any, key: str) -> str:
-    """Return the part that a user's class lacks, or "" if the class is complete."""
+    """Return, for a message, what a user's class lacks, or "" if the class is complete."""
     if not fullmatch(r"[\w-]+", str(getattr(found, key, ""))):
         return f'a {key} of letters, digits and -, such as {key} = "mine"'
     if isabstract(found):
@@ -377,10 +379,11 @@ def _missing_part(found: Any, key: str) -> str:
 
 
 def failure_in_own_file(error: Exception) -> RunFailed | None:
-    """Return a failure that names file and line if a user's file raised the error, else None.
+    """Return a failure that names file and line if a user's file raised ``error``, else None.
 
-    The failure's note is the traceback from the user's file on. Python turns a StopIteration in a
-    generator into a RuntimeError; such an error is reported where it was raised.
+    The note of the failure is the part of the traceback that begins in the user's file. Python
+    turns a StopIteration in a generator into a RuntimeError; then the location of the StopIteration
+    is reported.
     """
     if isinstance(error, FairbenchError | MemoryError):
         return None
@@ -397,6 +400,6 @@ def failure_in_own_file(error: Exception) -> RunFailed | None:
 
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames of the error's traceback from the first frame in a user's file on."""
+    """Return the frames of the traceback, beginning with the first frame in a user's file."""
     frames = traceback.extract_tb(error.__traceback__)
     return list(dropwhile(lambda frame: frame.filename not in _LOADED, frames))

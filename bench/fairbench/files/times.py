@@ -1,4 +1,4 @@
-"""Cells of users' files: missing values, times with units or in ISO 8601, and a log's clock."""
+"""Parsers of cells: missing values, numbers, durations and times; and the clock of a log."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ NIL = frozenset(
         *("[null]", "\\n", "<none>", "00000000-0000-0000-0000-000000000000", "0" * 32),
     }
 )
-"""Texts, in lower case, that programs write if there is no value, and that name no client."""
+"""Texts, in lower case, that programs write instead of a missing value, even of a client."""
 
 NOTHING = NIL | {"none", "nan", "na", "n/a", "#n/a", "<na>"}
-"""Texts, in lower case, that tools write if there is no value."""
+"""Texts, in lower case, that programs write instead of a missing number or time."""
 
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _SPACED = re.compile(r"[+-]?\d{1,3}(?:([ '’\u00a0\u202f])\d{3})(?:\1\d{3})*")
@@ -32,19 +32,19 @@ _PARTS_S = {"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 _PARTS_S |= dict.fromkeys(("h", "hour", "hours"), 3600.0)
 _PARTS_S |= dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0)
 _PARTS_S |= dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0)
-MAX_TIME_S = 1e12  # longest time in seconds (30,000 years); a longer time must be a mistake
+MAX_TIME_S = 1e12  # longest duration in seconds (30,000 years); a longer duration must be a mistake
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a cell is empty: null, NaN, blanks, or a word that stands for no value.
+    """Return whether a cell is missing: null, NaN, blanks, or a text such as ``n/a``.
 
-    ``nameless`` tests names of clients instead, because clients may be called None or NaN.
+    For names of clients, use ``nameless``, because a client may be called None or NaN.
     """
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NOTHING)
 
 
 def nameless(value: Any) -> bool:
-    """Return whether a cell names no client: a blank cell, or a program's word for no value."""
+    """Return whether a cell names no client: a blank cell, or a text such as ``null``."""
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NIL)
 
 
@@ -56,7 +56,7 @@ def is_blank(value: Any) -> bool:
 
 
 def number_of(value: Any) -> int | float | None:
-    """Return a number, or a text of a number (also ``1,000``), as a number; else None."""
+    """Return a number, or the number in a text such as ``1,000``; None for any other value."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -82,17 +82,17 @@ def is_thousands(text: str) -> bool:
 
 
 def with_point(value: Any) -> Any:
-    """Return a text such as ``1.234,5`` with a decimal point; other values stay unchanged."""
+    """Return a text such as ``1.234,5`` as ``1234.5``; any other value stays unchanged."""
     if isinstance(value, str) and len(value) <= 40 and _DECIMAL_COMMA.fullmatch(value.strip()):
         return value.strip().replace(".", "").replace(",", ".")
     return value
 
 
 def without_points(values: list[Any]) -> list[Any]:
-    """Return texts of whole numbers without points that separate thousands (``1.234``).
+    """Remove the points that separate thousands from texts of whole numbers, such as ``1.234``.
 
-    Points separate thousands if three digits follow each point, and if some number would otherwise
-    not be whole or some number has no point.
+    Points are removed if three digits follow each point, and if at least one value has no point,
+    has several points, or does not end in ``.000``.
     """
     pointed = [one for one in values if isinstance(one, str) and "." in one]
     if not pointed or not all(_POINTED.fullmatch(one) for one in pointed):
@@ -104,7 +104,7 @@ def without_points(values: list[Any]) -> list[Any]:
 
 
 def duration_s(value: Any) -> float | None:
-    """Convert a text with units (``1m2.5s``, ``350ms``, ``0:00:02.5``) to seconds; else None."""
+    """Convert a text such as ``1m2.5s``, ``350ms`` or ``0:00:02.5`` to seconds, others to None."""
     if not isinstance(value, str) or len(value) > 40:
         return None
     text = value.strip().removeprefix("PT").lower()
@@ -120,17 +120,17 @@ def duration_s(value: Any) -> float | None:
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
 """Nanoseconds of each unit."""
 
-# The least number that is taken for a time since 1970 in each unit.
+# The smallest number that is taken for a time since 1970, in each unit.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
-_LARGEST = 2**62  # limit on times in ns; the difference of any two times then fits 64 bits
+_LARGEST = 2**62  # limit on times in ns, so that the difference of two times fits 64 bits
 
 
 class Nanoseconds(int):
-    """A time in nanoseconds, even if its size suggests another unit."""
+    """A time in nanoseconds, even if the size of the number suggests another unit."""
 
 
 def unit_of(value: Any) -> str:
-    """Return a number's unit by its size: the unit of a plausible time since 1970, or seconds."""
+    """Return the unit in which a number is a plausible time since 1970, or else seconds."""
     if isinstance(value, Nanoseconds):
         return "ns"
     number = number_of(value)
@@ -141,8 +141,8 @@ def unit_of(value: Any) -> str:
 def nanoseconds(value: Any, unit: str) -> int:
     """Return a time or duration in nanoseconds.
 
-    ``unit`` applies to numbers; ISO 8601 without a zone is in UTC. Raises ValueError for other
-    values, and for times 146 years or more from 1970.
+    ``unit`` is the unit of numbers. ISO 8601 texts without a zone are in UTC. Raises ValueError for
+    any other value, and for times 146 years or more before or after 1970.
     """
     number = number_of(value)
     if number is None:
@@ -171,7 +171,7 @@ def is_moment(value: Any) -> bool:
 
 
 def is_calendar(value: Any) -> bool:
-    """Return whether a value is no number, so a time must be in ISO 8601."""
+    """Return whether a value is not a number, so that a time must be in ISO 8601."""
     return not is_number(value)
 
 
@@ -181,15 +181,15 @@ def is_number(value: Any) -> bool:
 
 
 def moment_of(value: Any) -> datetime:
-    """Return an ISO 8601 time in UTC, which is also the default zone. Raises ValueError."""
+    """Parse an ISO 8601 time (default zone: UTC) and convert to UTC. Raises ValueError."""
     moment = zoned_moment_of(value)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def zoned_moment_of(value: Any) -> datetime:
-    """Return an ISO 8601 time, or a time of a web server's log, in its own zone.
+    """Parse an ISO 8601 time, or a time of a web server's log, and keep the zone of the text.
 
-    Raises ValueError for other values.
+    Raises ValueError for any other value.
     """
     if not isinstance(value, str) or len(value) > 40:
         raise ValueError(f"{value!r} is not a time")
@@ -204,14 +204,14 @@ def zoned_moment_of(value: Any) -> datetime:
 
 UTC_ZONE = "UTC"
 ACCESS_LOG_TIME = "%d/%b/%Y:%H:%M:%S %z"
-FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9  # range of Unix times (1973 to 2115) that are dates
+FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9  # Unix times in this range (1973 to 2115) are dates
 
 
 class ClockTime(NamedTuple):
-    """The date of a log's time 0 and the UTC offset of its texts.
+    """The date of a log's time 0, and the UTC offset of times in the log.
 
-    ``zone`` is the offset as it is printed: UTC, +02:00, or "" if the log states none. ``days``
-    means that the log spans several dates, so times are printed with dates.
+    ``zone`` is the printed offset: UTC, +02:00, or "" if the log states no offset. ``days`` is True
+    if the log spans several dates, so that times are printed with dates.
     """
 
     start_s: float
@@ -229,7 +229,7 @@ class ClockTime(NamedTuple):
         return f"{self._moment(at_s):%Y-%m-%d %H:%M:%S} {self.zone}".rstrip()
 
     def window(self, start_s: float, end_s: float) -> str:
-        """Return the text of a window from start to end, with dates if the log spans several."""
+        """Return the window as a text, with dates if the log spans several dates."""
         first, last = self._moment(start_s), self._moment(end_s)
         date = f"{first:%Y-%m-%d} " if self.days else ""
         again = f"{last:%Y-%m-%d} " if self.days and first.date() != last.date() else ""
@@ -245,11 +245,11 @@ class ClockTime(NamedTuple):
 
 
 def clock_of(start_s: float, zone: str, span_s: float) -> ClockTime | None:
-    """Return the clock of a log, or None if the log's times are no dates.
+    """Return the clock of a log, or None if the times of the log are not dates.
 
     Args:
         start_s: Unix time of time 0.
-        zone: Offset of the log's texts, as ``zone_of`` returns it.
+        zone: UTC offset of times in the log, returned by ``zone_of``.
         span_s: Seconds from the first request to the end of the log.
     """
     if not FIRST_DATE_S <= start_s <= start_s + span_s < LAST_DATE_S:
@@ -259,7 +259,7 @@ def clock_of(start_s: float, zone: str, span_s: float) -> ClockTime | None:
 
 
 def read_clock(text: str | None, span_s: float) -> ClockTime | None:
-    """Return the clock whose ``iso`` is the text, or None without a text."""
+    """Return the clock whose ``iso`` equals the text; None for None."""
     if text is None:
         return None
     return clock_of(moment_of(text).timestamp(), zone_of(text), span_s)

@@ -1,4 +1,4 @@
-"""Hardware: the speed and memory of GPUs, and the settings of engines on GPUs.
+"""The speed and memory of GPUs, and the settings of engines on GPUs.
 
 ``catalogue`` finds timing profiles. ``timing`` computes the duration of an iteration and the
 capacity of the KV pool. ``engine_params`` completes an engine's parameters for the hardware.

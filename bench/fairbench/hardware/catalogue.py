@@ -1,4 +1,4 @@
-"""Timing profiles by id and by users' names of GPUs and models: bundled, or in TOML files."""
+"""The bundled timing profiles and profiles in TOML files, by id or by names of GPU and model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
 SUFFIX = ".toml"
 FILE = "file:"
-"""First characters of the source (the last part of the id) of a profile read from a file."""
+"""If a profile was read from a file, the last part of its id begins with ``FILE``."""
 
 _DIGEST_LETTERS = 12
 _ONLY_KNOWN = ConfigDict(extra="forbid", frozen=True)
@@ -78,10 +78,11 @@ _KNOWN = (
 
 
 def read_profile(gpu: str) -> TimingProfile:
-    """Return the profile in a TOML file; ``gpu`` is the file's path, or the profile's id.
+    """Return the profile in a TOML file; ``gpu`` is the file's path or the profile's id.
 
-    The id ends in the path and digest of the file, so a stored experiment notices a changed file.
-    Raises DataError naming file and key, and UsageError if the file has changed.
+    The id ends in the path and digest of the file, so a changed file is noticed when a stored
+    experiment is run again. Raises DataError that names file and key, and UsageError if the file
+    has changed.
     """
     path, _, digest = gpu.rpartition(f"/{FILE}")[2].partition("@")
     data = read_toml(Path(path), path)
@@ -99,7 +100,7 @@ def read_profile(gpu: str) -> TimingProfile:
 
 
 def profile_of_table(data: Mapping[str, Any], where: str) -> TimingProfile:
-    """Return the profile that a table describes. Raises DataError naming the key."""
+    """Return the profile that a table describes. Raises DataError that names the key."""
     with of_file(where, _KNOWN):
         found = validated(_ProfileTable, data)
     return TimingProfile(
@@ -114,7 +115,7 @@ def profile_of_table(data: Mapping[str, Any], where: str) -> TimingProfile:
 
 
 def table_of(profile: TimingProfile, source: str, error_pct: Mapping[str, float]) -> dict[str, Any]:
-    """Return the table of a profile for ``profile_of_table``, with six significant digits."""
+    """Return the table from which ``profile_of_table`` makes the profile, with six digits."""
     pool = profile.pool
     table: dict[str, Any] = {
         "profile": profile.profile_id,
@@ -142,7 +143,7 @@ def _rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.6g}")
 
 
-# Each model has the shape of the second model, and therefore the same iteration times.
+# ``SAME_SHAPE`` maps a model to a model of equal shape, and therefore of equal iteration times.
 SAME_SHAPE = {
     "llama-3-8b": "llama-3.1-8b",
     "llama-3-70b": "llama-3.1-70b",
@@ -156,14 +157,15 @@ _GLUED = re.compile(r"^(llama|qwen)(\d)")
 
 
 def canonical_model(name: str, known: Iterable[str]) -> str:
-    """Return the known model for a name, or else the normalised name.
+    """Return the known model that a name means, or else the name in normal form.
 
     Organisation, case, ``Meta-`` and endings such as ``-Instruct`` are ignored:
-    ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models of one shape share a profile.
+    ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models with equal layer sizes share
+    a profile.
     """
     models = set(known)
     text = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").removeprefix("meta-")
-    # Qwen writes no hyphen before its version; Llama writes a hyphen.
+    # Qwen writes no hyphen before its version number, and Llama writes a hyphen.
     for spelled in (text, _GLUED.sub(r"\1-\2", text)):
         while True:
             if spelled in models:
@@ -180,7 +182,7 @@ DERIVED = "derived_profiles.json"
 """The file of bundled profiles that ``fairbench profile`` derived."""
 
 MEASURED = "/measured-sglang"
-"""The last part of the id of a profile that was fitted to measured serving."""
+"""The id of a profile that was fitted to measured serving ends in ``MEASURED``."""
 
 
 @cache
@@ -214,12 +216,12 @@ def derived_errors() -> list[dict[str, Any]]:
 
 
 def is_profile_file(gpu: str) -> bool:
-    """Return whether ``--gpu`` names a file, or is the id of a profile from a file."""
+    """Return whether ``gpu`` names a profile file, or is the id of a profile from a file."""
     return gpu.endswith(SUFFIX) or f"/{FILE}" in gpu
 
 
 def is_known(profile_id: str) -> bool:
-    """Return whether ``load_profile`` finds the profile; a file may be missing or changed."""
+    """Return whether ``load_profile`` can load the profile; a file may be missing or changed."""
     if not is_profile_file(profile_id):
         return profile_id in profile_ids()
     try:
@@ -230,7 +232,7 @@ def is_known(profile_id: str) -> bool:
 
 
 def named_profile(name: str) -> TimingProfile:
-    """Return the profile with a full id or in a file. Raises UsageError for an unknown name."""
+    """Return the profile with this id or in this file. Raises UsageError for an unknown name."""
     if not is_profile_file(name) and name not in profile_ids():
         raise unknown_name("profile", name, profile_ids())
     return load_profile(name)
@@ -244,9 +246,10 @@ def model_names() -> list[str]:
 def resolve_profile(gpu: str, model: str) -> TimingProfile:
     """Return the profile for a GPU (a prefix of a profile id, or a TOML file) and a model.
 
-    The model may be spelled as on a hub. If several profiles match, the lowest TP degree is chosen,
-    and at this degree a profile fitted to measured serving, or else SGLang's. Raises UsageError for
-    an unknown GPU or model, and for an ambiguous prefix.
+    The model may be spelled as on the Hugging Face hub. If several profiles match, the profile with
+    the lowest TP degree is chosen; at this degree, a profile fitted to measured serving comes
+    first, then a profile for SGLang. Raises UsageError for an unknown GPU or model, and for an
+    ambiguous prefix.
     """
     if is_profile_file(gpu):
         return read_profile(gpu)
@@ -272,7 +275,7 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
 
 
 def known_model(model: str) -> str:
-    """Return the catalogue's model for a name. Raises UsageError for an unknown name."""
+    """Return the model that a name means. Raises UsageError for an unknown name."""
     found = canonical_model(model, model_names())
     if found not in model_names():
         raise unknown_name("model", model, model_names())
@@ -284,7 +287,7 @@ def _tp_degree(profile_id: str) -> int:
 
 
 def load_profile(profile_id: str) -> TimingProfile:
-    """Return the profile with a full id, with the KV pool of its GPU, model and TP degree."""
+    """Return the profile with this id, including the KV pool of its GPU, model and TP degree."""
     if is_profile_file(profile_id):
         return read_profile(profile_id)
     if profile_id in _derived():

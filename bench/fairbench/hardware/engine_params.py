@@ -1,6 +1,6 @@
-"""Parameters of the simulated engines by the engines' own names, with defaults and limits.
+"""Parameters of the simulated engines under the names that the engines use, with defaults.
 
-The engines are SGLang with the rules of its releases, vLLM, and LightLLM as in S-LoRA.
+The engines are SGLang with the rules of its releases, vLLM, and LightLLM as used by S-LoRA.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class SGLangRules:
     """The scheduling rules of an SGLang release; the defaults are the rules of 0.5.23.
 
     Attributes:
-        drops_finished: A finished request leaves the batch before the next pass, not with the next
-            decode step.
-        counts_chunk_once: The prompt that a pass continues takes one slot of
-            ``max_running_requests``, not two.
-        tries_within_budget: If the chunk of that prompt uses up a budget, the pass tries no other
-            request.
-        touches_waiting: Passes that match no prefixes refresh the cached prefixes of the requests
-            at the head of the queue.
+        drops_finished: Whether a finished request leaves the batch before the next pass instead of
+            at the next decode step.
+        counts_chunk_once: Whether the prompt that a pass continues takes one slot of
+            ``max_running_requests`` instead of two.
+        tries_within_budget: Whether the pass ends if the chunk of the continued prompt uses up a
+            budget.
+        touches_waiting: Whether passes that match no prefixes mark the cached prefixes of the
+            requests at the head of the queue as used.
         splits: When a prompt, and the outputs recomputed with the prompt after a retraction, become
             two nodes of the tree: when prefilled, when finished, or never.
     """
@@ -44,7 +44,8 @@ class SGLangRules:
     splits: Splits = "prefilled"
 
 
-SWAP_GIB = 4.0  # host memory per GPU for preempted requests, as in vLLM's V0 engine
+# ``SWAP_GIB`` is the CPU memory per GPU for preempted requests, as in vLLM's V0 engine.
+SWAP_GIB = 4.0
 
 NEWEST = SGLangRules()
 _0_5_22 = replace(NEWEST, drops_finished=False, counts_chunk_once=False, tries_within_budget=False)
@@ -72,7 +73,7 @@ def _release_numbers(release: str) -> list[int]:
 
 
 PrefixMatchTime: TypeAlias = Annotated[float, Ge(0), Le(10**6)] | None
-"""A parameter: microseconds of CPU for each waiting request whose prefix a pass matches."""
+"""The type of ``prefix_match_us``, the CPU time for matching one waiting request in a pass."""
 
 
 def _load_cap_setting(value: Any) -> str | int | None:
@@ -90,13 +91,14 @@ LoadCapSetting: TypeAlias = Annotated[str | int | None, PlainValidator(_load_cap
 class EngineParams:
     """Settings of every simulated SGLang worker (``--set engine.NAME=VALUE``).
 
-    ``fairbench list engines`` prints the meaning of each setting. 0 means: chosen automatically, as
-    SGLang 0.5.23 does for the GPU and model; the memory fraction of an A10G is 0.88, as in the
-    papers. SGLang limits its own estimate of ``max_running_requests`` to 2,048 to 4,096, so memory
-    is the limit. ``full_reservation`` keeps the new-token ratio at 1, as ``ignore_eos`` does.
-    [DLPM] §5.1 uses 10 ``num_continuous_decode_steps``. ``in_batch_prefix_caching`` (on by default)
-    exists in SGLang since December 2024 (PR #2442); the mark of ``batch_is_full`` (on by default)
-    did not exist in summer 2024. ``enable_mixed_chunk`` is off by default, as in SGLang.
+    ``fairbench list engines`` prints the meaning of each setting. The value 0 stands for the value
+    that SGLang 0.5.23 chooses for the GPU and model; the memory fraction of an A10G is 0.88, as in
+    the papers. SGLang's own choice of ``max_running_requests`` is between 2,048 and 4,096, so
+    memory is the limit in practice. ``full_reservation`` keeps the new-token ratio at 1, as
+    ``ignore_eos`` does. [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10.
+    ``in_batch_prefix_caching`` (on by default) exists in SGLang since December 2024 (PR #2442).
+    With ``batch_is_full`` (on by default), a pass without room marks the batch as full, which
+    SGLang did not do in summer 2024. ``enable_mixed_chunk`` is off by default, as in SGLang.
     docs/appendix/engine.md defines ``load_cap``, docs/appendix/speed.md has measured values of
     ``prefix_match_us``, and docs/reference/releases.md lists the differences between releases.
     """
@@ -120,10 +122,11 @@ class EngineParams:
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """The resolved start parameters of an SGLang engine, in tokens except for counts of requests.
+    """The start parameters of an SGLang engine after all defaults are filled in, mostly in tokens.
 
-    ``host_tokens`` is the host memory for swapped KV cache. ``load_cap`` and ``prefix_match_us``
-    are the settings as given; ``rules`` are the rules of the release.
+    ``host_tokens`` is the size of the CPU memory for swapped KV cache. ``load_cap`` and
+    ``prefix_match_us`` are the settings as the user gave them; ``rules`` are the rules of the
+    release.
     """
 
     pool_tokens: int
@@ -144,14 +147,14 @@ class EngineLimits:
 
 
 def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
-    """Return the fraction of GPU memory for weights and KV, as given or by default."""
+    """Return the given or default fraction of GPU memory for weights and KV cache."""
     return params.mem_fraction_static or profile.pool.mem_fraction_static
 
 
 def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
     """Return SGLang's parameters with the defaults for the GPU and model.
 
-    Raises UsageError for mixed chunks with an older release, whose rules for them are not modelled.
+    Raises UsageError for mixed chunks with an older release, which the simulator does not model.
     """
     pool, rules = profile.pool, NEWEST if params.release is None else RULES[params.release]
     if params.enable_mixed_chunk and rules != NEWEST:
@@ -181,11 +184,11 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
 
 @dataclass(frozen=True)
 class VLLMLimits:
-    """The resolved settings of a vLLM 0.32.0 engine by vLLM's names, mostly in tokens.
+    """The settings of a vLLM 0.32.0 engine after all defaults are filled in, mostly in tokens.
 
-    ``pool_tokens`` is the "GPU KV cache size" that vLLM prints, of which one block stays unused.
-    ``VLLMParams`` describes the other settings; ``goes_on_after_self`` follows from ``release``.
-    Raises ValueError for values with which vLLM does not start.
+    ``pool_tokens`` is the "GPU KV cache size" that vLLM prints; one block of the pool stays unused.
+    ``VLLMParams`` describes the other settings. The value of ``goes_on_after_self`` follows from
+    ``release``. Raises ValueError for values with which vLLM does not start.
     """
 
     pool_tokens: int
@@ -235,14 +238,15 @@ class VLLMLimits:
 class VLLMParams:
     """Settings of every simulated vLLM worker (``--set vllm.NAME=VALUE``).
 
-    ``fairbench list engines`` prints the meaning of each setting. 0 means: chosen automatically, as
-    the API server of vLLM 0.32.0 does for the GPU. ``num_gpu_blocks_override`` = 0 gives vLLM the
-    KV pool that an SGLang engine would have, or the pool that vLLM computes if the profile has a
-    ``VLLMMemory``. The default ``release`` has the rules of 0.31 and 0.32. From 0.33 on, if a
-    running request is preempted because of its own need for memory (under a retraction order), the
-    loop over the requests after it continues. ``async_scheduling`` decides each step while the
-    previous step runs, as vLLM does on GPUs unless ``--no-async-scheduling`` is given; the default
-    is off. ``long_prefill_token_threshold`` is off by default (0), as in vLLM.
+    ``fairbench list engines`` prints the meaning of each setting. The value 0 stands for the value
+    that the API server of vLLM 0.32.0 chooses for the GPU. With ``num_gpu_blocks_override`` = 0,
+    vLLM has the KV pool that an SGLang engine would have, or the pool that vLLM computes if the
+    profile has a ``VLLMMemory``. The default ``release`` has the rules of 0.31 and 0.32. Under a
+    retraction order, a running request that needs memory may itself be preempted; from release 0.33
+    on, vLLM then continues with the requests after the preempted request. ``async_scheduling``
+    decides each step while the previous step runs, as vLLM does on GPUs unless
+    ``--no-async-scheduling`` is given; the default is off. ``long_prefill_token_threshold`` is off
+    by default (0), as in vLLM.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0
@@ -312,7 +316,7 @@ def default_batch(profile: TimingProfile) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class LightLLMLimits:
-    """The resolved settings of a LightLLM server; ``LightLLMParams`` describes them."""
+    """The settings of a LightLLM server, after all defaults of ``LightLLMParams`` are filled in."""
 
     pool_tokens: int
     client_tokens: int = 0
@@ -330,7 +334,7 @@ class LightLLMLimits:
         return self.max_prefill_tokens or max(self.pool_tokens // 6, 3_072)
 
     def prefill_rows(self, tokens: int) -> int:
-        """Return the rows that the linear layers compute for a minibatch of ``tokens`` tokens."""
+        """Return the padded number of rows in the linear layers for a minibatch of ``tokens``."""
         tile = min(self.prefill_tile, 1 << (tokens - 1).bit_length())
         return -(-tokens // tile) * tile
 
@@ -341,9 +345,9 @@ class LightLLMParams:
 
     ``fairbench list engines`` prints the meaning of each setting. The defaults are the values of
     the measured runs (docs/studies/measured.md), except for ``client_tokens``, which was 32.
-    ``max_total_tokens`` = 0 stands for all memory beside the weights, ``max_prefill_tokens`` = 0
-    for S-LoRA's max(pool / 6, 3072). A minibatch of less than one ``prefill_tile`` is rounded up to
-    a power of two.
+    ``max_total_tokens`` = 0 stands for all memory that the weights leave, and
+    ``max_prefill_tokens`` = 0 stands for S-LoRA's max(pool / 6, 3072). A minibatch of less than one
+    ``prefill_tile`` is rounded up to a power of two.
     """
 
     constants: ClassVar[tuple[str, ...]] = ("max_prefill_tokens", "max_wait_tokens")

@@ -36,7 +36,7 @@ ENGINES: Mapping[str, EngineKind] = {
         "fairbench.hardware.engine_params:LightLLMParams",
     ),
 }
-"""The simulated engines; each has its implementation under the same name in ``engine``."""
+"""``ENGINES`` has the simulated engines; the package ``engine`` has a module of each name."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,20 @@ class DisaggregationParams:
 
     The default bandwidth and latency are a line through Mooncake's measurements with its vLLM
     connector: 0.54 ms for 20 MB and 31.65 ms for 4.5 GB over eight network cards of 200 Gbit/s, one
-    card per GPU (144/8 GB/s). A card of 400 Gbit/s has 36 GB/s, the NVLink of an H100 up to 450
-    GB/s.
+    card per GPU (144/8 GB/s). A card of 400 Gbit/s transfers 36 GB/s, and the NVLink of an H100
+    transfers up to 450 GB/s.
 
     Attributes:
         bandwidth_gb_s: Bandwidth of each GPU in one direction, in 10^9 bytes/s.
         latency_ms: Constant time of a transfer of KV cache.
         reserved_decode_tokens: SGLang's ``num_reserved_decode_tokens``, the memory that a decode
             worker keeps free for each of its requests.
-        reserve: When an SGLang decode worker reserves memory for a prompt: at its ``arrival``,
-            first come first served, as documented; or at its ``admission``, in the order of the
-            prefill queue. vLLM's decode workers reserve memory once the prompt is computed.
-        charge_outputs: Whether the prefill worker's scheduler learns of all outputs when a request
-            ends; by default, a prefill worker knows only its own first token.
+        reserve: The time at which an SGLang decode worker reserves memory for a prompt: at the
+        prompt's ``arrival``, first come first served, as SGLang documents; or at its ``admission``,
+        in the order of the prefill queue. vLLM's decode workers reserve memory once the prompt is
+        computed. charge_outputs: Whether all outputs are charged at the prefill worker's scheduler
+        when a request ends; by default, a prefill worker only charges the first token, which it
+        produces.
     """
 
     bandwidth_gb_s: Annotated[float, Gt(0)] = 18.0

@@ -1,9 +1,9 @@
-"""The duration of a step by its coefficients, and its GPU time by request, in picoseconds.
+"""The duration of a step, and the division of its GPU time among requests, in picoseconds.
 
 A request's own part is the time that the request adds to a step of one token: the computation of
-its new tokens, its attention, and reads of its context, cached or not. The rest (launches, the
-host, weights that are read once for all requests) is the fixed cost of the step. All requests of
-the batch bear equal parts of the fixed cost.
+the request's new tokens, the attention, and the reads of the context, cached or not. The rest
+(launches, the host, weights that are read once for all requests) is the fixed cost of the step. All
+requests of the batch bear equal parts of the fixed cost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fairbench.core import PS_PER_S, CostModel
 
 PS_PER_MS = 10**9
-Chunk = tuple[int, int]  # cached tokens before, and tokens computed in a prefill iteration
+Chunk = tuple[int, int]  # (cached tokens before, tokens computed) in a prefill
 
 
 class StepTime:
@@ -42,13 +42,13 @@ class StepTime:
     def duration_ps(
         self, chunks: list[Chunk], sequences: int, context_tokens: int, rows: int
     ) -> int:
-        """Return the duration of an iteration, as ``TimingProfile.step_ps`` does.
+        """Return the duration of an iteration of prefill chunks and decoding sequences.
 
         Args:
             chunks: Cached tokens before and tokens computed now, for each prefill chunk.
             sequences: Number of decoding sequences.
             context_tokens: Total context tokens of the decoding sequences.
-            rows: Least number of tokens in the linear layers, because of padding.
+            rows: Lowest number of tokens in the linear layers, which may be padded to this number.
 
         Returns:
             Duration of the iteration, in picoseconds.
@@ -81,8 +81,8 @@ class Decoding(NamedTuple):
 class StepParts(NamedTuple):
     """The parts of a step's time: for each prefill chunk, each decoding client, and all decoding.
 
-    ``decode_fixed_ps``, which ``decode_ps`` includes, is the decoding clients' part of the fixed
-    cost.
+    ``decode_fixed_ps`` is the decoding clients' part of the fixed cost, and is included in
+    ``decode_ps``.
     """
 
     chunks: list[int]
@@ -92,7 +92,7 @@ class StepParts(NamedTuple):
 
 
 def split_in_proportion(total: int, weights: Iterable[int]) -> list[int]:
-    """Split ``total`` into whole parts in proportion to the weights; a weight of 0 gets 0."""
+    """Split ``total`` into whole numbers in proportion to the weights; a weight of 0 gets 0."""
     parts = list(weights)
     whole = sum(parts)
     if not whole:
@@ -110,8 +110,8 @@ def decode_parts(
 ) -> dict[str, int]:
     """Return the part of each client in the time of decode steps of an unchanged batch.
 
-    ``fixed_ps`` of ``took_ps`` would pass without any context; the rest passes with reads of
-    context. ``clients`` has the contexts at the first step.
+    The steps took ``took_ps``, of which ``fixed_ps`` does not depend on context; the rest is spent
+    on reads of context. ``clients`` has the contexts at the first step.
     """
     grown = steps * (steps - 1) // 2
     requests = sum([one[0] for one in clients.values()])
@@ -119,7 +119,8 @@ def decode_parts(
     read_ps = took_ps - fixed_ps
     parts: dict[str, int] = {}
     mine = read = before = 0
-    for client, (number, tokens) in clients.items():  # ``split_in_proportion``, inlined
+    # The code of ``split_in_proportion`` is repeated here for speed.
+    for client, (number, tokens) in clients.items():
         mine += number
         read += tokens * steps + number * grown
         after = fixed_ps * mine // requests + read_ps * read // context
@@ -150,7 +151,7 @@ def step_parts(
 ) -> StepParts:
     """Split a step's GPU time between its prefilled prompts and its decoding clients.
 
-    ``saved_ps`` is the time that the step saved by reading shared contexts only once.
+    ``saved_ps`` is the time that the step saved because shared contexts were read only once.
     """
     least_s = costs.prefill_s(0, 1)
     # Equal chunks, such as those of a program's branches, are computed only once.

@@ -1,4 +1,4 @@
-"""GPUs: data sheet numbers, usable memory, common names, and descriptions in users' files.
+"""A catalogue of GPUs, with data sheet numbers and usable memory; users' files may add GPUs.
 
 Peaks are dense (without sparsity), accumulate in 32 bits, and come from the vendors' data sheets.
 ``pre_load_avail_gib`` follows logs of SGLang on cards of 80 GB and 24 GB. The values of other cards
@@ -34,11 +34,11 @@ class Interconnect(StrEnum):
 
 
 LINK_GB_S = {Interconnect.NVLINK: 300.0, Interconnect.PCIE: 25.2, Interconnect.PCIE_HOST: 25.2}
-"""Usual bandwidth between GPUs in GB/s: the NVLink of an A100, and PCIe 4.0 x16."""
+"""``LINK_GB_S`` has the usual bandwidths between GPUs, of an A100's NVLink and PCIe 4.0 x16."""
 
 
 class GPU(NamedTuple):
-    """A GPU.
+    """The speed and memory of a GPU.
 
     Attributes:
         name: First part of the ids of the GPU's profiles.
@@ -136,9 +136,9 @@ def find_gpu(text: str) -> GPU:
     return found[0]
 
 
-_DRIVER_GIB = 1.2  # memory in GiB that the driver and CUDA use on an A100 of 80 GB
+_DRIVER_GIB = 1.2  # GiB used by driver and CUDA on an 80-GB A100
 _SIZES = ((35, 2_048, 2_900), (60, 4_096, 7_744), (160, 8_192, 13_888), (inf, 16_384, 26_176))
-"""SGLang's ``chunked_prefill_size`` and its reserved memory in MiB, by a GPU's memory in GB.
+"""``_SIZES`` has a GPU's memory in GB, SGLang's ``chunked_prefill_size`` and reserved MiB.
 
 Each row applies to GPUs with less memory than its first value.
 """
@@ -165,7 +165,7 @@ class _Spec(BaseModel):
     @model_validator(mode="after")
     def _check_spec(self) -> Self:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
-            raise ValueError(f"name = {self.name!r}: must have letters, digits, '.', '_' and '-'")
+            raise ValueError(f"name = {self.name!r}: may only have letters, digits, '.', '_', '-'")
         if self.free_memory_gib and self.free_memory_gib > self.memory_gb * 1e9 / 2**30 * 1.08:
             raise ValueError(
                 f"free_memory_gib = {self.free_memory_gib:g}: must be at most memory_gb"
@@ -174,7 +174,7 @@ class _Spec(BaseModel):
 
 
 def read_gpu(path: Path) -> GPU:
-    """Return the GPU that a TOML or JSON file describes. Raises DataError naming file and field."""
+    """Return the GPU that a TOML or JSON file describes. Raises DataError for a wrong field."""
     shown = str(path)
     data: Any = json_file(path, shown) if path.suffix == ".json" else read_toml(path, shown)
     with of_file(shown, _Spec.model_fields):

@@ -9,11 +9,11 @@ from typing import Any
 from fairbench.errors import DataError, UsageError
 
 WEIGHT_BYTES = {"fp16": 2.0, "fp8": 1.0, "int4": 0.53, "mxfp4": 0.53}
-"""Bytes of a weight by data type. Four-bit weights include a scale for each group."""
+"""``WEIGHT_BYTES`` is the size of a weight by data type; four bits include scales of groups."""
 
 _NATIVE = {"fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4"}
 KV_BYTES = {"fp16": 2, "fp8": 1}
-"""Bytes of a value in the KV cache by data type."""
+"""``KV_BYTES`` is the size of a value in the KV cache by data type."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Latent:
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts: their number, the experts that a token uses, and their size."""
+    """A mixture of experts: how many experts exist, how many a token uses, and the expert size."""
 
     count: int
     active: int
@@ -102,7 +102,7 @@ class ModelShape:
         return 1 - self.experts.active / self.experts.count if self.experts else 0.0
 
     def weight_bytes(self, dtype: str) -> float:
-        """Return the bytes of all weights; ``mxfp4`` quantizes only experts."""
+        """Return the size of all weights in bytes; with ``mxfp4``, only experts are quantized."""
         each = WEIGHT_BYTES[dtype]
         attention = 2.0 if dtype == "mxfp4" else each
         every = self.experts.count if self.experts else 0
@@ -111,7 +111,7 @@ class ModelShape:
         return linear + tables * 2
 
     def kv_bytes(self, tp: int, dtype: str = "fp16") -> int:
-        """Return the bytes of a token in the KV cache on each of ``tp`` GPUs.
+        """Return the size in bytes of a token's KV cache on each of ``tp`` GPUs.
 
         A latent cache has the same size on every GPU. Layers with a sliding window count in full.
         """

@@ -1,4 +1,4 @@
-"""Costs that vLLM's servers add to the times of operator tables, and the size of vLLM's KV pool.
+"""The costs of vLLM servers that operator tables lack, and the size of vLLM's KV pool.
 
 Operator tables hold the times of single GPU operations. Servers on an H100 were measured to need
 more time for the linear layers, and time for sampling, which the tables lack. vLLM determines the
@@ -13,21 +13,22 @@ from fairbench.hardware.model_shape import ModelShape
 from fairbench.hardware.timing import KVPool, VLLMMemory
 
 HOPPER_GB_S = {"h100-80gb": 3_350, "gh200-96gb": 4_000, "h200-141gb": 4_800}
-"""Memory bandwidth (10^9 bytes/s) of the GPUs with the chip of the H100."""
+"""``HOPPER_GB_S`` maps the GPUs with the H100's chip to memory bandwidths in 10^9 bytes/s."""
 
 LINEAR_FACTOR = 1.10
-"""Measured time of the linear layers of an H100 per token (c_T), relative to operator times.
+"""``LINEAR_FACTOR`` is the measured time of an H100's linear layers (c_T) over operator times.
 
-Two servers of other models and engines were measured: Llama-3.1-8B in SGLang (1.10, profile
-``measured-sglang-triton``) and Qwen3-14B in vLLM (1.09, ``measured-vllm``). Published TTFT of
-prompts of 28,650 tokens agree: 1,077 ms on an H100, and 976 ms by the operators.
+Two servers were measured: Llama-3.1-8B in SGLang (1.10, profile ``measured-sglang-triton``) and
+Qwen3-14B in vLLM (1.09, profile ``measured-vllm``). A published TTFT agrees: for prompts of 28,650
+tokens on an H100, the published value is 1,077 ms, and the operators' value is 976 ms.
 """
 
 SAMPLING_MS, SAMPLING_VOCABULARY = 0.012, 151_936
-"""Time in ms that vLLM needs on an H100 for each sequence of a step, and the model's vocabulary.
+"""``SAMPLING_MS`` is vLLM's time for each sequence of a step on an H100, with the vocabulary.
 
-Measured with Qwen3-14B (``measured-vllm``). The likely cause is sampling with ``top_p`` over all
-logits, which moves memory, so the time grows with the vocabulary and shrinks with the bandwidth.
+The time was measured with Qwen3-14B (profile ``measured-vllm``). The likely cause is sampling with
+``top_p`` over all logits, which moves memory, so the time grows with the vocabulary and shrinks
+with the bandwidth.
 """
 
 
@@ -59,16 +60,17 @@ TOTAL_GIB = {
     "h100-80gb": 79.19,
     "h200-141gb": 139.8,
 }
-"""GiB that PyTorch reports as a GPU's total memory, from messages of public logs."""
+"""``TOTAL_GIB`` is what PyTorch reports as a GPU's total memory, according to public logs."""
 
 OTHER_GIB = 0.79
-"""GiB beside weights, KV and activations: libraries, workspaces and buffers of the input.
+"""``OTHER_GIB`` is the memory in GiB that libraries, workspaces and input buffers take.
 
-Three logs of vLLM 0.19 with Llama-3.1-8B leave 0.81 (H100), 0.79 (A100) and 0.77 GiB (RTX 4090).
+Three logs of vLLM 0.19 with Llama-3.1-8B show 0.81 (H100), 0.79 (A100) and 0.77 GiB (RTX 4090) in
+addition to weights, KV cache and activations.
 """
 
 BLOCK = 16  # tokens of a KV block
-_LOGIT_BYTES = 2 + 4 + 4  # a logit of 16 bits, the logit in 32 bits, and its probability
+_LOGIT_BYTES = 2 + 4 + 4  # a 16-bit logit, a 32-bit logit, a probability
 _ACTIVATION_BYTES = 2
 
 
@@ -91,7 +93,8 @@ def vllm_memory(
     return VLLMMemory(
         total_gib=TOTAL_GIB.get(gpu, pool.pre_load_avail_gib),
         gpu_memory_utilization=utilization,
-        # Two tensors of the hidden size, and the outputs of gate, up and activation of the MLP.
+        # The activations are two tensors of the hidden size, and the outputs of gate, up and
+        # activation of the MLP.
         forward_bytes=2 * hidden_bytes + 3 * shape.mlp / tp * _ACTIVATION_BYTES,
         hidden_bytes=hidden_bytes,
         logits_bytes=shape.vocabulary * _LOGIT_BYTES,
@@ -101,7 +104,7 @@ def vllm_memory(
 def vllm_pool_tokens(
     pool: KVPool, memory: VLLMMemory, *, tokens: int, sequences: int, block: int = BLOCK
 ) -> int:
-    """Return the size of vLLM's KV pool in tokens, 0 if no memory is left.
+    """Return the size of vLLM's KV pool in tokens, or 0 if no memory is left.
 
     vLLM takes a part of the GPU's memory and subtracts weights, activations and other memory
     (``determine_available_memory`` in ``vllm/v1/worker/gpu_worker.py``). The activations are the

@@ -1,8 +1,8 @@
-"""Timing profiles: the formula of an engine iteration's time, its coefficients, and its costs.
+"""Timing profiles, which give the duration of an engine's iterations by a formula.
 
-Coefficients that are multiplied by a count are quantised once to integer picoseconds, so that the
+Coefficients that are multiplied by a count are rounded once to integer picoseconds, so that the
 time of k decode steps is an exact integer sum. ``profiles/engine_profiles.json`` states the source
-and the held-out error of every profile; ``TimingProfile`` repeats the formula.
+of every profile and its error on held-out iterations; ``TimingProfile`` has the formula.
 
 A timing profile charges the same time for every token of decode context. vLLM uses FlashAttention 2
 on GPUs of compute capability 8.x, which is slower in two cases, both found in its public code
@@ -10,13 +10,13 @@ on GPUs of compute capability 8.x, which is slower in two cases, both found in i
 H200) has a tile scheduler that avoids both cases.
 
 1. A step that also prefills is a single call of the kernel. Only a call in which every query has
-   length 1 packs the query heads of a KV head into one tile (``seqlenq_ngroups_swapped``). In a
-   mixed call each query head reads the context separately (vllm-project/vllm#58013 describes and
-   repairs this behaviour).
-2. A step that only decodes gives each sequence and KV head one thread block for each split of the
-   context. A block processes its context in order, so the longest sequence may still run when all
-   other blocks have finished. By Graham's bound for list scheduling, the time lies between the time
-   of the mean load and that time plus the time of one longest block; the middle is charged.
+length 1 packs the query heads of a KV head into one tile (``seqlenq_ngroups_swapped``). In a mixed
+call each query head reads the context separately (vllm-project/vllm#58013 describes and repairs
+this behaviour). 2. A step that only decodes gives each sequence and KV head one thread block for
+each split of the context. A block processes its context in order, so the longest sequence may still
+run when all other blocks have finished. By Graham's bound for list scheduling, the duration is at
+least the time of the mean load, and exceeds this time by at most the time of the longest block; the
+profile charges the middle.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fairbench.errors import UsageError
 from fairbench.hardware.gpu_time import PS_PER_MS, Chunk, StepTime
 
 SMS = {"a100-80gb": 108, "a10g-24gb": 80, "l40s-48gb": 142}
-"""Streaming multiprocessors of the GPUs on which vLLM uses FlashAttention 2."""
+"""``SMS`` maps the GPUs on which vLLM uses FlashAttention 2 to numbers of multiprocessors."""
 
 HEADS = {
     "llama-2-7b": (32, 32),
@@ -47,16 +47,20 @@ HEADS = {
     "qwen3-30b-a3b": (32, 4),
     "mixtral-8x7b": (32, 8),
 }
-"""Query heads and KV heads of models with heads of 128 elements, from their ``config.json``."""
+"""``HEADS`` maps models with heads of 128 elements to numbers of query heads and KV heads."""
 
-TILE_ROWS, TILE_KEYS = 64, 128  # tile sizes of the split-KV kernel, for heads of 128 elements
-BLOCKS_PER_SM = 2  # blocks per multiprocessor that the kernel's heuristic for splits assumes
-MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85  # constants of the heuristic for splits
-TAIL_SHARE = 0.5  # fraction of the longest block's time that is charged
+# ``TILE_ROWS, TILE_KEYS`` are the tile sizes of the split-KV kernel, for heads of 128 elements.
+TILE_ROWS, TILE_KEYS = 64, 128
+# The kernel's heuristic for splits assumes ``BLOCKS_PER_SM`` blocks per multiprocessor.
+BLOCKS_PER_SM = 2
+# ``MOST_SPLITS, FULL_SHARE, GOOD_SHARE`` are constants of the heuristic for splits.
+MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85
+# ``TAIL_SHARE`` is the fraction of the longest block's time that is charged.
+TAIL_SHARE = 0.5
 
 
 class FlashAttention2(NamedTuple):
-    """The kernel's geometry on a GPU: multiprocessors, query heads and KV heads of a TP rank."""
+    """The kernel FlashAttention 2 on a GPU, with the query and KV heads of one TP rank."""
 
     sms: int
     heads: int
@@ -64,15 +68,16 @@ class FlashAttention2(NamedTuple):
 
     @property
     def extra_reads(self) -> int:
-        """The number of additional reads of each context token of decodes in a mixed step."""
+        """How many additional times a mixed step reads each context token of decoding sequences."""
         return self.heads // self.kv_heads - 1
 
     def tail_tokens(self, sequences: int, longest: int) -> float:
         """Return the context tokens whose attention takes as long as the tail of a decode step.
 
-        In the tail, one multiprocessor is busy with a tile of ``TILE_ROWS`` rows. The step has
-        ``sequences`` sequences, the longest with ``longest`` tokens of context. The result times a
-        profile's ``c_A`` is the time of the tail.
+        The tail is the time in which only the longest sequence is computed, as a tile of
+        ``TILE_ROWS`` rows on one multiprocessor. The step has ``sequences`` sequences, the longest
+        with ``longest`` tokens of context. The duration of the tail is the result multiplied by a
+        profile's ``c_A``.
         """
         splits = 1
         if self.heads > self.kv_heads:
@@ -92,7 +97,7 @@ def flash_attention_2(profile_id: str) -> FlashAttention2 | None:
 
 @cache
 def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
-    """Return the number of parts into which a context is split: the fewest that fill the GPU well.
+    """Return the smallest number of parts of a context that keeps the GPU busy.
 
     Args:
         tiles: Tiles of queries in the call, without splits.
@@ -112,7 +117,8 @@ def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
 
 
 Amount = Annotated[float, Ge(0), Lt(1e12)]
-DIMENSIONLESS = frozenset({"p", "q_e"})  # coefficients of a timing profile that are no times
+# The coefficients of a timing profile in ``DIMENSIONLESS`` are not times.
+DIMENSIONLESS = frozenset({"p", "q_e"})
 
 
 @dataclass(frozen=True)
@@ -138,7 +144,7 @@ class VLLMMemory:
 class KVPool:
     """The quantities that determine the size of the KV pool by the formula of SGLang 0.5.23.
 
-    ``host_gb_s`` is the transfer rate of KV cache to and from host memory, in 10^9 bytes/s, 0 if
+    ``host_gb_s`` is the transfer rate of KV cache to and from CPU memory in 10^9 bytes/s, or 0 if
     unknown. ``vllm`` is given if a simulated vLLM has the pool that vLLM computes; without
     ``vllm``, all engines have equal pools.
     """
@@ -164,21 +170,22 @@ class KVPool:
         return tokens
 
     def host_tokens(self, gib: float) -> int:
-        """Return the tokens in ``gib`` GiB of host memory, or 0 if the transfer rate is unknown."""
+        """Return how many tokens ``gib`` GiB of CPU memory hold; 0 if the rate is unknown."""
         return int(gib * 2**30 / self.kv_bytes_per_token) if self.host_gb_s else 0
 
     @property
     def host_token_ps(self) -> int:
-        """The time in ps to copy the KV of a token to host memory or back, or 0 if unknown."""
+        """The time in ps to copy the KV cache of a token to CPU memory or back, or 0 if unknown."""
         return round(self.kv_bytes_per_token / self.host_gb_s * 1000) if self.host_gb_s else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """The cost of a request in ms before the engine's scheduler, off the GPU.
+    """The CPU time of a request in ms, in front of the engine's scheduler.
 
-    ``request_ms`` and ``token_ms`` (per prompt token) occupy the single process that serves HTTP
-    and tokenizes. ``delay_ms`` is the latency on the way in and out, which occupies no process.
+    ``request_ms`` and ``token_ms`` (per prompt token) are times of the single process that serves
+    HTTP and tokenizes. ``delay_ms`` is the latency on the way in and out, which occupies no
+    process.
     """
 
     request_ms: Amount = 0.0
@@ -188,7 +195,7 @@ class Frontend:
 
 @dataclass(frozen=True, slots=True)
 class FitDomain:
-    """The largest decode batch of a fit, and its context tokens (None: the default KV pool)."""
+    """The largest decode batch of a fit and its context tokens; None means the default KV pool."""
 
     decode_batch: Annotated[int, Ge(0)]
     context_tokens: Annotated[int, Ge(0)] | None = None
@@ -217,8 +224,10 @@ class TimingProfile:
     grade: str
     pool: KVPool
     frontend: Frontend = Frontend()
-    fit_domain: FitDomain | None = None  # None if the domain of the fit is unknown
-    shared_read: float = 1.0  # relative cost of context that another sequence also reads
+    # ``fit_domain`` is None if the domain of the fit is unknown.
+    fit_domain: FitDomain | None = None
+    # ``shared_read`` is the relative cost of context that another sequence also reads.
+    shared_read: float = 1.0
 
     @cached_property
     def context_ps(self) -> int:
@@ -227,7 +236,7 @@ class TimingProfile:
 
     @cached_property
     def fixed_ps(self) -> Callable[[int], int]:
-        """A function from batch size to the duration of a decode step without context, in ps."""
+        """A function from batch size to the duration in ps of a decode step without context."""
         return cache(self._batch_time)
 
     @cached_property
@@ -235,7 +244,7 @@ class TimingProfile:
         return StepTime(self.coefficients_ms, self.context_ps, cache(self._linear_ms))
 
     def decode_ps(self, sequences: int, context_tokens: int) -> int:
-        """Return the duration of a decode step in ps, by sequences and their total context."""
+        """Return the duration in ps of a decode step for this many sequences and context tokens."""
         return self.fixed_ps(sequences) + self.context_ps * context_tokens
 
     def saved_ps(self, shared_tokens: int) -> int:
@@ -248,7 +257,7 @@ class TimingProfile:
 
     @cached_property
     def longest_ps(self) -> int:
-        """The least time in ps of an SGLang decode step per token of its longest context."""
+        """The lowest time in ps of an SGLang decode step for each token of its longest context."""
         return round(self.coefficients_ms.get("c_tail", 0.0) * PS_PER_MS)
 
     def tail_ps(self, contexts: Collection[int]) -> int:
@@ -292,8 +301,8 @@ class TimingProfile:
     ) -> int:
         """Return the duration in ps of an iteration of prefill chunks and decoding sequences.
 
-        All tokens pass through the linear layers together; padding may raise their number to
-        ``rows``. Without chunks the result equals ``decode_ps``.
+        All tokens pass through the linear layers together, and are padded to at least ``rows``.
+        Without chunks the result equals ``decode_ps``.
         """
         return self._step_time.duration_ps(chunks, sequences, context_tokens, rows)
 
@@ -333,16 +342,16 @@ def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
 class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
-    ``error_pct`` scales the whole profile, and each coefficient, by up to this many percent in
-    either direction. Errors are drawn once per run from the seed. The cost of context that several
-    sequences share has an error of its own.
+    ``error_pct`` is the largest error in percent. The whole profile, each coefficient, and the cost
+    of context that several sequences share have independent errors in either direction. Errors are
+    drawn once per run from the seed.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0
 
 
 def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProfile:
-    """Return the profile with random errors of up to ``percent``, overall and in each term."""
+    """Return the profile with random errors of up to ``percent``, overall and by coefficient."""
 
     def factor() -> float:
         return 1 + rng.uniform(-percent, percent) / 100
@@ -373,7 +382,7 @@ class ProfileCosts:
         self._profile = profile
 
     def frontend_s(self, input_tokens: int) -> float:
-        """Return the seconds that a request spends outside an otherwise idle engine."""
+        """Return the seconds that a lone request spends in the HTTP server and tokenizer."""
         frontend = self._profile.frontend
         ms = frontend.request_ms + frontend.token_ms * input_tokens + frontend.delay_ms
         return ms / 1000

@@ -1,13 +1,13 @@
-"""Real servers: their processes, the backends that describe them, and the driver that sends load.
+"""Runs on real servers: server processes, kinds of servers (backends), and the driver.
 
 run.py            one experiment from start to end: servers, router, driver, result
 launchers.py      machines on which servers start: this machine, or hosts that a command reaches
 backends/         the kinds of servers, one file for each kind, and the workers that a run starts
 processes/        processes of servers: addresses, environment, readiness, restart, end
 driver/           the load: sends the programs of an experiment and records the answers
-records.py        records as they are written, and as tables of a simulation
-summary.py        from records to the result of a run; `fairbench recover`
-openai.py, json_errors.py, http_server.py    HTTP and its APIs, for driver, router and emulator
+records.py        files of records, and their conversion to the tables of a simulation
+summary.py        the result of a run, computed from records; `fairbench recover`
+openai.py, http_server.py     HTTP APIs of servers, for driver, router and emulator
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The metrics of each client in one process: sums of tokens, shares, and export to Prometheus."""
+"""Metrics of each client of a server process: sums of tokens, fair shares, Prometheus export."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ COUNTED = (
     "recomputed_tokens",
     "output_tokens",
 )
-MAX_CLIENTS = 1000  # limit on the clients with totals or labels of their own
-MAX_HISTOGRAMS = 100  # limit on the clients with histograms of their own
+MAX_CLIENTS = 1000  # limit on the number of clients with separate totals or labels
+MAX_HISTOGRAMS = 100  # limit on the number of clients with separate histograms
 BALANCE_EVERY_S = 1.0  # seconds between two updates of the balances
 SHARES_EVERY_S = 5.0  # seconds between two updates of the shares
-WINDOW_S = 60.0  # length of the window over which a client's share is measured, in seconds
+WINDOW_S = 60.0  # length in seconds of the window over which the share of a client is measured
 SHARE, BALANCE = "fairbench_client_fair_share_ratio", "fairbench_client_balance"
 SHARE_TEXT = (
     "Service in the last minute, relative to the client's max-min fair share: above 1, the client "
@@ -54,7 +54,7 @@ def service_of(input_tokens: float, output_tokens: float) -> float:
 
 
 class Look(NamedTuple):
-    """Each client's service up to ``at_s`` seconds, and the clients that waited at that time."""
+    """A sample at time ``at_s`` (s): each client's service so far, and the waiting clients."""
 
     at_s: float
     service: Mapping[str, float]
@@ -62,10 +62,11 @@ class Look(NamedTuple):
 
 
 class RecentShares:
-    """The service of each client in the last minute, relative to its max-min fair share.
+    """The service of each client in the last minute, relative to the client's fair share.
 
-    If a client waits in more than half of the samples of the minute, its demand is unlimited. The
-    demand of every other client is the service that the client got.
+    The fair shares are a max-min division by the demands of clients. The demand of a client counts
+    as unlimited if the client waited in more than half of the samples of the minute. Otherwise, the
+    demand is the service that the client received.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -79,7 +80,7 @@ class RecentShares:
         waiting: Collection[str],
         weights: Mapping[str, float],
     ) -> dict[str, float]:
-        """Return the ratio of each client that was served in the window or waits for service.
+        """Return the ratio of service to fair share of each client that was served or waits.
 
         Args:
             now_s: The time of this call, in seconds.
@@ -95,7 +96,8 @@ class RecentShares:
         gained = {
             name: max(0.0, total - before.get(name, 0.0))
             for name, total in service.items()
-            if name != OTHERS  # this label stands for many clients, whose own shares are unknown
+            # This label stands for many clients, whose individual shares are unknown.
+            if name != OTHERS
         }
         if now_s - (self._looks or [self._first])[-1].at_s >= SHARES_EVERY_S:
             self._looks.append(now)
@@ -108,7 +110,7 @@ class RecentShares:
 def fair_shares(
     total: float, demands: Mapping[str, float], weights: Mapping[str, float]
 ) -> dict[str, float]:
-    """Divide a total by weighted max-min fairness; no client gets more than its demand."""
+    """Divide ``total`` among clients by weighted max-min fairness, up to each client's demand."""
     each = sorted((demand / weights.get(name, 1.0), name) for name, demand in demands.items())
     heavy = sum(weights.get(name, 1.0) for name in demands)
     shares = {}
@@ -123,15 +125,14 @@ Totals: TypeAlias = "defaultdict[str, float]"
 
 
 class Ledger:
-    """Sums of tokens and events for each client. Beyond a limit, old clients share one entry.
+    """Sums of tokens and events for each client.
 
-    The clients that were inactive for the longest time share the entry. ``extend_tokens`` leaves
-    out the tokens that a retracted request computes again.
+    Beyond ``MAX_CLIENTS`` clients, the clients that were inactive for the longest time share one
+    entry. ``extend_tokens`` leaves out the tokens that a retracted request computes again.
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        # sums by client, in the order of last use; the client that was inactive for longest is
-        # first
+        # Sums by client. The client that has been inactive for the longest time is first.
         self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter
@@ -145,12 +146,12 @@ class Ledger:
             self._exporter.count(what, client, amount)
 
     def waited(self, what: str, request: Request) -> None:
-        """Export the seconds since a request arrived; ``what`` is a key of ``SECONDS``."""
+        """Export how long a request has waited so far; ``what`` is a key of ``SECONDS``."""
         if self._exporter is not None:
             self._exporter.waited(what, request)
 
     def totals_of(self, client: str) -> Totals:
-        """Return the client's sums, to which the caller may add."""
+        """Return the sums of a client; the caller may change the sums."""
         totals = self._clients.pop(client, None)
         if totals is None:
             totals = defaultdict(int)
@@ -170,7 +171,7 @@ class Ledger:
 
 
 class OtherRanks(Protocol):
-    """The interface of the link to a server's other data-parallel ranks, for the exporter."""
+    """The interface by which the exporter reads the service at a server's other ranks."""
 
     rank: int
     lag_s: float
@@ -188,7 +189,7 @@ class OtherRanks(Protocol):
 
 
 class Host(Protocol):
-    """The interface of the object that runs a scheduler, as the exporter uses it."""
+    """The interface by which the exporter reads a scheduler and the requests of its engine."""
 
     scheduler: LocalScheduler
     config: PluginConfig
@@ -205,7 +206,10 @@ class Host(Protocol):
 
 
 class Exporter:
-    """Prometheus metrics ``fairbench_client_*`` among the server's own, labelled by client."""
+    """The Prometheus metrics ``fairbench_client_*``, which have the client as a label.
+
+    The server publishes the metrics beside its own metrics.
+    """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         # The import is in this function because prometheus_client looks for SGLang's directory when
@@ -232,18 +236,18 @@ class Exporter:
             name: Gauge(f"fairbench_rank_{name}", text, ["rank"], multiprocess_mode="mostrecent")
             for name, text in RANK_GAUGES.items()
         }
-        # clients with a label of their own, each with its position in the order of first use
+        # clients that have a label, with the position of each client in the order of first use
         self._labels: dict[str, int] = {}
         self._shares = RecentShares(time.monotonic())
-        self._shown: dict[str, float] = {}  # the ratios that the gauges show at present
+        self._shown: dict[str, float] = {}  # the shares that the gauges show at present
 
     def count(self, what: str, client: str, amount: int) -> None:
         self._counters[what].labels(self._client_label(client)).inc(amount)
 
     def waited(self, what: str, request: Request) -> None:
-        """Observe the seconds since a request arrived.
+        """Add the seconds since a request's arrival to a histogram of the request's client.
 
-        Engines report arrivals on the monotonic clock.
+        Engines report the arrival times of requests on the monotonic clock.
         """
         client = self._client_label(request.client)
         if self._labels.get(client, MAX_HISTOGRAMS) >= MAX_HISTOGRAMS:
@@ -272,7 +276,7 @@ class Exporter:
         if now_s - self._shares_at_s >= SHARES_EVERY_S:
             self._shares_at_s = now_s
             self._show(self._ratios(home, now_s))
-        # no request waits, so every client has received what it asked for
+        # No request waits, so every client has received the requested service.
         elif idle and not (home.ranks and home.ranks.waiting):
             self._show(dict.fromkeys(self._shown, 1.0))
 
@@ -282,7 +286,7 @@ class Exporter:
             for client, totals in home.ledger.items()
         }
         waiting = home.waiting
-        if home.ranks is not None:  # the ratios describe the whole server, not only this rank
+        if home.ranks is not None:  # the shares are of the whole server, not only of this rank
             service = dict(home.ranks.served(service))
             waiting = {*waiting, *home.ranks.waiting}
         return self._shares.ratios(now_s, service, waiting, home.config.weights)
@@ -295,10 +299,7 @@ class Exporter:
         self._shown = dict(ratios)
 
     def _client_label(self, client: str) -> str:
-        """Return a client's label.
-
-        Labels are permanent, so clients beyond the limit share one label.
-        """
+        """Return a client's label. A label is never removed, so late clients share one label."""
         if client not in self._labels:
             if len(self._labels) >= MAX_CLIENTS:
                 return OTHERS

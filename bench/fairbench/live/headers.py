@@ -1,9 +1,10 @@
-"""Names of HTTP headers that driver, router, emulator and servers share, and data in header values.
+"""Names of HTTP headers for driver, router, emulator and servers, and encodings in their values.
 
-Few external routers forward custom headers. Routers do forward ``x-request-id``, so that operators
-can find a request in all logs. (sglang-router 0.3.2 forwards little else; vllm-router 0.1.17
-forwards all headers.) The driver therefore repeats the facts that an emulated worker needs in the
-request id. The emulator puts the worker's number into the id of its answer.
+Few third-party routers forward custom headers, but routers forward ``x-request-id``, so that
+operators can find a request in all logs. (sglang-router 0.3.2 forwards few other headers;
+vllm-router 0.1.17 forwards all headers.) Therefore the driver also writes the facts that an
+emulated worker needs into the request id. The emulator puts the worker's number into the id of its
+answer.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from fairbench.targets import NOT_DUE, Due
 
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
-DEFAULT_CLIENT = "default"  # name of the client of a request that names no client
+DEFAULT_CLIENT = "default"  # the client of a request that names no client
 # Body fields of OpenAI's APIs that may name the client. In a body of ``/generate``, the field
 # "routing_key" has the same role as ``BODY_CLIENT``.
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
-# Names that no client can have: the label of all clients without an own label, and the client of a
-# server's own health checks.
+# Names that no client can have: the shared label of clients without a separate label, and the
+# client of a server's health checks.
 OTHERS, HEALTH = "(others)", "(health)"
 # Anthropic's API sends the client's API key in this header instead of ``Authorization``.
 API_KEY = "x-api-key"
@@ -43,14 +44,15 @@ PROGRAM = "x-fairbench-program"  # a number
 SESSION_ALIASES = ("x-fairbench-session", SESSION)
 BODY_SESSION = "prompt_cache_key"
 DEPTH = "x-fairbench-depth"
-# in answers of the router: number of the worker that served the request
+# in answers of the router: the number of the worker that served the request
 WORKER = "x-fairbench-worker"
 # in requests: identifiers of the routers that the request has passed; in answers to health checks:
 # the identifier of the answering router
 ROUTERS = "x-fairbench-routers"
 # in answers of the router: 1 if admission control gave the request a lower priority
 DEMOTED = "x-fairbench-demoted"
-# in requests: number of output tokens that the emulator produces; real servers ignore this header
+# in requests: the number of output tokens that the emulator produces; real servers ignore this
+# header
 OUTPUT_TOKENS = "x-fairbench-output-tokens"
 
 
@@ -61,13 +63,16 @@ _ANSWER = re.compile(r"worker-(\d{1,9})-")
 
 
 def tag(number: int, headers: Mapping[str, str]) -> str:
-    """Return the request id of request ``number``, with the values of fairbench's headers."""
+    """Return the request id of request ``number``, in which fairbench's headers are repeated."""
     facts = {name: value for name, value in headers.items() if name in _FACTS}
     return _TAG + urlencode({"n": str(number), **facts})
 
 
 def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers with names in lower case, completed by the headers in the request id."""
+    """Return the headers with names in lower case, and with fairbench's headers in the request id.
+
+    A header that was sent takes precedence over its copy in the request id.
+    """
     text = headers.get(REQUEST_ID, "")
     if not text.startswith(_TAG):
         return headers
@@ -82,41 +87,40 @@ def answer_id(worker: int, rid: str) -> str:
 
 
 def worker_in(answer: str) -> int:
-    """Return the number of the worker that an answer's id names, or -1 without a number."""
+    """Return the worker number in the id of an answer, or -1 if the id contains no number."""
     found = _ANSWER.match(answer)
     return int(found[1]) if found else -1
 
 
-_MOST_MS = 10**12 - 1  # longest time in the tag, in milliseconds (12 digits, 31 years)
+_MOST_MS = 10**12 - 1  # longest time in a tag in milliseconds (12 digits, 31 years)
 _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOTALL)
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
-    """Return the client's name followed by the remaining time to each deadline and the target pace.
+    """Return the client's name with a tag: milliseconds to each deadline, and the target pace.
 
-    All three values are in milliseconds. Without a deadline and a pace, the name is returned
-    unchanged.
+    The pace is in milliseconds per token. A name without deadlines and pace stays unchanged.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
     left = [
         "" if span_s is None else f"{round(max(-_MOST_MS, min(span_s * 1000, _MOST_MS)))}"
         for span_s in (*ends, due.token_every_s)
     ]
-    # A name that already ends like a tag gets a tag, too, so that ``untagged`` does not shorten it.
+    # A name that ends like a tag always gets a tag, so that ``untagged`` returns the full name.
     return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
 
 
 def tagged_client(request: Request, now_s: float) -> str:
-    """Return the request's client, tagged with the request's deadlines as in ``tagged``."""
+    """Return the name of the request's client with the request's deadlines, as ``tagged`` does."""
     due = Due(request.first_token_by_s, request.deadline_s, request.token_every_s)
     return tagged(request.client, due, now_s)
 
 
 def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
-    """Return the client in a tagged name, and the due times of the client's request in seconds.
+    """Return the client's name without the tag, and the deadlines and pace that the tag states.
 
-    The due times are on the clock that now reads ``now_s``, which runs ``scale`` times as fast as
-    the clock of the tag.
+    The deadlines are seconds on a clock that now reads ``now_s`` and that runs ``scale`` times as
+    fast as the clock of the process that wrote the tag.
     """
     found = _TAGGED.fullmatch(name)
     if found is None:

@@ -1,9 +1,10 @@
 """The HTTP server of router and emulator, with limits on the number and idle time of connections.
 
-asyncio's own server accepts connections until no file descriptor is left, and then writes a
-traceback for each waiting connection. This server stops accepting before that limit.
+The server of asyncio accepts connections until no file descriptor is left, and then logs a
+traceback for each waiting connection. The server in this module accepts fewer connections than the
+limit on open files allows.
 
-Errors are answered in OpenAI's format; ``Problem`` is the exception by which the router refuses a
+Errors are answered in OpenAI's format. The router raises the exception ``Problem`` to refuse a
 request.
 """
 
@@ -68,11 +69,11 @@ def no_such_model(name: str) -> web.Response:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer aiohttp's own errors in JSON: unknown paths, wrong methods, bodies that are too long.
+    """Answer errors of aiohttp in JSON: unknown paths, wrong methods, bodies that are too long.
 
-    If the body of a request was not read to its end, the answer announces that the connection
-    closes. Without this announcement, the client would send its next request on the connection, and
-    the next request would be lost.
+    If the body of a request was not read completely, the answer announces that the connection
+    closes. Without this announcement, the client would send the next request on this connection,
+    and the request would be lost.
     """
     answer = await _handled(request, handler)
     if not (answer.prepared or request.content.at_eof()):
@@ -104,7 +105,7 @@ def _request_line(request: web.Request) -> str:
 
 
 class Problem(Exception):
-    """The exception that refuses a request. The client receives the message.
+    """The exception with which a request is refused; the client receives the message.
 
     ``worker`` is the number of the worker that has failed, or None.
     """
@@ -134,9 +135,9 @@ class Problem(Exception):
     def event(self, *, named: bool = False, done: bool = True) -> bytes:
         """Return the error as the last events of a stream, in a form that clients understand.
 
-        Clients of OpenAI's API and of SGLang understand this form. Clients of APIs with ``named``
-        events read only named events. ``done`` is false if the API has no event "[DONE]" or if the
-        worker sends that event itself.
+        Clients of OpenAI's API and of SGLang recognise these events as an error. Clients of APIs
+        with ``named`` events read only named events. ``done`` is False if the API has no event
+        "[DONE]", or if the worker sends the event.
         """
         body = error_body(self.status, str(self))
         if named:
@@ -147,7 +148,7 @@ class Problem(Exception):
 
 @web.middleware
 async def problems_as_answers(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer with the error response of a Problem that the handler raises."""
+    """Convert a ``Problem`` that the handler raises into an error response."""
     try:
         return await handler(request)
     except Problem as problem:
@@ -160,7 +161,7 @@ def too_many(message: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
 
 
 def unavailable(message: str) -> Problem:
-    """Return the error 503 for a time in which no worker is available."""
+    """Return the error 503, which means that no worker is available at present."""
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, message, retry_after_s=RETRY_AFTER_S)
 
 
@@ -171,14 +172,15 @@ def bad_request(message: str) -> Problem:
 
 HEADER_S = 20.0  # limit in seconds on the arrival of a new connection's first request header
 IDLE_S = 75.0  # limit in seconds on the idle time of a connection between two requests
-# number of file descriptors kept for logs, KV events, health checks and listening sockets
+# number of file descriptors reserved for logs, KV events, health checks and listening sockets
 OTHER_FILES = 64
-# number of file descriptors per client: its connection and a connection to a worker
+# number of file descriptors per client: one for the client's connection, one to a worker
 FILES_EACH = 2
 LOOK_S = 1.0  # seconds between two checks for idle connections
-RETRY_S = 0.01  # seconds until a closed connection has released its file descriptor
+RETRY_S = 0.01  # seconds to wait until closed connections have released their file descriptors
 AT_ONCE = 64  # limit on the connections that are accepted before other tasks run
-# at most one in this many of the allowed connections is closed at a time, if idle
+# If connections are needed, idle connections are closed: at a time, one in this number of all
+# allowed connections.
 CLOSED_AT_ONCE = 16
 COMPLAIN_S = 60.0  # seconds between two equal warnings
 MOST_AHEAD = 2  # limit on requests of a connection that are read before an earlier answer ends
@@ -187,7 +189,10 @@ log = logging.getLogger(__name__)
 
 
 def most_connections() -> int:
-    """Return how many clients, each with a connection to a worker, the open-file limit allows."""
+    """Return how many client connections the limit on open files allows.
+
+    Each client connection may need a second connection, to a worker.
+    """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
         most = 2**20
@@ -219,7 +224,7 @@ def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
 
 
 class Connections:
-    """The connections of a server, at most ``most`` of them.
+    """The connections of a server, limited to ``most`` connections.
 
     When the limit is reached, connections that wait for a request are closed, the longest idle
     connections first. If every connection has a request in progress, new connections wait in the
@@ -240,7 +245,10 @@ class Connections:
 
     @property
     def middleware(self) -> Middleware:
-        """The outermost middleware, which records the connections with a request in progress."""
+        """The middleware that records which connections have a request in progress.
+
+        No other middleware may be outside this middleware.
+        """
 
         @web.middleware
         async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -265,7 +273,7 @@ class Connections:
         self._resume()
 
     async def stop_accepting(self) -> None:
-        """Accept no more connections. Open connections stay open."""
+        """Accept no more connections. Connections that are already open stay open."""
         loop = asyncio.get_running_loop()
         for one in self._sockets:
             loop.remove_reader(one)
@@ -273,7 +281,7 @@ class Connections:
         self._sockets = ()
 
     async def aclose(self) -> None:
-        """Accept no more connections, and stop checking the open connections."""
+        """Accept no more connections, and no longer close idle connections."""
         await self.stop_accepting()
         tasks = [*self._opening, *([self._watching] if self._watching else ())]
         for task in tasks:
@@ -294,7 +302,7 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_free_slot():
-                # at first, a client certainly waits; later, perhaps no further client waits
+                # The socket is readable, so a first client waits. Further clients may not wait.
                 if number == 0:
                     self._make_room()
                 self._pause()
@@ -303,7 +311,7 @@ class Connections:
                 accepted, _ = listens.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # usually, other code has used up the file descriptors
+            except OSError as error:  # usually, other code has opened too many files
                 self._complain(f"no connection can be accepted: {error.strerror}")
                 self._pause()
                 return
@@ -321,11 +329,11 @@ class Connections:
                 ssl=self.tls,
                 ssl_handshake_timeout=HEADER_S if self.tls else None,
             )
-        except OSError:  # the TLS handshake failed, or the client has disconnected
+        except OSError:  # The TLS handshake failed, or the client has disconnected.
             accepted.close()
             return
-        # aiohttp would read up to 32 requests ahead, whose bodies no limit counts. Other releases
-        # of aiohttp lack the attributes.
+        # aiohttp would read up to 32 requests ahead, whose bodies are not counted by any limit.
+        # Some releases of aiohttp lack these attributes.
         with suppress(AttributeError):
             connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
         self._since_s[connection] = asyncio.get_running_loop().time()
@@ -363,7 +371,8 @@ class Connections:
     async def _close_idle(self) -> None:
         """Close connections that send no request for too long, until this task is cancelled.
 
-        Time for which the event loop was late does not count: requests may have arrived meanwhile.
+        Time during which the event loop was blocked is not counted, because requests may have
+        arrived in this time.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -401,7 +410,7 @@ LONG_BODY_BYTES = 2**18
 
 
 def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
-    """Return the TLS context (versions 1.2 and 1.3) for a pair of PEM files, or None without files.
+    """Return the TLS context (1.2 and 1.3) for a pair of PEM files, or None without files.
 
     Raises UsageError or DataError if a file is missing, unreadable, encrypted or of another format,
     or if the key does not belong to the certificate.
@@ -415,7 +424,7 @@ def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
     _check_pem(KEY, key, _KEY_MARK, "private key")
     context = create_default_context(Purpose.CLIENT_AUTH)
 
-    # without this function, OpenSSL would ask for a passphrase at the terminal
+    # Without this function, OpenSSL would ask for a passphrase at the terminal.
     def no_password() -> bytes:
         raise UsageError(
             f"{KEY} {key}: the private key is encrypted; give a file without a passphrase"
@@ -443,7 +452,7 @@ def _check_pem(flag: str, path: Path, mark: bytes, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A server at ``url``. SIGINT and SIGTERM set ``stop``. ``site`` accepts the connections."""
+    """A running HTTP server at ``url``. SIGINT and SIGTERM set the event ``stop``."""
 
     url: str
     site: Connections
@@ -459,18 +468,18 @@ async def listening(
     *,
     decompress: bool = True,
 ) -> AsyncIterator[Listening]:
-    """Serve the application inside the block. A client's disconnect cancels its handler.
+    """Serve the application inside the block. A disconnect cancels the request's handler.
 
     Port 0 means any free port. With ``tls``, the server accepts only HTTPS. Without ``decompress``,
-    handlers receive bodies as the client sent them. The number of connections stays within the
+    compressed bodies of requests are not decompressed. The number of connections stays within the
     limit on open files, and connections that send no request are closed. Raises UsageError if the
     address is not available.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    # signal handlers are set first, because starting the application may take seconds
+    # Signal handlers are set first, because starting the application may take seconds.
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # the command nohup sets SIG_IGN
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # The command nohup sets SIG_IGN.
         loop.add_signal_handler(signal.SIGHUP, stop.set)
     allow_many_connections()
     logging.getLogger("aiohttp.server").addFilter(is_our_fault)
@@ -500,8 +509,9 @@ async def listening(
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
     """Serve a second application on a port of 127.0.0.1 inside the block, and yield its URL.
 
-    Another server of this process handles signals. Handlers receive bodies as the client sent them.
-    Raises UsageError, naming the ``flag``, if the port is not available.
+    This server does not handle signals, because another server of this process does. Compressed
+    bodies of requests are not decompressed. Raises UsageError, naming the ``flag``, if the port is
+    not available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()
@@ -516,8 +526,8 @@ async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncI
 def is_our_fault(record: logging.LogRecord) -> bool:
     """Return whether a log record shows an error of this server.
 
-    Disconnects and malformed requests of clients are no errors of the server, and their log records
-    could contain API keys.
+    Disconnects and malformed requests of clients are not errors of the server, and log records
+    about such requests could contain API keys.
     """
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | ConnectionError | web.RequestPayloadError)
@@ -531,7 +541,7 @@ def _bound_sockets(host: str, port: int, shown: str) -> list[socket.socket]:
 
 
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
-    """Return ``parse(raw, *args)``; a thread parses a long body.
+    """Return ``parse(raw, *args)``; a long body is parsed in a thread.
 
     Raises the errors of ``parse``.
     """
@@ -541,7 +551,7 @@ async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
 
 
 def metrics_page(registry: CollectorRegistry) -> web.Response:
-    """Return the page ``/metrics`` in the format of Prometheus."""
+    """Return the response for the page ``/metrics`` in the format of Prometheus."""
     return web.Response(
         body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
     )

@@ -1,9 +1,9 @@
-"""The wire format of KV events: ZMQ frames and msgpack, in SGLang and in vLLM's releases.
+"""The wire format of KV cache events: ZMQ frames and msgpack, in SGLang and in vLLM's releases.
 
 A message of the PUB socket has three frames: topic, sequence number (8 bytes, big-endian, starting
 at 0) and batch. To request a replay, a DEALER socket sends ``replay_request``. The ROUTER socket
-answers with the messages that it still has, each after an empty frame, and ends with the sequence
-number ``END``.
+answers with the messages that are still stored, each after an empty frame, and ends with the
+sequence number ``END``.
 
 This module writes SGLang's format (disaggregation/kv_events.py in SGLang): a batch is an array, and
 an event is a map. The module also reads three formats of vLLM (distributed/kv_events.py in vLLM):
@@ -22,7 +22,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-END = -1  # sequence number of the message that ends a replay
+END = -1  # the sequence number of the message that ends a replay
 SEQ_BYTES = 8
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -30,12 +30,12 @@ BlockHash: TypeAlias = int | bytes
 
 
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
-    """A message that consecutive blocks were stored; the first follows ``parent_block_hash``.
+    """An event: consecutive blocks were stored, and the first block follows ``parent_block_hash``.
 
-    ``token_ids`` holds the tokens of all blocks, ``block_size`` tokens for each of
+    ``token_ids`` contains the tokens of all blocks, ``block_size`` tokens for each entry of
     ``block_hashes``. A model with several kinds of attention has a group of layers for each kind
     (``group_idx``). The blocks of different groups are stored and removed independently. The fields
-    are in the order of vLLM's arrays.
+    are declared in the order in which vLLM's arrays contain the values.
     """
 
     block_hashes: Sequence[BlockHash]
@@ -50,7 +50,7 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
 
 
 class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
-    """A message that blocks were removed from the cache."""
+    """An event: blocks were removed from the cache."""
 
     block_hashes: Sequence[BlockHash]
     medium: str | None = None
@@ -58,7 +58,7 @@ class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
 
 
 class AllBlocksCleared(msgspec.Struct, tag=True):
-    """A message that the cache is empty."""
+    """An event: all blocks were removed from the cache."""
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared
@@ -73,7 +73,7 @@ class EventBatch(msgspec.Struct, array_like=True, gc=False):
 
 
 class NumberedBatch(NamedTuple):
-    """A batch and its sequence number among the worker's messages."""
+    """A batch of events, and the sequence number of the batch among the worker's messages."""
 
     seq: int
     batch: EventBatch
@@ -92,7 +92,7 @@ class _ClearedArray(AllBlocksCleared, array_like=True, tag="AllBlocksCleared"):
 
 
 class _Batch(msgspec.Struct, array_like=True):
-    """A batch with undecoded events, so that an unknown event does not spoil the others."""
+    """A batch with undecoded events, so that an unknown event leaves the known events readable."""
 
     ts: float
     events: list[msgspec.Raw]
@@ -126,10 +126,10 @@ def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, byte
 
 
 def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
-    """Return the message in these frames, or None for the end of a replay.
+    """Return the batch in the frames of a message, or None for the end of a replay.
 
-    Events of unknown kinds are left out. Raises ValueError if the frames are no message or if all
-    events are unknown.
+    Events of unknown types are left out. Raises ValueError if the frames are not a message, or if
+    all events are unknown.
     """
     if len(frames) not in (2, 3) or len(frames[-2]) != SEQ_BYTES:
         raise ValueError("a message must have three frames: topic, sequence number, batch")

@@ -1,6 +1,6 @@
-"""Launchers: how places for the servers of a run are found, on this machine or on other hosts.
+"""Launchers, which find places for the servers of a run on this machine or on other hosts.
 
-Run as a module, this file is a probe of another machine's software, which prints a line of JSON:
+Run as a program on another machine, this module reports the machine's software as a line of JSON:
 
 python -m fairbench.live.launchers versions [MODULE...]
 python -m fairbench.live.launchers ports COUNT
@@ -37,12 +37,13 @@ from fairbench.results.manifest import environment, library_version
 class Wanted:
     """The servers that an experiment needs: ``replicas`` replicas with ``gpus`` GPUs each.
 
-    - ``python`` states the requirements on the Python that starts the servers.
+    - ``python`` contains the requirements on the Python that starts the servers.
     - ``chosen`` is the path of the Python that the user named, or None.
     - ``share_gpus`` allows several replicas on one GPU.
     - ``spread`` distributes the replicas over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.
-    - ``asked`` is the user's setting of the number of replicas, where ``{}`` stands for the number.
+    - ``asked`` is the setting of the number of replicas for messages, with ``{}`` in place of the
+      number.
     """
 
     replicas: int
@@ -66,14 +67,14 @@ class Launcher(Protocol):
     ) -> AbstractContextManager[Sequence[ReplicaPlace]]:
         """Yield a place for each replica. At the end of the block, all processes at the places end.
 
-        Raises UsageError if there are too few places or if a place is unfit. Raises RunFailed if
-        the places are not found within ``timeout_s`` seconds, and KeyboardInterrupt if
-        ``interrupted`` returns true.
+        Raises UsageError if there are too few places, or if a place does not meet the requirements.
+        Raises RunFailed if the places are not found within ``timeout_s`` seconds, and
+        KeyboardInterrupt if ``interrupted`` returns True.
         """
 
 
 class LocalLauncher:
-    """A launcher that gives each replica GPUs of its own on this machine."""
+    """A launcher that starts all replicas on this machine and gives each replica different GPUs."""
 
     def check(self, wanted: Wanted) -> None:
         self._places(wanted)
@@ -92,7 +93,7 @@ class LocalLauncher:
         return [LocalPlace(python, own) for own in gpus]
 
 
-OWN_CODE = "fairbench"  # key of the version of fairbench's own code in ``environment``
+OWN_CODE = "fairbench"  # key of the version of fairbench's code in the result of ``versions``
 
 
 def versions(*modules: str) -> dict[str, str]:
@@ -106,7 +107,7 @@ def ports(count: str) -> list[int]:
     return free_ports(int(count))
 
 
-# name of this module, which Python on another machine runs as the probe
+# the name of this module, which another machine runs as a program
 PROBE = "fairbench.live.launchers"
 WORDS: Mapping[str, Callable[..., Any]] = {"versions": versions, "ports": ports}
 
@@ -119,9 +120,9 @@ def engine_modules(wanted: Wanted) -> Sequence[str]:
 def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
     """Raise UsageError, naming the machine, if software versions differ between machines.
 
-    ``found`` holds the result of ``versions`` for each machine. An emulator is fairbench's own
-    code, so all its versions must be equal to the versions of this process. For the Python of an
-    engine, only fairbench's version must be equal to this process's version.
+    ``found`` contains the result of ``versions`` for each machine. For emulators, which are code of
+    fairbench, all versions must equal the versions in this process. For the Python of an engine,
+    only the version of fairbench must equal the version in this process.
     """
     here = versions()
     if wanted.python.modules:
@@ -138,9 +139,9 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
 
 
 HOST = "{host}"
-# address to listen at, because a host may resolve its own name to the loopback address
+# servers listen at this address, because a host may resolve its own name to the loopback address
 ANYWHERE = "0.0.0.0"
-ASK_S = 120.0  # limit in seconds on a probe; a first import from a remote file system is slow
+ASK_S = 120.0  # limit in seconds on ``Reach.ask``; a first import from a remote file system is slow
 
 T = TypeVar("T")
 
@@ -153,24 +154,26 @@ class Reach:
     host: str
 
     def line(self, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-        """Return the command line, for this machine, that runs ``command`` on the host.
+        """Return the command line on this machine that runs ``command`` on the host.
 
-        The command is a single word of the line, as ``ssh`` and ``sh -c`` expect.
+        In this line, ``command`` is a single word, as ``ssh`` and ``sh -c`` expect.
         """
         assigned = [f"{key}={value}" for key, value in environment.items()]
         inner = shlex.join([*(("env", *assigned) if assigned else ()), *command])
         return [*(word.replace(HOST, self.host) for word in self.words), inner]
 
     def ask(self, kind: type[T], python: str, *words: str) -> T:
-        """Return the answer of the probe on the host. ``words`` are the probe's arguments.
+        """Run this module as a probe on the host, with the arguments ``words``; return its answer.
 
-        Raises UsageError if the probe cannot be run or if its answer is not of type ``kind``.
+        Raises UsageError if the module cannot be run, or if the answer is not of type ``kind``.
         """
-        import msgspec  # msgspec is in the extra `live`, which checks of flags do not need
+        # The import is in this function, because msgspec is in the extra `live`, which checks of
+        # flags do not need.
+        import msgspec
 
         line = self.line([python, "-m", PROBE, *words], {})
         try:
-            # The command has a session of its own, so that Ctrl-C reaches only fairbench.
+            # The command runs in a separate session, so that Ctrl-C reaches only fairbench.
             done = subprocess.run(
                 line,
                 stdin=subprocess.DEVNULL,
@@ -197,7 +200,7 @@ class ReachedPlace:
     python: str
     environment: Mapping[str, str]
     listen: str = ANYWHERE
-    is_lost: bool = False  # always false, because an unreachable host may soon be reachable again
+    is_lost: bool = False  # always False, because an unreachable host may soon be reachable again
 
     @property
     def host(self) -> str:
@@ -220,7 +223,7 @@ class ReachedPlace:
 
 
 class CommandLauncher:
-    """A launcher that distributes replicas over hosts in turn.
+    """A launcher that starts replicas on the given hosts, one host after another.
 
     Several replicas on a host get different GPUs.
     """
@@ -233,7 +236,7 @@ class CommandLauncher:
         if not hosts:
             raise UsageError("--launcher command needs --hosts A,B,...")
         for host in hosts:
-            # A shell must read the name as a single word that is no option.
+            # A shell must read the name as a single word that is not an option.
             is_word = host.isascii() and host.isprintable() and not set(host) & set(" /:@'\"\\")
             if not host or host.startswith("-") or not is_word:
                 raise UsageError(f"--hosts {host!r}: must be the name or the address of a host")

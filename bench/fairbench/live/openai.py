@@ -1,8 +1,8 @@
-"""The protocol of OpenAI's APIs, for driver, router and emulator: shapes, answers, chats, streams.
+"""The protocol of OpenAI's APIs, for driver, router and emulator: answers, chats and streams.
 
-The module also reads SGLang's path ``/generate``, the Responses API, and Anthropic's Messages API.
-Router and driver judge answers by the same rules: whether an answer has output, has ended for a
-good reason, or shows a fault.
+The module also supports SGLang's path ``/generate``, the Responses API, and Anthropic's Messages
+API. Router and driver use this module to judge whether an answer has output, has ended for a good
+reason, or shows a fault.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-DEFAULT_NEW_TOKENS = 128  # limit on output tokens of a request without a limit, as in SGLang
+DEFAULT_NEW_TOKENS = 128  # default limit on output tokens of a request, equal to SGLang's default
 
 
 class MessagePart(msgspec.Struct):
-    """A part of a message. A part without text, such as an image, counts as empty."""
+    """A part of a message; a part without text, such as an image, counts as empty text."""
 
     text: str | None = None
 
@@ -40,11 +40,11 @@ class Message(msgspec.Struct):
 
 
 class Delta(msgspec.Struct):
-    """The output of a choice, or the new output of a streamed choice: texts, parts or objects."""
+    """The output of a choice, or the new output in an event of a streamed choice."""
 
     content: Any = None
     reasoning_content: Any = None
-    reasoning: Any = None  # name of the field in vLLM since release 0.19.1, and in Ollama
+    reasoning: Any = None  # name of the reasoning field in vLLM since release 0.19.1, and in Ollama
     reasoning_details: Any = None
     thinking: Any = None
     refusal: Any = None
@@ -55,9 +55,10 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """A choice of an answer or event.
+    """An alternative output (a "choice") in an answer or event.
 
-    Completions have ``text``; chats have ``delta`` or ``message``.
+    In the completions API, a choice has ``text``; in the chat API, a choice has ``delta`` or
+    ``message``.
     """
 
     text: str | None = None
@@ -69,7 +70,7 @@ class Choice(msgspec.Struct):
 
 
 class UsageDetails(msgspec.Struct):
-    """The object ``prompt_tokens_details`` or ``input_tokens_details`` of a usage."""
+    """The object ``prompt_tokens_details`` or ``input_tokens_details`` in a ``usage``."""
 
     cached_tokens: Any = None
 
@@ -92,9 +93,9 @@ def _token_count(value: Any) -> int | None:
 class ReportedUsage(msgspec.Struct):
     """The ``usage`` of an answer. Counts are None if the server does not report them.
 
-    The Responses API and the Messages API name the counts input and output. The Messages API counts
-    cached tokens separately from the input; ``prompt_tokens`` is then the sum of both. Some servers
-    write whole numbers with a decimal point, such as 12.0.
+    In the Responses API and the Messages API, the counts are called input and output. The Messages
+    API counts cached tokens separately from the input; ``prompt_tokens`` then becomes the sum of
+    input and cached tokens. Some servers write whole numbers with a decimal point, such as 12.0.
     """
 
     prompt_tokens: Any = None
@@ -125,18 +126,19 @@ def _known(value: Any, other: Any) -> Any:
     return other if value is None else value
 
 
-# Names of counts in a usage, in the chat API and in the Responses API.
+# Names of token counts in a ``usage``, in the chat API and in the Responses API.
 _OUTPUT = ("completion_tokens", "output_tokens")
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
-_CACHED = ("cached_tokens", "prompt_cache_hit_tokens")  # names in Moonshot and in DeepSeek
+# names of the count of cached tokens in Moonshot and in DeepSeek
+_CACHED = ("cached_tokens", "prompt_cache_hit_tokens")
 _COUNTS = ("prompt_tokens", "input_tokens", *_OUTPUT)
 
 
 def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
-    """Return the usage in an event: its field ``usage``, or counts in any other place of the event.
+    """Return the token counts in an event: the field ``usage``, or counts in any other place.
 
-    Some servers put the counts into a choice or into an object of their own, such as ``x_groq``.
-    Raises ``msgspec.MsgspecError`` for invalid counts.
+    Some servers put the counts into a choice, or into a special object such as ``x_groq``. Raises
+    ``msgspec.MsgspecError`` for invalid counts.
     """
     found = _counts_in(usage) if usage else None
     if found is None and b'_tokens"' in payload:
@@ -176,13 +178,13 @@ def _first_known(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
-# Fields whose texts are not output of the model.
+# Fields of an answer whose texts are not output of the model.
 LABELS = frozenset(("type", "id", "index", "role", "format", "effort"))
 _NO_OUTPUT = LABELS | {"status", "phase", "call_id", "logprobs", "annotations"}
 _NO_OUTPUT |= {"signature", "encrypted_content"}
 RESPONSE = "response"
 _RESPONSE_EVENT, _DELTA = "response.", ".delta"
-# Types of events that contain the whole response and end its stream.
+# Types of events that contain the whole response and end the stream.
 _RESPONSE_ENDS = frozenset(
     f"{_RESPONSE_EVENT}{status}" for status in ("completed", "incomplete", "failed", "cancelled")
 )
@@ -201,7 +203,7 @@ _MESSAGE_END = "message_stop"
 
 
 class Typed(NamedTuple):
-    """The facts of an answer or event whose type is named.
+    """The parsed content of an answer or event that names its type, as in the Responses API.
 
     ``whole`` means that ``texts`` are the whole output, not only new output. ``complete`` means
     that the stream has ended.
@@ -216,10 +218,7 @@ class Typed(NamedTuple):
 
 
 def typed(answer: Any) -> Typed | None:
-    """Return the facts of an answer or event of the Responses API or the Messages API.
-
-    Returns None for answers and events of other APIs.
-    """
+    """Parse an answer or event of the Responses API or the Messages API; else return None."""
     kind = answer.type if isinstance(answer.type, str) else ""
     if kind.startswith(_RESPONSE_EVENT):
         return _response_event(answer, kind)
@@ -245,7 +244,7 @@ def _response_event(answer: Any, kind: str) -> Typed:
 
 
 def _response(told: dict[str, Any]) -> Typed:
-    """Return the facts of a whole response. A response that is still in progress has no reason."""
+    """Parse a response object of the Responses API; an unfinished response has no finish reason."""
     status, details = told.get("status"), told.get("incomplete_details")
     reason = None if status in ("in_progress", "queued") else status
     if status == "incomplete" and isinstance(details, dict):
@@ -261,15 +260,16 @@ def _message_event(answer: Any, kind: str) -> Typed:
     usage = answer.usage
     told = answer.message.get("usage") if isinstance(answer.message, dict) else None
     if not usage and isinstance(told, dict):
-        # At the start of a message, the number of output tokens does not count the output.
+        # The usage at the start of a message does not count the output, so the number is left out.
         usage = {name: count for name, count in told.items() if name != "output_tokens"}
     complete = kind == _MESSAGE_END
     return Typed(texts, ended.get("stop_reason"), usage, answer.error, complete=complete)
 
 
 def texts_in(value: Any, labels: frozenset[str] = LABELS) -> Iterator[str]:
-    """Yield the texts in a JSON value in order, without the texts of the fields ``labels``."""
-    waiting = [value]  # a loop, not a recursion, because the server chooses the depth of nesting
+    """Yield the texts in a JSON value in order, except texts in fields named in ``labels``."""
+    # A loop is used instead of recursion, because the server chooses the depth of nesting.
+    waiting = [value]
     while waiting:
         one = waiting.pop()
         if one and isinstance(one, str):
@@ -280,8 +280,8 @@ def texts_in(value: Any, labels: frozenset[str] = LABELS) -> Iterator[str]:
             waiting += reversed(one)
 
 
-# Finish reasons of a complete answer: OpenAI's, vLLM's "repetition", those of TGI and Mistral, the
-# stop reasons of the Messages API, and the statuses and reasons of the Responses API.
+# Finish reasons of a complete answer: reasons of OpenAI, "repetition" of vLLM, reasons of TGI and
+# Mistral, stop reasons of the Messages API, and statuses and reasons of the Responses API.
 GOOD_REASONS = frozenset(
     (
         *("stop", "length", "tool_calls", "function_call", "content_filter"),
@@ -295,9 +295,9 @@ _MAY_BE_EMPTY = (
     *("length", "max_tokens", "model_length", "content_filter", "refusal"),
     *("incomplete", "max_output_tokens"),
 )
-# finish reasons of answers that must contain output
+# with these finish reasons, an answer must contain output
 _CALLS = ("tool_calls", "function_call", "tool_use")
-# Types and codes of errors that the request causes, in OpenAI, vLLM and TGI.
+# Types and codes of errors that the request itself causes, in OpenAI, vLLM and TGI.
 _REFUSALS = frozenset(
     (
         *("invalid_request_error", "badrequesterror", "validation", "validation_error"),
@@ -313,7 +313,7 @@ MOST_SHOWN = 200  # limit on the characters of a server's text in a message
 
 
 class Fault(NamedTuple):
-    """The reason why an answer is empty, cut or failed, and the HTTP status that it names."""
+    """The reason why an answer is empty, cut or failed, and the HTTP status of this fault."""
 
     text: str
     status: int | None = None
@@ -323,7 +323,7 @@ NO_OUTPUT = Fault("an answer without output")
 
 
 class Answered(msgspec.Struct):
-    """The fields of an answer, an event or an error that the judgement reads."""
+    """The fields of an answer, an event or an error that ``judge`` reads."""
 
     id: Any = None
     choices: list[Choice] | None = None
@@ -350,12 +350,12 @@ class Answered(msgspec.Struct):
 
 
 class AnswerJudgement(NamedTuple):
-    """The result of judging an answer or event: its output, its end, or its fault.
+    """The result of ``judge`` for an answer or event: its output, its end, or its fault.
 
     - ``output`` means that the answer or event contains output.
     - ``ended`` means that the answer has ended for a good reason.
     - ``texts`` are the texts of the model in all choices.
-    - ``typed`` holds the facts of APIs that name the types of their events.
+    - ``typed`` is the parsed content if the API names the types of its events, or else None.
     """
 
     answer: Answered | None
@@ -370,26 +370,27 @@ _decode = msgspec.json.Decoder(Answered).decode
 
 
 def answered(payload: bytes) -> Answered | None:
-    """Return the fields of a JSON payload, or None if the payload is no answer of these APIs."""
+    """Return the fields of a JSON payload, or None if it is not an answer of a supported API."""
     try:
         try:
             return _decode(payload)
         except msgspec.DecodeError:
-            # Some gateways divide texts by UTF-16 code units, and split characters such as emoji.
+            # Some gateways split texts by UTF-16 code units, and thereby cut characters such as
+            # emoji.
             return _decode(_SURROGATE.sub(rb"\\ufffd", payload))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
 def error_text(error: Any) -> str:
-    """Return the message in an API's error, which is a text or an object with a text."""
+    """Return the message of an error of an API, which is a text or an object with a text."""
     if isinstance(error, dict):
         return str(error.get("message", error))
     return str(error)
 
 
 def reason_fault(reason: Any) -> Fault | None:
-    """Return the fault that a finish reason means, or None for a good reason or no reason.
+    """Return the fault that a finish reason indicates, or None for a good reason or no reason.
 
     In SGLang's own API the reason is an object; in OpenAI's APIs the reason is a text.
     """
@@ -405,7 +406,7 @@ def reason_fault(reason: Any) -> Fault | None:
 
 def texts_of(part: Delta) -> list[str]:
     """Return all texts of the model in a message or delta: content, reasoning, tool calls."""
-    # Servers that renamed the field for reasoning send the reasoning under both names.
+    # Servers that renamed the field for reasoning send the text under the old and the new name.
     thought = part.reasoning_content or part.reasoning or part.reasoning_details or part.thinking
     found: list[str] = []
     for value in (
@@ -429,7 +430,7 @@ def choice_texts(choice: Choice) -> list[str]:
 def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
     """Judge an answer, or the data of an event with the name ``event``.
 
-    None stands for a payload that cannot be read.
+    ``answered`` is None if the payload cannot be read.
     """
     if answer is None:
         return AnswerJudgement(None, fault=Fault("not an answer of this API"))
@@ -446,7 +447,7 @@ def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
 
 
 def whole_fault(payload: bytes) -> Fault | None:
-    """Return why a payload with status 200 holds no answer of the model; None for an answer."""
+    """Return why a response with status 200 contains no answer; None for an answer."""
     answer = answered(payload)
     found = judge(answer)
     if answer is None or found.fault is not None:
@@ -457,10 +458,11 @@ def whole_fault(payload: bytes) -> Fault | None:
 
 
 class StreamJudge:
-    """A judge of the events of a stream, in order. The attributes describe the whole stream so far.
+    """A judge of the events of a streamed answer. The attributes describe all events so far.
 
     - ``output`` means that the stream has contained output.
-    - ``ended`` means that a choice has ended; ``finished`` means that all ``answers`` choices have.
+    - ``ended`` means that a choice has ended; ``finished`` means that all ``answers`` choices have
+      ended.
     """
 
     def __init__(self, answers: int = 1) -> None:
@@ -469,11 +471,11 @@ class StreamJudge:
         self._answers, self._ends = answers, set[Any]()
         self.may_be_empty = False
         self._promised = False  # whether a finish reason requires output
-        # number of output tokens that the server has reported, or None
+        # output tokens that the server has reported so far, or None
         self._told: int | None = None
 
     def judge_event(self, payload: bytes, event: str = "") -> AnswerJudgement:
-        """Judge the data of the next event. ``output`` of the result means new output."""
+        """Judge the data of the next event; ``output`` of the result refers to new output."""
         found = judge(answered(payload), event)
         repeats = found.typed is not None and found.typed.whole and self.output
         if found.answer is not None and (repeats or not self._is_new(found.answer)):
@@ -491,12 +493,12 @@ class StreamJudge:
         return self.ended and len(self._ends) >= self._answers
 
     def end_fault(self) -> Fault | None:
-        """Return why a stream that ended without a fault holds no answer; None for an answer."""
+        """Return why a stream that has ended contains no answer; None for an answer."""
         idle = self._promised or (self._told == 0 and not self.may_be_empty)
         return None if self.output or (self.ended and not idle) else NO_OUTPUT
 
     def _is_new(self, answer: Answered) -> bool:
-        """Return whether an event has new tokens. SGLang's own API repeats the output so far."""
+        """Return whether an event has new tokens; SGLang's API repeats all earlier output."""
         before, told = self._told, _reported(answer)
         if told is not None:
             self._told = told
@@ -504,7 +506,10 @@ class StreamJudge:
 
 
 def _status(*said: Any) -> int | None:
-    """Return the first HTTP error status among a server's codes and types, or None."""
+    """Return the first HTTP error status (400 to 599) in an error's fields, or None.
+
+    A type that blames the request, such as "invalid_request_error", counts as 400.
+    """
     for one in said:
         if isinstance(one, str):
             one = 400 if one.lower() in _REFUSALS else int(one) if _CODE.fullmatch(one) else None
@@ -524,7 +529,7 @@ def _ended_choices(answer: Answered) -> set[Any]:
 
 
 def _error_of(answer: Answered, event: str, named: Typed | None) -> Fault | None:
-    """Return the error in an answer, under any of the field names that servers use, or None."""
+    """Return the error in an answer, in any of the fields that servers use, or None."""
     error = answer.error or (named and named.error)
     for choice in answer.choices or ():
         error = error or choice.error
@@ -550,18 +555,14 @@ def _reasons(answer: Answered) -> list[Any]:
 
 
 def _has_place(answer: Answered) -> bool:
-    """Return whether an answer has a field for text or a message, which may be empty."""
+    """Return whether an answer has a field for output, even if the field is empty."""
     places = [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
     others = answer.text, answer.output_ids, answer.output, answer.content
     return any(place is not None for place in (*places, *others))
 
 
 def _ended_with(answer: Answered, kinds: Sequence[str]) -> bool:
-    """Return whether an answer has ended for one of the reasons ``kinds``.
-
-    An answer that ends for another reason must have a token. If the server reports no token, the
-    server has not run the model.
-    """
+    """Return whether a choice of an answer has one of the finish reasons ``kinds``."""
     ends = [one.get("type") if isinstance(one, dict) else one for one in _reasons(answer)]
     return any(str(end).lower() in kinds for end in ends)
 
@@ -583,10 +584,11 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# Body fields with turns, in the order of a prompt, each with the role of a plain text.
+# Fields of a body that contain turns, in the order of a prompt, each with the role that a plain
+# text gets.
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # body fields that a chat template may use
-_CONTENTS = ("content", "output")  # the result of a tool has its text in ``output``
+_CONTENTS = ("content", "output")  # a tool's result has its text in the field ``output``
 _TURN = frozenset({"role", *_CONTENTS})
 
 
@@ -600,7 +602,7 @@ class Media(NamedTuple):
         return array("I", [self.key]) * MEDIA_TOKENS
 
     def words(self) -> str:
-        """Return ``MEDIA_TOKENS`` words that stand for the media in engines that count words."""
+        """Return ``MEDIA_TOKENS`` words that stand for the media, for engines that count words."""
         letters = "".join(chr(ord("a") + int(digit, 16)) for digit in f"{self.key:08x}")
         return f" {letters}" * MEDIA_TOKENS
 
@@ -609,18 +611,18 @@ Piece: TypeAlias = str | Media
 
 
 def media_of(content: object) -> Media:
-    """Return the media that a JSON value contains or names."""
+    """Return the media that a JSON value contains, or to which it refers."""
     digest = sha256(msgspec.json.encode(content)).digest()
     return Media(int.from_bytes(digest[:4], "little"))
 
 
 def beside_messages(body: Mapping[str, Any]) -> str:
-    """Return tools and template arguments as JSON text; templates put them before the messages."""
+    """Return tools and template arguments as JSON text, which precedes the messages in a prompt."""
     return _json({name: body.get(name) for name in _BESIDE_MESSAGES})
 
 
 def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the turns in a body of any API: messages, items, or a text that stands for a message.
+    """Return the turns in a body of any API: messages, items, or a text as a single message.
 
     A list of blocks, such as in the field "system", is the content of a single message.
     """
@@ -635,9 +637,9 @@ def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
-    """Return ``start``, a message's content, and its other fields as JSON, such as tool calls.
+    """Return ``start``, the content of a message, and further fields such as tool calls as JSON.
 
-    Adjacent texts are joined.
+    Adjacent texts are joined to one text.
     """
     parts: list[Piece] = []
     for content in (message.get(name) for name in _CONTENTS):
@@ -667,7 +669,7 @@ def _texts(value: Any) -> Iterator[Piece]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and all(isinstance(part, dict) for part in value):
-        yield from _content_parts(value)  # the result of a tool is a list of parts, too
+        yield from _content_parts(value)  # The result of a tool may also be a list of parts.
     elif value is not None:
         yield msgspec.json.encode(value).decode()
 
@@ -687,7 +689,7 @@ _LONGEST_END = 4  # number of bytes of the longest blank line, CR LF CR LF
 class EventSplitter:
     """A splitter of a byte stream into server-sent events, each with its final blank line.
 
-    The splitter returns an event of more than ``most_bytes`` in pieces, so that an endless event
+    An event of more than ``most_bytes`` bytes is returned in pieces, so that an endless event
     cannot fill the memory.
     """
 
@@ -698,10 +700,10 @@ class EventSplitter:
         self._oversized = False  # whether a piece of the current event was already returned
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
-        """Return completed events and pieces of oversized events; True marks a whole event."""
+        """Add received bytes; return the completed events (True) and pieces of events (False)."""
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:
-            return [(chunk, b"data" in chunk)]  # the chunk is a single event, as in most streams
+            return [(chunk, b"data" in chunk)]  # in most streams, a chunk is a single event
         self._begun += chunk
         starts = [(self._begun.rfind(end, self._searched), len(end)) for end in _BLANK_LINES]
         end = max(at + length if at >= 0 else 0 for at, length in starts)
@@ -709,7 +711,7 @@ class EventSplitter:
         del self._begun[:end]
         found = self._events_in(whole) if whole else []
         if len(self._begun) > self._most_bytes:
-            # The last bytes are kept, because a blank line may begin in them.
+            # The last bytes are kept, because a blank line may begin there.
             stop = len(self._begun) - _LONGEST_END
             found.append((bytes(self._begun[:stop]), False))
             del self._begun[:stop]
@@ -718,7 +720,7 @@ class EventSplitter:
         return found
 
     def _events_in(self, whole: bytes) -> list[tuple[bytes, bool]]:
-        if b"data" not in whole:  # events without data are comments, which some servers send often
+        if b"data" not in whole:  # Events without data are comments, which some servers send often.
             self._oversized = False
             return [(whole, False)]
         found: list[tuple[bytes, bool]] = []
@@ -726,7 +728,7 @@ class EventSplitter:
         for end in _BLANK_LINE.finditer(whole):
             found.append((whole[start : end.end()], not self._oversized))
             start, self._oversized = end.end(), False
-        if start < len(whole):  # the bytes after the last event are a line end without data
+        if start < len(whole):  # the remaining bytes are a line end without data
             found.append((whole[start:], False))
         return found
 
@@ -738,7 +740,7 @@ class EventSplitter:
 def data_lines(event: bytes) -> list[bytes]:
     """Return the contents of an event's ``data`` lines; an empty list for a comment."""
     if event.startswith(b"data:") and event.find(b"\n") >= len(event) - 2 and b"\r" not in event:
-        return [event[5:].strip()]  # the event has a single line, as in most streams
+        return [event[5:].strip()]  # In most streams, an event has a single line.
     if b"data:" not in event:
         return []
     lines = event.removeprefix(BOM_UTF8).splitlines()

@@ -1,4 +1,4 @@
-"""A plugin's configuration as environment variables, and the supported releases of engines."""
+"""The configuration of server plugins as environment variables, and checks of engine releases."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
-# Names of gauges in a server's metrics: the labels of the first name the scheduler; the second is
-# the limit on running requests.
+# Gauges in a server's metrics. The labels of ``PROOF`` hold the scheduler's name and parameters;
+# the value of ``LIMIT`` is the limit on running requests.
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
-LOAD_CAP = "engine.load_cap"  # the only engine setting that the plugin itself enforces
+LOAD_CAP = "engine.load_cap"  # the only engine setting that the plugin enforces, and not the engine
 
 
 class Classes(Enum):
@@ -43,15 +43,15 @@ class Classes(Enum):
 
 @dataclass(frozen=True)
 class PluginConfig:
-    """A local scheduler with all its parameters, as ``NAME.PARAM``, including default values.
+    """A local scheduler with all parameters as ``NAME.PARAM``, including default values.
 
-    - ``params`` include ``LOAD_CAP`` if it is set, because no engine has such a limit, and the
-      parameters of the eviction policy.
+    - ``params`` also include the parameters of the eviction policy, and ``LOAD_CAP`` if this limit
+      is set.
     - ``weights`` are the clients' weights; a client that is not listed has weight 1.
-    - ``eviction`` names the policy that evicts from the server's cache for ``clients``; None means
-      the server's own order.
-    - ``classes`` is the order in which the engine serves priorities. With an order, each priority
-      has a scheduler of its own; None means a single scheduler.
+    - ``eviction`` is the name of the eviction policy of the server's cache, which distinguishes
+      ``clients``; None means the server's own order.
+    - ``classes`` is the order in which the engine serves priorities; each priority then has a
+      separate scheduler. None means a single scheduler.
     """
 
     local: str
@@ -77,7 +77,7 @@ class PluginConfig:
     def environment(self) -> dict[str, str]:
         """Return the environment variables that give a server this configuration.
 
-        All variables are set, so that the server does not inherit values of this process.
+        Every variable is set, even if empty, so that the server inherits no value of this process.
         """
         eviction = {"policy": self.eviction, "clients": self.clients} if self.eviction else {}
         return {
@@ -89,7 +89,7 @@ class PluginConfig:
 
     @property
     def has_cap(self) -> bool:
-        """Return whether a load cap is set. The server then has to time its steps."""
+        """Return whether a load cap is set, for which the server must measure its steps."""
         return LOAD_CAP in self.params
 
     def load_cap(self) -> LoadCap:
@@ -97,13 +97,13 @@ class PluginConfig:
 
 
 class Evicting(NamedTuple):
-    """The eviction policy of a run's servers, and the clients that the policy tells apart."""
+    """The eviction policy of a run's servers, and the clients that the policy distinguishes."""
 
     policy: str | None = None
     clients: tuple[str, ...] = ()
 
 
-OWN_ORDER = Evicting()  # the order of the engine itself
+OWN_ORDER = Evicting()  # the engine evicts in its own order
 
 
 def plugin_config(
@@ -121,7 +121,8 @@ def plugin_config(
         local: Name of the local scheduler.
         settings: Settings of the run, as ``NAME.PARAM``.
         weights: Weights by client; a client that is not listed has weight 1.
-        evicting: Eviction policy and its clients; the policy LRU means the server's own order.
+        evicting: Eviction policy and clients of the policy; the policy LRU means the server's own
+            order.
     """
     params = make_params(local, local_class(local).Params, settings)
     cap = make_params("engine", EngineParams, settings).load_cap
@@ -130,14 +131,14 @@ def plugin_config(
     if policy in (None, DEFAULT_EVICTION):
         return PluginConfig(local, told, checked)
     eviction_params = make_params(policy, eviction_class(policy).Params, settings)
-    # ``prepare`` raises UsageError for unknown clients
+    # ``prepare`` raises UsageError for unknown clients.
     build_eviction(policy, settings).prepare(Setup(clients, checked))
     told |= as_settings(policy, eviction_params)
     return PluginConfig(local, told, checked, policy, clients)
 
 
 def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[str, Any]:
-    """Return all parameters that a server reports for a scheduler, and its load cap if set."""
+    """Return the parameters of a scheduler as ``NAME.PARAM``, and the load cap if set."""
     told = as_settings(local, params)
     return told if load_cap in (None, NONE) else {**told, LOAD_CAP: load_cap}
 
@@ -152,6 +153,11 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
         raise UsageError(
             f"{LOCAL} = {local!r}: is a policy of SGLang itself; leave {LOCAL} out, and start "
             f"SGLang with --schedule-policy {local}"
+        )
+    if local_class(local).decodes_first is not None:
+        raise UsageError(
+            f"{LOCAL} = {local!r}: chooses between prompts and decoding, which only the simulated "
+            "SGLang supports; name another scheduler"
         )
     settings = read_variable(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     evicting = _evicting(environment)
@@ -189,14 +195,14 @@ def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> 
     return found
 
 
-# environment variable; 1 allows engine releases newer than the supported releases
+# This environment variable with value 1 allows engine releases newer than the supported releases.
 UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"
 
 
 def installed(distributions: Sequence[str]) -> str:
     """Return the version of the first installed distribution of a list, or "" without any of them.
 
-    The version is in the metadata of the distribution, so the engine is not imported.
+    The version is read from the metadata of the distribution, so the engine is not imported.
     """
     for name in distributions:
         try:
@@ -239,7 +245,7 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
         function = pkgutil.resolve_name(target)
     except AttributeError as error:
         raise UsageError(f"{engine} has no {target}: {error}") from None
-    except Exception as error:  # a broken dependency may raise any exception
+    except Exception as error:  # A broken dependency may raise any exception.
         raise UsageError(f"{engine} cannot be imported: {_cause(error)}") from None
     found = tuple(inspect.signature(function).parameters)
     if found[: len(expected)] != expected:
@@ -250,19 +256,19 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first line of the root cause of a failed import."""
+    """Return the first line of the error that caused the failure of an import."""
     while (deeper := error.__cause__ or error.__context__) is not None:
         error = deeper
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def allow_untested() -> None:
-    """Allow engine releases newer than the supported releases, here and in started servers."""
+    """Allow engine releases newer than the supported releases, in this process and in servers."""
     os.environ[UNTESTED] = "1"
 
 
 def untested_environment() -> dict[str, str]:
-    """Return this process's ``UNTESTED`` variable for a server on another machine."""
+    """Return the variable ``UNTESTED`` of this process, for a server on another machine."""
     return {UNTESTED: "1"} if os.environ.get(UNTESTED) == "1" else {}
 
 

@@ -1,10 +1,10 @@
-"""Records of live runs: files of JSON lines, their conversion to tables, and several drivers.
+"""Records of live runs: files of JSON lines, conversion to tables, and merging of drivers.
 
-Times are seconds since the start of the run. Clients and states are names.
+Times are seconds since the start of the run. Clients and states of requests are written as names.
 
-Each of several drivers has a folder with its records and the offset of its clock. Records are
-written as soon as a request or program ends. After a crash, ``fairbench recover`` therefore merges
-the same files as at the end of a run.
+With several drivers, each driver has a folder with its records and its clock's offset. A record is
+written as soon as a request or program ends, so that ``fairbench recover`` can merge the records of
+a run that crashed.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
-    """A finished request: the columns of ``metrics.records.Requests``, and further facts.
+    """The record of an ended request: columns of ``metrics.records.Requests``, and more facts.
 
     - ``arrival_s`` is the time at which the request was due, plus ``held_s`` seconds in which the
       driver had no free slot.
     - ``submit_s`` is the time at which the driver sent the request, or None for an unsent request.
-      The key in the file is "sent_s".
+      In the file, this field has the key "sent_s".
     - ``admitted_s`` is None unless the server reports how long the request was queued.
     - ``cached_tokens`` is None unless the server reports the number.
-    - ``chunk_s`` and ``chunk_tokens`` are the times and the sizes in tokens of the received chunks.
-    - ``error`` is the reason why the request was refused or its answer broke off.
+    - ``chunk_s`` and ``chunk_tokens`` are times and sizes in tokens of the received chunks.
+    - ``error`` is the reason why the request was refused, or why the answer broke off.
     - ``min_new_tokens`` is the minimum number of output tokens that the request asked for.
     - ``estimated`` is true if the server did not report the tokens of the prompt or of the answer.
     - ``compulsory_tokens`` are the tokens of the prompt that no earlier prompt or answer contains,
@@ -110,16 +110,16 @@ def read_records(directory: Path) -> LiveRecords:
 
 
 def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
-    """Return records as tables of a simulated run, with a service log computed from the requests.
+    """Convert records to the tables of a simulated run; the service log is computed from requests.
 
     If the server does not report an admission, the request counts as admitted at its first token.
-    If the server reports cached tokens for no request, all input counts as uncached. If the server
-    reports cached tokens for other requests only, the input of this request counts as neither
-    cached nor uncached. Raises DataError for a client that is not in ``clients``.
+    If the server never reports cached tokens, all input counts as uncached. If the server reports
+    cached tokens for some requests, the input of the remaining requests counts as neither cached
+    nor uncached. Raises DataError for a client that is not in ``clients``.
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _arrays(rows, RequestRecord, clients)
-    # The tables of a simulation have no column for the time at which a client sent a request.
+    # The time at which a request was sent is dropped, because the tables have no such column.
     del columns["submit_s"]
     if not columns["estimated"].any():
         del columns["estimated"]
@@ -155,7 +155,7 @@ _Record = TypeVar("_Record", RequestRecord, ProgramRecord)
 def _arrays(
     records: Iterable[Any], kind: type[msgspec.Struct], clients: Sequence[str]
 ) -> dict[str, Any]:
-    """Return an array for each field that is no list. None becomes NaN; names become numbers."""
+    """Return an array for each field except lists. None becomes NaN; names become indices."""
     rows = [msgspec.structs.astuple(record) for record in records]
     names = kind.__struct_fields__
     table = dict(zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True))
@@ -184,7 +184,7 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
     records = []
     for number, line in lines(path, f"{path}", blank=True, streamed=True):
         if not line.endswith(b"\n"):
-            break  # the writing process ended within the last line
+            break  # the writing process ended before the line was complete
         try:
             records.append(decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -193,7 +193,9 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
 
 
 class Journal:
-    """Two files of JSON lines in a directory, to which each record is written immediately.
+    """Two files of JSON lines in a directory: one of requests, and one of programs.
+
+    Each record is written as soon as the request or program ends.
 
     Raises UsageError if the files cannot be created.
     """
@@ -207,14 +209,14 @@ class Journal:
         self._encode = msgspec.json.Encoder().encode
 
     def request(self, record: RequestRecord) -> None:
-        """Append a request.
+        """Append the record of a request.
 
         Raises RunFailed if the file cannot be written, such as on a full disk.
         """
         self._write_line(self._requests, record)
 
     def program(self, record: ProgramRecord) -> None:
-        """Append a program. Raises RunFailed if the file cannot be written."""
+        """Append the record of a program. Raises RunFailed if the file cannot be written."""
         self._write_line(self._programs, record)
 
     def _write_line(self, file: FileIO, record: msgspec.Struct) -> None:
@@ -254,12 +256,12 @@ class Offset(msgspec.Struct, frozen=True):
 def compare_clocks(
     ask: Callable[[], float], now_s: Callable[[], float], rounds: int = ROUNDS
 ) -> Offset:
-    """Return by how many seconds the clock that ``ask`` reads is ahead of the clock ``now_s``.
+    """Return by how many seconds another process's clock is ahead of the clock ``now_s``.
 
-    ``ask`` takes time, because another process reads its clock between request and reply. The
-    reading is assigned to the midpoint between request and reply. The error is at most half the
-    round trip, even if the two directions take different times (Cristian, "Probabilistic clock
-    synchronization", 1989). The result is from the fastest of ``rounds`` readings.
+    ``ask`` requests the time from the other process. The reading is assigned to the midpoint
+    between request and reply. The error is at most half the round trip, even if the two directions
+    take different times (Cristian, "Probabilistic clock synchronization", 1989). The result is from
+    the fastest of ``rounds`` readings.
     """
     return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
 
@@ -273,8 +275,8 @@ def _once(ask: Callable[[], float], now_s: Callable[[], float]) -> Offset:
 class ClockComparison(msgspec.Struct, frozen=True):
     """A driver's clock compared with this machine's clock before and after a run.
 
-    ``after`` is None if the clock was not read again. ``host`` names the driver's machine; None
-    means this machine.
+    ``after`` is None if the clock was not read after the run. ``host`` names the machine of the
+    driver; None means this machine.
     """
 
     before: Offset
@@ -283,7 +285,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def drift_s(self) -> float:
-        """The change of the offset during the run in seconds; 0 within the combined uncertainty."""
+        """The change of the offset during the run (s); 0 if within the combined uncertainty."""
         if self.after is None:
             return 0.0
         drift_s = self.after.offset_s - self.before.offset_s
@@ -292,7 +294,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def uncertainty_s(self) -> float:
-        """The uncertainty in seconds of times that this comparison corrects."""
+        """The uncertainty in seconds of times that are corrected by this comparison."""
         after = self.before if self.after is None else self.after
         return max(self.before.uncertainty_s, after.uncertainty_s)
 
@@ -304,7 +306,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
 
 class Shard(NamedTuple):
-    """A share of the load: driver ``number`` drives every ``drivers``-th client."""
+    """The clients of driver ``number`` of ``drivers``: every ``drivers``-th client."""
 
     number: int = 0
     drivers: int = 1
@@ -340,8 +342,8 @@ def clocks(folder: Path) -> list[ClockComparison]:
 def merge(folder: Path, time_scale: float) -> None:
     """Write the records of several drivers into ``folder``, with times on this machine's clock.
 
-    ``time_scale`` is the number of emulated seconds per real second. A second call writes the same
-    records.
+    ``time_scale`` is the number of emulated seconds per real second. A second call writes equal
+    records again.
     """
     found = clocks(folder)
     if not found:
@@ -371,7 +373,7 @@ def corrected(record: R, clock: ClockComparison, time_scale: float) -> R:
 
 
 def driver_entries(folder: Path) -> list[dict[str, float | str]]:
-    """Return an entry for each driver in the run's manifest: remote host, if any, and clock."""
+    """Return an entry per driver for the run's manifest: the remote host, if any, and the clock."""
     return [
         {
             **({} if clock.host is None else {"host": clock.host}),

@@ -1,4 +1,4 @@
-"""A live experiment: start of workers and router, the load of the driver, and the result."""
+"""A live run: the start of workers and router, the load from the driver, and the result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
-# pages that report that a router is ready; a router may lack some of them
+# pages on which a router reports that it is ready; some routers lack some pages
 READY_PAGES = ("/health", "/v1/models", "/readiness")
 
 
@@ -55,8 +55,8 @@ def router_recipe(
 ) -> Recipe:
     """Return the recipe for ``fairbench serve`` with the experiment's router and its parameters.
 
-    If the backend has an external router, the recipe starts that router's command. The router
-    listens at the address ``listen``.
+    If the backend has an external router, the recipe has the command of the external router. The
+    router listens at the address ``listen``.
     """
     place = LocalPlace(host=listen, listen=listen)
     theirs = None if spec.backend is None else spec.backend.external_router
@@ -66,8 +66,8 @@ def router_recipe(
     def command(ports: Sequence[int]) -> list[str]:
         arguments = [sys.executable, "-m", "fairbench", "serve", "--router", spec.router]
         arguments += ["--host", listen, "--port", str(ports[0])]
-        # The load of an experiment may overload the workers, so the queue has no limit. When the
-        # run ends, no client waits for the remaining answers.
+        # The load of an experiment may overload the workers, so the queue has no limit. The router
+        # ends immediately, because at the end of a run no client waits for answers.
         arguments += ["--max-queue", str(UNLIMITED), "--grace", "0", "--no-client-limit"]
         for worker in workers:
             arguments += ["--worker-url", worker.as_option()]
@@ -81,7 +81,10 @@ def router_recipe(
 
 
 def _admission_flags(spec: ExperimentSpec) -> list[str]:
-    """Return the flags of admission control, whose default profile is the experiment's."""
+    """Return the flags of admission control.
+
+    The timing profile is the experiment's unless a flag names another profile.
+    """
     params = spec.admission
     if params is None:
         return []
@@ -127,7 +130,7 @@ def running_router(
     interrupted: Callable[[], bool] = lambda: False,
     listen: str = LOOPBACK,
 ) -> Iterator[Server]:
-    """Start the router, which ends with the block. Raises the errors of ``start_all``."""
+    """Start the router, and end the router after the block. Raises the errors of ``start_all``."""
     recipe = router_recipe(spec, workers, listen)
     (server,) = start_all([recipe], log_dir, timeout_s=timeout_s, interrupted=interrupted)
     try:
@@ -140,7 +143,7 @@ OnProgress = Callable[[ServersProgress | DriveProgress], None]
 
 
 class Driving(Protocol):
-    """The interface of functions that drive clients like ``drive``, but block."""
+    """The interface of functions that send the load like ``drive``, and return after the run."""
 
     def __call__(
         self,
@@ -152,11 +155,11 @@ class Driving(Protocol):
         on_progress: Callable[[DriveProgress], None],
         interrupted: Callable[[], bool],
     ) -> DriveResult:
-        """Drive the clients. At the end, the records are in ``folder``."""
+        """Send the load of all clients; write the records into ``folder``."""
 
 
 def drive_here(*work: Any, **options: Any) -> DriveResult:
-    """Drive the clients in this process, with the arguments of ``Driving``."""
+    """Send the load from this process, with the arguments of ``Driving``."""
     return asyncio.run(drive(*work, **options))
 
 
@@ -171,13 +174,13 @@ def run_live(
     driving: Driving = drive_here,
     listen: str = LOOPBACK,
 ) -> RunResult:
-    """Run an experiment on its backend. Finished requests are written to ``directory`` at once.
+    """Run an experiment on its backend; write each request to ``directory`` as soon as it ends.
 
-    If ``workers`` are given, they must fit the spec (see ``can_serve``); their caches are emptied
-    first, and they keep running. Without ``workers``, workers are started and ended. ``driving``
-    sends the load from machines that reach the router at ``listen``, an address of this machine.
-    When ``interrupted`` returns true, the run ends with its present records. Raises RunFailed if
-    servers fail to start, and KeyboardInterrupt if interrupted before the start.
+    Given ``workers`` must fit the spec (see ``can_serve``); their caches are emptied first, and the
+    workers keep running. If ``workers`` is None, workers are started and ended. ``driving`` sends
+    the load from machines that reach the router at ``listen``, an address of this machine. When
+    ``interrupted`` returns True, the run ends with the records so far. Raises RunFailed if servers
+    fail to start, and KeyboardInterrupt if interrupted before the start.
     """
     with run_folder(directory) as folder:
         with _serving(spec, folder, options, workers, on_progress, interrupted, listen) as serving:
@@ -198,7 +201,7 @@ def run_live(
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """A backend that is ready for load: its target, its description, and its processes."""
+    """A backend that is ready for load: the driver's target, a description, and the processes."""
 
     target: DriverTarget
     served: Served
@@ -207,11 +210,11 @@ class _Serving:
     remarks: Callable[[], Mapping[str, str]] = dict
 
     def ended_workers(self) -> list[str]:
-        """Return the names of workers that have ended, including restarted workers."""
+        """Return the names of workers that have ended, including workers that were restarted."""
         return [one.named_with_place() for one in self.workers if one.deaths or one.has_ended]
 
     def broken(self) -> str:
-        """Return why no request can be served any more, or "" if some worker can."""
+        """Return why no request can be served any more, or "" if some worker still can serve."""
         if self.router is not None and self.router.has_ended:
             return f"the router ended during the run, with {self.router.last_words()}"
         if self.workers and all(worker.has_ended for worker in self.workers):
@@ -229,7 +232,7 @@ def _serving(
     interrupted: Callable[[], bool],
     listen: str,
 ) -> Iterator[_Serving]:
-    """Yield the backend when it is ready. The processes started for it end with the block."""
+    """Yield the backend when the backend is ready; end the started processes after the block."""
     backend = live_backend(spec)
     if (url := backend.running_at) is not None:
         served = backend.served(told_by(url, options.headers))
@@ -243,7 +246,9 @@ def _serving(
                 )
             )
         else:
-            assert workers.can_serve(spec), "these workers differ from those that the spec asks for"
+            assert workers.can_serve(spec), (
+                "these workers differ from the workers that the spec asks for"
+            )
             workers.flush_cache()
         router = stack.enter_context(
             running_router(

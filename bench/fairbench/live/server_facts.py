@@ -1,4 +1,4 @@
-"""Reports of servers: HTTP requests to information pages, and the facts on these pages."""
+"""Information pages of servers: their HTTP requests, and the settings and metrics on the pages."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fairbench.errors import DataError, RunFailed
 from fairbench.files.formats import json_file
 from fairbench.live.plugin_config import LIMIT, LOAD_CAP, PROOF, PluginConfig
 
-TIMEOUT_S = 10.0  # limit in seconds on the time for which a server sends no data
+TIMEOUT_S = 10.0  # limit in seconds on a server's silence
 NO_HEADERS: Mapping[str, str] = {}
 
 _direct = build_opener(ProxyHandler({}))
 
 
 def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> bool:
-    """Return whether the server answers at ``url`` with status 2xx within ``timeout_s`` seconds."""
+    """Return whether ``url`` answers with status 2xx within ``timeout_s`` seconds."""
     status = status_of(url, method=method, timeout_s=timeout_s)
     return status is not None and status < 300
 
@@ -45,7 +45,7 @@ def get_text(
 ) -> str:
     """Return the text at ``url``.
 
-    Raises RunFailed without an answer within ``timeout_s`` seconds.
+    Raises RunFailed if the server does not answer within ``timeout_s`` seconds.
     """
     try:
         with _direct.open(Request(url, headers=dict(headers)), timeout=timeout_s) as answer:
@@ -76,7 +76,7 @@ MOST_RUNNING = "max_running_requests"
 
 
 def vocab_size_of(model: str) -> int | None:
-    """Return ``vocab_size`` in a model folder's file config.json, or None without the value."""
+    """Return ``vocab_size`` from config.json in a model's folder, or None if it is unknown."""
     try:
         config = json_file(Path(model) / "config.json", model)
         return int(config.get("text_config", config)["vocab_size"])
@@ -85,11 +85,11 @@ def vocab_size_of(model: str) -> int | None:
 
 
 def info_in(metrics: str) -> dict[str, Any]:
-    """Return the facts in a page of Prometheus metrics, under SGLang's keys.
+    """Return a server's settings from its page of Prometheus metrics, under SGLang's keys.
 
-    The facts are the KV pool and the block size in tokens, the plugin's report, and the limit on
-    running requests. Missing facts are left out. Raises ValueError if the text is not a page of
-    metrics.
+    The settings are the KV pool and the block size in tokens, the plugin's report, and the limit on
+    running requests. Settings that the page lacks are left out. Raises ValueError if the text is
+    not a page of metrics.
     """
     # The package is in the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
@@ -128,7 +128,7 @@ class PluginReport:
     - ``params`` holds each parameter as ``NAME.PARAM``.
     - ``eviction`` names fairbench's eviction policy; None means the server's own order.
     - ``async_scheduling`` is whether vLLM schedules asynchronously.
-    - ``residency`` holds the tokens of KV memory that each client holds.
+    - ``residency`` is the number of tokens in KV memory that each client holds.
     - ``hooks`` counts the calls of each hooked method of SGLang.
     """
 
@@ -148,8 +148,8 @@ class PluginReport:
 def fetch_report(url: str) -> list[PluginReport]:
     """Fetch the reports of all scheduler processes behind a URL.
 
-    The list is empty if the server runs only schedulers of its engine. Raises RunFailed if the
-    server does not answer or if its answer differs from the answers of SGLang and the emulator.
+    The list is empty if the server runs only schedulers of the engine. Raises RunFailed if the
+    server does not answer, or if the answer has an unknown form.
     """
     info = get_json(f"{url}/server_info")
     # The emulator has one scheduler, whose report is at the top level. SGLang has a report for each
@@ -164,7 +164,7 @@ def fetch_report(url: str) -> list[PluginReport]:
 
 
 def require_active(reports: list[PluginReport], wanted: PluginConfig) -> None:
-    """Raise RunFailed unless every scheduler of the server has the configuration ``wanted``."""
+    """Raise RunFailed unless every scheduler process of the server has the wanted configuration."""
     local = wanted.local
     if not reports:
         raise RunFailed(

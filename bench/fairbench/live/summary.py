@@ -1,4 +1,4 @@
-"""The result of a live run from its records, also for a killed run: summary and notes."""
+"""The result of a live run, computed from records, also for a killed run: summary and notes."""
 
 from __future__ import annotations
 
@@ -45,28 +45,29 @@ from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 
 _MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
-LATE_MS = 10.0  # limit in milliseconds on the P99 lateness, above which the result has a note
+# limit in milliseconds on the P99 lateness of sending, above which the result has a note
+LATE_MS = 10.0
 NO_CACHED = "the server does not report cached tokens"
 CACHED_AT_END = (
     "the server reports cached tokens at the end of an answer, and too many answers had not ended"
 )
-# limit on the fraction of answers that may lack cached tokens because they did not end
+# limit on the fraction of answers that lack cached tokens because the answers did not end
 FEW_CUT = 0.05
 NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"
 
 
 def lateness_ms(requests: Iterable[RequestRecord]) -> Floats:
-    """Return the milliseconds between the due time and the sending of each sent request."""
+    """Return how many milliseconds late each request was sent; unsent requests are left out."""
     return np.array(
         [1000 * (r.submit_s - r.arrival_s) for r in requests if r.submit_s is not None], float
     )
 
 
 def gaps_s(requests: Iterable[RequestRecord]) -> Floats:
-    """Return the seconds between the single tokens of finished requests.
+    """Return the inter-token gaps in seconds of all finished requests, one after another.
 
-    Tokens that arrive together share the preceding gap equally, as in SGLang's benchmark.
+    The gap before a chunk is divided equally among the chunk's tokens, as in SGLang's benchmark.
     """
     gaps = [token_gaps_s(r.chunk_s, r.chunk_tokens) for r in requests if r.status == FINISHED]
     return np.concatenate(gaps) if gaps else np.array([])
@@ -80,13 +81,16 @@ def token_gaps_s(chunk_s: Sequence[float], chunk_tokens: Sequence[int]) -> Float
 
 
 def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
-    """Return the number of requests that ended with each kind of error, most frequent first."""
+    """Return the number of requests by kind of error; the most frequent kind is the first."""
     kinds = Counter(r.error.partition(":")[0] for r in requests if r.error is not None)
     return dict(kinds.most_common())
 
 
 def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
-    """Return the server's text in the first error of each kind; of JSON, only the message."""
+    """Return, for each kind of error, the server's message in the first error of this kind.
+
+    If the server's text is JSON, the text outside the message is left out.
+    """
     messages: dict[str, str] = {}
     for request in requests:
         if request.error is not None:
@@ -98,7 +102,7 @@ def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
 
 
 def _message(said: str) -> str:
-    """Return the message in an API's error, which may be truncated, or else the whole text."""
+    """Return the message in an error's JSON, which may be cut off, or else the whole text."""
     found = _MESSAGE.search(said) if said.startswith("{") else None
     return found[1].replace('\\"', '"') if found else " ".join(said.split())
 
@@ -106,9 +110,9 @@ def _message(said: str) -> str:
 def summary_of(
     spec: ExperimentSpec, records: LiveRecords, tables: Tables, result: DriveResult, served: Served
 ) -> dict[str, Any]:
-    """Return the summary as JSON types: metrics, the experiment, and its server."""
+    """Return the summary as JSON types: metrics, the experiment, and the server."""
     refused = [request for request in records.requests if request.status == REFUSED]
-    # An answer with a status 4xx is a refusal, not a failure.
+    # An answer with a status 4xx counts as refused, not as failed.
     kinds = error_counts(refused).items()
     failed = sum(number for kind, number in kinds if not kind.startswith("HTTP 4"))
     facts = replace(_facts(spec, result, served), failed=failed)
@@ -140,9 +144,9 @@ def summary_of(
 
 
 def _measured(records: LiveRecords) -> Measurements:
-    """Return the measurements of the driver that are not in the tables.
+    """Return the driver's measurements, such as token gaps, that the tables do not contain.
 
-    Requests that still waited for a slot at the end of the run have no wait.
+    Waits of requests that still waited for a free slot at the end of the run are left out.
     """
     requests = records.requests
     held_s = [r.held_s for r in requests if r.held_s or r.submit_s is not None]
@@ -156,8 +160,9 @@ def _measured(records: LiveRecords) -> Measurements:
 
 
 def _token_gaps(requests: Iterable[RequestRecord]) -> TokenGaps | None:
-    """Return the gaps before all chunks after the first chunk; None without such a chunk."""
-    rows = sorted(requests, key=lambda record: record.request_id)  # the order of the table
+    """Return the gap before each chunk except a request's first; None if there is no gap."""
+    # The table of requests has this order.
+    rows = sorted(requests, key=lambda record: record.request_id)
     first_s = np.array([row.chunk_s[0] if row.chunk_s else np.nan for row in rows])
     found = TokenGaps.after(first_s, [np.diff(row.chunk_s) for row in rows], ())
     return found if len(found.request) else None
@@ -180,7 +185,7 @@ def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
 
 
 def _prices(spec: ExperimentSpec, served: Served) -> WorkPrices | None:
-    """Return the least GPU times of requests on an emulated server; None on a real one."""
+    """Return prices by which a request's least GPU time is computed; None for a real server."""
     if served.timing_profile is None or not is_known(served.timing_profile):
         return None
     profile = load_profile(served.timing_profile)
@@ -198,7 +203,7 @@ def _service_bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound |
 
 
 def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """Set metrics that need unreported data to null, with the reason."""
+    """Set each metric that needs data that the server did not report to null, with the reason."""
     answered = [request for request in records.requests if request.first_token_s is not None]
     if any(request.admitted_s is None for request in answered):
         forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)
@@ -211,14 +216,14 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
         forget_needing(metrics, Needs.CACHED, CACHED_AT_END)
     elif silent:
         metrics["notes"]["cache"] = (
-            f"{len(silent):,} of {len(answered):,} answers did not end, so that the server did not "
+            f"{len(silent):,} of {len(answered):,} answers did not end, so the server did not "
             "report their cached tokens; the cache hit rate and computed service describe the "
             "other answers"
         )
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
-    """Return notes that a reader needs to interpret the numbers."""
+    """Return notes that are necessary to interpret the numbers."""
     remarks: dict[str, str] = {}
     late_ms = statistic_of("p99", lateness_ms(records.requests))
     if late_ms > LATE_MS and spec.request_rate != inf:
@@ -280,8 +285,8 @@ def outcome(
     """Return the result of the records in ``folder``.
 
     ``ended`` are the names of workers that ended during the run. ``broken`` is the reason why the
-    run had to end early, or "". A run with either, or without a successful request, is incomplete,
-    and a note says why. ``remarks`` are further notes by key.
+    run had to end early, or "". If a worker ended, if ``broken`` is not "", or if no request
+    succeeded, the run is incomplete, and a note says why. ``remarks`` are further notes by key.
     """
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])
@@ -307,7 +312,7 @@ def outcome(
 
 
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
-    """Return the result of a killed run. Raises DataError if its records cannot be read."""
+    """Return the result of a killed run. Raises DataError if the records cannot be read."""
     path = folder / SERVED_FILE
     try:
         served = msgspec.convert(json_file(path, f"{path}"), Served)
@@ -322,9 +327,9 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
 
 
 def recovered(records: LiveRecords) -> DriveResult:
-    """Return the end of a run that only its records describe: incomplete, at the last record.
+    """Return the end of a killed run: incomplete, with the time of the last record as the end.
 
-    Requests and programs that were in progress are not in the records.
+    Requests and programs that were in progress have no record.
     """
     arrivals = [program.arrival_s for program in records.programs]
     ends = [program.finish_s for program in records.programs]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
-PART_ROWS = 2**20  # the largest number of log rows that are processed together
+PART_ROWS = 2**20  # A longer log is processed in parts of this many rows.
 
 
 def ratio(amount: float, of: float) -> float:
@@ -26,11 +26,11 @@ def is_long(rows: int) -> bool:
 
 
 def part_bounds(start_s: Floats) -> list[int]:
-    """Return the first row of each part of a log, followed by the number of rows.
+    """Return the index of each part's first row; the last element is the number of rows.
 
     ``start_s`` is the ascending start of each row in seconds. Rows that start at one instant, such
-    as the rows of a stretch, are in one part. A part has at most ``PART_ROWS`` rows unless more
-    rows start at one instant.
+    as the rows of one batch's clients, are in one part. A part has at most ``PART_ROWS`` rows
+    unless more rows start at one instant.
     """
     bounds, count = [0], len(start_s)
     while count - bounds[-1] > PART_ROWS:
@@ -43,10 +43,10 @@ def part_bounds(start_s: Floats) -> list[int]:
 
 
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
-    """Return the ``count`` whole numbers from ``first`` on of each row, with their rows.
+    """Expand each row to ``count`` consecutive whole numbers that begin with ``first``.
 
-    ``first`` and ``count`` have the shape (n_rows,). The first result is the row of each number,
-    and the second result the numbers.
+    ``first`` and ``count`` have the shape (n_rows,). The first result is the index of the row that
+    each number belongs to; the second result is the numbers.
     """
     row = np.repeat(np.arange(len(first)), count)
     number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
@@ -70,7 +70,7 @@ def portions(length: Ints, most: int) -> Iterator[slice]:
 def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
     """Return row numbers sorted by client, and the position of each client's first row.
 
-    The sort is stable. The positions end with the number of rows.
+    The sort is stable. The last element of the positions is the number of rows.
     """
     # numpy sorts two-byte integers by radix sort, which takes a tenth of the time of other sorts.
     order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")
@@ -79,10 +79,10 @@ def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
 
 
 class Piecewise:
-    """The sum of linear pieces of each client, at given times in seconds.
+    """Sums of linear functions of time, a sum for each client, read at given times in seconds.
 
-    A piece counts at the times in ``(start, end]``. The cost of a piece does not depend on its
-    length: n pieces cost O(n log times).
+    A function (a "piece") contributes to the sum at the times in ``(start, end]``. The cost does
+    not depend on the length of a piece: n pieces cost O(n log times).
     """
 
     def __init__(self, clients: int, times: Floats) -> None:
@@ -93,7 +93,7 @@ class Piecewise:
     def add_pieces(
         self, client: Ints, start_s: Floats, end_s: Floats, first: Floats, last: Floats
     ) -> None:
-        """Add a piece for each element of ``client``, with values from ``first`` to ``last``."""
+        """Add a piece for each element of ``client``, which changes from ``first`` to ``last``."""
         begin = np.searchsorted(self._times, start_s, "right")
         after = np.searchsorted(self._times, end_s, "right")
         kept = np.flatnonzero((after > begin) & ((first != 0) | (last != 0)))
@@ -114,7 +114,7 @@ class Piecewise:
 
 
 def lengths_by(client: Ints, start_s: Floats, end_s: Floats, clients: int, times: Floats) -> Floats:
-    """Return the seconds of each client's intervals that lie before each of the ascending times.
+    """Return how many seconds of each client's intervals lie before each of the ascending times.
 
     ``client``, ``start_s`` and ``end_s`` have the shape (n_intervals,); an interval that ends
     before its start is empty. The result has the shape (n_clients, n_times).

@@ -18,17 +18,17 @@ Side: TypeAlias = Literal["left", "right"]
 
 
 class Instants:
-    """The distinct instants of each queue, in seconds; any integers identify the queues.
+    """The distinct times of events at each queue, in seconds; integers identify the queues.
 
-    ``queue`` and ``at_s`` have one element per event. In the methods, ``stretch`` is the index of
-    each row into arrays of times, because many rows of a log share their times. Rows sorted by
-    queue are found faster.
+    ``queue`` and ``at_s`` have one element per event. In the methods, ``stretch`` is the position
+    of each row's times in the arrays of times, because many rows of a log have equal times. The
+    methods are faster for rows that are sorted by queue.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
         self._times = np.unique(at_s)
         self._stride = len(self._times) + 2
-        # An extra slot for each queue, after its instants, takes events after the last instant.
+        # Each queue has an extra slot, which counts events after the queue's last instant.
         late = np.unique(queue) * self._stride + len(self._times)
         every = np.arange(len(queue))
         self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))
@@ -64,7 +64,7 @@ class Instants:
         return np.bincount(place, weights=amount, minlength=count).astype(np.float64)
 
     def running(self, landed: Floats) -> Floats:
-        """Return the amounts that had arrived by each instant of a queue: sums of ``landed``."""
+        """Return the total amount that had arrived at each queue by each instant of the queue."""
         total = np.cumsum(landed)
         begin = np.flatnonzero(np.diff(self._queues, prepend=-1))
         before = np.repeat((total - landed)[begin], np.diff(begin, append=len(self._queues)))
@@ -73,17 +73,18 @@ class Instants:
 
 
 def sorted_positions(keys: Ints, values: Ints) -> Ints:
-    """Return ``np.searchsorted(keys, values)``; many sorted values are found faster."""
+    """Return ``np.searchsorted(keys, values)``, but faster than numpy for many sorted values."""
     if len(values) <= len(keys) or np.any(values[1:] < values[:-1]):
         return np.searchsorted(keys, values)
-    # ``behind`` is the index of the first value above each key; all later values are above it, too.
+    # ``behind`` is the index of the first value above each key; all later values exceed the key,
+    # too.
     behind = np.searchsorted(values, keys, "right")
     found: Ints = np.cumsum(np.bincount(behind, minlength=len(values)))[: len(values)]
     return found
 
 
 def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
-    """Return a client's largest overdraft U = w_e * L_input + w_q * M in weighted tokens.
+    """Return U = w_e * L_input + w_q * M, the largest debt of a client, in weighted tokens.
 
     ``largest_input`` is L_input, the most input tokens of any request. ``tokens`` is M: the size of
     the KV pool in tokens, or the result of ``largest_remaining_output`` if this result is larger.
@@ -124,9 +125,10 @@ def theorem_bound(
 
     With ``client_weights`` the bound applies to service over weight, |W_f/w_f - W_g/w_g|. The bound
     for clients f and g is then |W| * (2 Q^u + U/w_f + U/w_g); the result is the bound for the two
-    clients of least weight. The proofs hold line by line. Under DLPM both clients are refilled by
-    w Q^u equally often while both wait, and each credit stays within (-U, w Q^u]. Under VTC a
-    client's counter is at most U_v/w above the least counter of a waiting client.
+    clients of least weight. Every line of the two papers' proofs also holds with weights. Under
+    DLPM both clients are refilled by w Q^u equally often while both wait, and each credit stays
+    within (-U, w Q^u]. Under VTC a client's counter is at most U_v/w above the least counter of a
+    waiting client.
 
     Args:
         bound: The theorem's numbers: Q^u, |W| (its workers) and the prices of tokens.
@@ -145,7 +147,7 @@ def theorem_bound(
 
 
 def largest_input(requests: Requests) -> int:
-    """Return L_input, the most input tokens of an admitted request; 0 without such a request."""
+    """Return L_input, the most input tokens of any admitted request; 0 if none was admitted."""
     admitted = requests.input_tokens[~np.isnan(requests.admitted_s)]
     return int(admitted.max(initial=0))
 
@@ -171,7 +173,7 @@ def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts)
 
 
 def _produced(part: Service, workers: int, clients: int, instants: Instants) -> Floats:
-    """Return, for each instant, the output tokens that rows of its queue had produced by then."""
+    """Return the output tokens that each queue had produced by each instant of the queue."""
     own = Stretches.of_log(part)
     order, _ = in_order(part.worker * clients + part.client, workers * clients)
     queue, stretch = (part.worker * clients + part.client)[order], own.of_row[order]
@@ -186,7 +188,7 @@ def _produced(part: Service, workers: int, clients: int, instants: Instants) -> 
 
 
 def gap_bound(requests: Requests, log: ServiceRows, facts: Facts) -> float:
-    """Return the theorem's bound on the service gap in weighted tokens; NaN without a theorem."""
+    """Return the proved bound on the service gap in weighted tokens; NaN if no theorem applies."""
     if facts.bound is None:
         return NAN
     remaining = largest_remaining_output(requests, log, facts)

@@ -1,4 +1,4 @@
-"""The catalogue of metrics, by key, and the columns of tables that follow from the catalogue.
+"""The catalogue of metrics, by key, and the columns of tables that show metrics.
 
 All code that computes, shows, stores, compares or documents metrics uses this catalogue. To add a
 metric, add an entry to ``metrics.entries`` or ``metrics.optional_entries``.
@@ -14,7 +14,7 @@ from fairbench.metrics.entries import METRICS, chosen_metric
 from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
 from fairbench.metrics.shown_percentiles import P99
 
-# Prefixes of keys that many runs do not have.
+# Metrics whose keys begin with these prefixes are missing in many runs.
 SOMETIMES = (
     *("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency", "min_share_", "limit_"),
     *("max_turn_wait", "victim_session", "min_session"),
@@ -26,25 +26,25 @@ SHORT = {
     "tree_worst_share": "min_tree_share",
     "goodput_worst_share": "min_share_of_goodput",
 }
-# Other names that commands accept for a metric.
+# Commands accept these names for a metric, too.
 ALIASES = {short: key for key, short in SHORT.items()} | {
     "worst_share": "min_entitlement_ratio",
     "worst_share_of_best": "min_entitlement_best_ratio",
     "worst_window_share": "min_share_60s",
     "on_time": "goodput_ratio",
 }
-REQUEST_LATENCIES = ("ttft", "tpot", "e2el")  # latencies whose percentiles a user may choose
+REQUEST_LATENCIES = ("ttft", "tpot", "e2el")  # A user may choose percentiles of these latencies.
 CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}
     | {Display.COMPARISON, Display.CONTRAST, Display.REPEATS}
 )
-CLIENTS = "clients."  # keys inside ``clients`` are written clients.NAME.KEY, as in ``notes``
+CLIENTS = "clients."  # Keys inside ``clients`` are written clients.NAME.KEY, as in ``notes``.
 
 CATALOGUE: dict[str, Metric] = {metric.key: metric for metric in METRICS}
 
 
 def metric_of(key: str) -> Metric | None:
-    """Return the entry of a key, possibly inside ``clients``, or None if it is not a metric."""
+    """Return the metric with a key, which may be a key inside ``clients``, else None."""
     return CATALOGUE.get(metric_name(key)) or chosen_metric(metric_name(key))
 
 
@@ -54,7 +54,7 @@ def key_of(name: str) -> str:
 
 
 def known_key(name: str) -> str:
-    """Return the summary key for a user's name of a metric. Raises UsageError if unknown."""
+    """Return the summary key for a user's name of a metric; an unknown name is a UsageError."""
     if metric_of(key_of(name)) is None:
         raise unknown_name("metric", name, CATALOGUE)
     return key_of(name)
@@ -66,7 +66,7 @@ def short_of(key: str) -> str:
 
 
 def chosen_metrics(percentiles: Iterable[int]) -> list[Metric]:
-    """Return the entries of the percentiles that a user chose."""
+    """Return the metrics of the latency percentiles that a user chose."""
     of_requests = [f"_{name}_ms" for name in REQUEST_LATENCIES]
     keys = [
         key
@@ -89,12 +89,13 @@ def needing(needs: Needs) -> list[str]:
 def columns_of(
     display: Display, tail: int = P99, percentiles: Sequence[int] = (), *, beside: int = 0
 ) -> list[Column]:
-    """Return the columns of a display in order.
+    """Return the columns of a table or page, from left to right.
 
     Args:
         display: The table or page that shows the columns.
         tail: The high percentile of latency that is shown.
-        percentiles: Percentiles that the user chose; if there are any, only these are shown.
+        percentiles: Percentiles that the user chose, which replace all other percentiles; empty
+            without a choice.
         beside: A second high percentile that is shown, or 0.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
@@ -118,7 +119,7 @@ def column_of(key: str, display: Display) -> Column:
 
 
 def columns_with_values(columns: Iterable[Column], keys: Container[str]) -> list[Column]:
-    """Return the columns of metrics among ``keys``, and of metrics that every run has."""
+    """Keep the columns of metrics among ``keys``, and of metrics that every run has."""
     return [one for one in columns if one.key in keys or not one.key.startswith(SOMETIMES)]
 
 
@@ -138,7 +139,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
 
 
 def fitting(columns: list[Column]) -> Iterator[list[Column]]:
-    """Yield all columns, then fewer and fewer columns, for a table that is too wide."""
+    """Yield all columns, then fewer and fewer columns, until a table with the columns fits."""
     order = sorted(one.dropped for one in columns if one.dropped is not None)
     yield columns
     for last in order:
@@ -146,12 +147,12 @@ def fitting(columns: list[Column]) -> Iterator[list[Column]]:
 
 
 def forget_needing(summary: dict[str, Any], needs: Needs, reason: str) -> None:
-    """Set all metrics that need unknown data to null in a summary, and note the reason."""
+    """Set every metric of a summary that ``needs`` unknown data to null; note the reason."""
     forget_metrics(summary, [key for key in needing(needs) if key in summary], reason)
 
 
 def forget_metrics(summary: dict[str, Any], keys: Iterable[str], reason: str) -> None:
-    """Set these metrics of a summary and of its clients to null, and note the reason."""
+    """Set the metrics ``keys`` of a summary and of all clients to null, and note the reason."""
     for key in keys:
         summary[key] = None
         summary["notes"][key] = reason

@@ -1,4 +1,4 @@
-"""Latency percentiles that stay correct if some programs never finished.
+"""Latency percentiles that are correct even if some programs never finished.
 
 Requests unfinished at the end are right-censored: their latency is a lower bound. Refused requests
 have an infinite latency. A metric that left out either kind would favour the scheduler that starved
@@ -29,14 +29,14 @@ from fairbench.metrics.records import (
     Requests,
 )
 
-PERCENTS = (50, 95, 99)  # the percentiles that every summary has
+PERCENTS = (50, 95, 99)  # Every summary has these percentiles.
 
 
 class Percentile(NamedTuple):
     """A percentile in seconds; a ``censored`` percentile is a lower bound and prints as "> x s".
 
     ``value_s`` is NaN for an empty sample, and infinite if the percentile falls among refused
-    latencies.
+    requests.
     """
 
     value_s: float
@@ -45,7 +45,7 @@ class Percentile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Known latencies in seconds, lower bounds in seconds, and the number of refused latencies."""
+    """Known latencies and lower bounds, in seconds, and the number of refused requests."""
 
     known_s: Floats
     more_than_s: Floats
@@ -53,12 +53,12 @@ class Sample:
 
     @property
     def n(self) -> int:
-        """The number of latencies, including lower bounds and refused latencies."""
+        """The number of latencies, including lower bounds and refused requests."""
         return len(self.known_s) + len(self.more_than_s) + self.refused
 
 
 def pooled(samples: Sequence[Sample]) -> Sample:
-    """Return the union of the samples."""
+    """Return one sample with the latencies of all given samples."""
     return Sample(
         np.concatenate([one.known_s for one in samples]),
         np.concatenate([one.more_than_s for one in samples]),
@@ -93,7 +93,7 @@ class Ranked:
             self._most = most[np.lexsort((most, owner))]
 
     def percentiles(self, percent: float) -> list[Percentile]:
-        """Return the percentile of each sample, with the rule of the function ``percentile``."""
+        """Return the percentile of each sample, computed as in the function ``percentile``."""
         value_s, censored = np.full(len(self._n), np.nan), np.zeros(len(self._n), dtype=np.bool_)
         some = np.flatnonzero(self._n)
         rank = (self._n[some] - 1) * percent / 100
@@ -102,8 +102,9 @@ class Ranked:
         least = _interpolate(self._least, low, high, part)
         open_ended = least != _interpolate(self._most, low, high, part)
         unsure = self._unknown[low] | self._unknown[high]
-        # A percentile without an upper bound that lies between known values may equal the lower of
-        # these values, if censored latencies are short. Its lower bound is just below this value.
+        # A percentile without an upper bound may lie between two known values, and may equal the
+        # lower value if censored latencies are short. The lower bound is then just below the lower
+        # value.
         below = np.where(open_ended & ~unsure, np.nextafter(least, -np.inf), least)
         value_s[some], censored[some] = below, open_ended
         return list(map(Percentile, value_s.tolist(), censored.tolist()))
@@ -112,14 +113,15 @@ class Ranked:
 def percentile(sample: Sample, percent: float) -> Percentile:
     """Return the percentile by linear interpolation between order statistics, as numpy does.
 
-    The percentile is exact if no value of the censored latencies can change it; otherwise the
-    result is the largest lower bound that holds for all their values.
+    The percentile is exact if no value of the censored latencies can change the percentile.
+    Otherwise the result is the largest lower bound that holds for all values of the censored
+    latencies.
     """
     return Ranked([sample]).percentiles(percent)[0]
 
 
 def mean_percentile(percentiles: list[Percentile]) -> Percentile:
-    """Return the mean of clients' percentiles, which is censored or NaN if any percentile is."""
+    """Return the mean of percentiles: NaN or censored if any percentile is NaN or censored."""
     if not percentiles:
         return Percentile(NAN, False)
     mean = sum(p.value_s for p in percentiles) / len(percentiles)
@@ -129,7 +131,7 @@ def mean_percentile(percentiles: list[Percentile]) -> Percentile:
 def _interpolate(ascending: Floats, low: Ints, high: Ints, part: Floats) -> Floats:
     """Interpolate between the elements ``low`` and ``high`` at fraction ``part``.
 
-    The result is infinite next to an infinite element.
+    The result is infinite if either element is infinite.
     """
     below, above = ascending[low], ascending[high]
     with np.errstate(invalid="ignore"):
@@ -168,8 +170,8 @@ def _first_tokens(
 ) -> list[Sample]:
     """Return each client's times to first token in seconds, for requests of ``arrived`` programs.
 
-    Requests that an unfinished program had yet to make are censored at 0 s: a starved client makes
-    fewer requests, and would otherwise be judged only by its served requests.
+    Requests that an unfinished program had yet to send count with the lower bound 0 s. Otherwise a
+    starved client, which sends fewer requests, would be judged only by the served requests.
     """
     clients = len(facts.clients)
     row, owner = _arrived_requests(requests, programs, arrived, clients)
@@ -217,7 +219,7 @@ def _arrived_requests(
 
 
 def _split_by_client(client: Ints, values: Floats, clients: int) -> Iterator[Floats]:
-    """Yield the values of each client, by client."""
+    """Yield an array with the values of each client, in the order of client indices."""
     order, bounds = in_order(client, clients)
     mine = values[order]
     return (mine[low:high] for low, high in pairwise(bounds.tolist()))
@@ -234,7 +236,7 @@ def why_undefined(sample: Sample, lost: str) -> str:
 
 
 def noted(percentile: Percentile, reason: str = "", remark: str = "") -> Noted:
-    """Return a percentile as the value of a metric."""
+    """Return a percentile as a metric's value, with the reason and the remark."""
     bounded = percentile.censored and isfinite(percentile.value_s)
     return Noted(percentile.value_s, reason, ">" if bounded else "", remark)
 
@@ -271,9 +273,9 @@ class WellBehaved:
     """The well-behaved clients whose latency counts: all except the absent clients.
 
     A client is absent if no work of the client was in progress in the window, because nothing could
-    delay such a client. A client whose program arrived earlier and continues is kept, with an
-    undefined latency, because a waiting client may send nothing more. If all clients were absent,
-    all are kept.
+    delay such a client. A client counts, with an undefined latency, if an earlier program of the
+    client still continues, because a waiting client may send nothing more. If all clients were
+    absent, all clients count.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:
@@ -290,7 +292,7 @@ class WellBehaved:
 
     @property
     def least_n(self) -> int:
-        """The fewest latencies of a counted client, which support the least certain percentile."""
+        """The number of latencies of the counted client with the fewest latencies."""
         return min((self._cohorts.samples[one].n for one in self._counted), default=0)
 
     def percentile(self, percent: int) -> Noted:

@@ -1,7 +1,7 @@
 """Contention in a run: clients that waited, and backlogs that no queue shows.
 
-Calls are compared with the fastest calls of the same run, and only the run's tables are used. So
-simulated, live, stored and external runs are judged by one rule.
+Calls are compared with the fastest calls of the run, and only the run's tables are used. One rule
+therefore judges simulated, live, stored and external runs.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ MANY_TOKENS = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unhindered:
-    """The times of each call without delays, in seconds.
+    """The times that each call would have taken without delays, in seconds.
 
     - ``first_token_s`` is the time from arrival to the first token.
     - ``per_token_s`` is the time per further token.
     - ``latency_s`` is the time from arrival to the last token.
-    - ``lost_s`` is the delay: the actual time, up to the end of the run, minus ``latency_s``.
+    - ``lost_s`` is the delay: the time that the call really took (at most until the end of the run)
+      minus ``latency_s``.
     """
 
     first_token_s: Floats
@@ -71,11 +72,11 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
 
 
 def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
-    """Return the times of all calls as they would be without the wait for admission.
+    """Return the times that all calls would have taken without waiting for admission.
 
     The time from arrival to first token equals the actual time from admission to first token.
     Further tokens come at the median pace. Lost time is the wait for admission, or the whole time
-    of a refused call. The arguments are those of ``unhindered``.
+    of a refused call. The arguments have the meanings of ``unhindered``.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -90,7 +91,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
 
 def _paces_s(requests: Requests, least: int) -> Floats:
-    """Return the seconds per token after the first, of finished answers of ``least`` tokens."""
+    """Return the seconds per further token of each finished answer of ``least`` tokens or more."""
     chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
     spent_s = (requests.finish_s - requests.first_token_s)[chosen]
     paces_s: Floats = spent_s / (requests.output_tokens[chosen] - 1)
@@ -98,16 +99,16 @@ def _paces_s(requests: Requests, least: int) -> Floats:
 
 
 def median_pace_s(requests: Requests) -> float:
-    """Return the median seconds per token after the first, over finished answers."""
+    """Return the median over finished answers of the seconds per token after the first token."""
     paces_s = _paces_s(requests, 2)
     return float(np.median(paces_s)) if len(paces_s) else pace_alone_s(requests)
 
 
 def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Floats:
-    """Return, for each call, the shortest time to first token of a call with at least its work.
+    """Return, for each call, the shortest time to first token of a call with as much or more work.
 
-    The work of a call is the number of its tokens to compute, or its element of ``tokens``; times
-    are in seconds.
+    The work of a call is the call's element of ``tokens``, by default the call's uncached prompt
+    tokens. Times are in seconds.
     """
     answered = ~np.isnan(requests.first_token_s)
     if not answered.any():
@@ -125,7 +126,7 @@ def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Float
 
 
 def pace_alone_s(requests: Requests) -> float:
-    """Return the seconds per token after the first, in one of the fastest answers."""
+    """Return the seconds per token after the first token, in one of the fastest answers."""
     for least in (MANY_TOKENS, 2):
         paces_s = np.sort(_paces_s(requests, least))
         if len(paces_s):
@@ -133,10 +134,10 @@ def pace_alone_s(requests: Requests) -> float:
     return 0.0
 
 
-# Multiple of a lone request's time per token above which tokens are slow. 128 running requests of
-# 1,000 tokens, about the number that operators allow, have a multiple of 2.6 (A100, 8B).
-# Tree-of-thoughts requests at 1.5 times the replica's capacity, all admitted at once, take 16 to 25
-# times a lone request's time per token.
+# Tokens are slow if a token takes more than this multiple of a lone request's time per token. A
+# batch of 128 requests of 1,000 tokens, about the number that operators allow, takes 2.6 times as
+# long per token as a lone request (A100, 8B). Tree-of-thoughts requests at 1.5 times the replica's
+# capacity, all admitted at once, take 16 to 25 times as long.
 SLOW = 4.0
 # Queues are mostly empty if no request waits in a larger fraction of the window.
 MOSTLY = 0.5
@@ -171,8 +172,8 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
 
 
-# A client is short of service if a larger fraction of its due service is missing, or if its calls
-# spend a larger fraction of their time in queues.
+# A client is short of service if more than this fraction of the client's due service is missing, or
+# if the client's calls spend more than this fraction of their time in queues.
 SHORT_ABOVE = 0.05
 # A time to first token of at most this multiple of the shortest one counts as a time without wait.
 SERVING_AT_ONCE = 2.0
@@ -190,7 +191,7 @@ def contended(
     Args:
         requests: All calls of the run.
         facts: The run's workers, KV pool, clients and so on, which the tables do not contain.
-        window: The part of the run that is judged.
+        window: The period of the run over which shares are computed.
         short: The weighted tokens that each client lacked at the window's end.
         demand: The weighted tokens due to each client in the window.
     """
@@ -232,11 +233,11 @@ Times: TypeAlias = tuple[Ints, Floats, Floats]
 
 
 def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
-    """Return when calls waited in a queue, and when calls were open, without refused calls."""
+    """Return when calls waited in a queue, and when calls (unless refused) were in progress."""
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
-    columns.pop("routed_s", None)  # a call that waits in two queues counts once
-    columns["worker"] = np.maximum(0, requests.worker)  # a call without a worker waits, too
+    columns.pop("routed_s", None)  # A call that waits in two queues counts once.
+    columns["worker"] = np.maximum(0, requests.worker)  # A call without a worker waits, too.
     queued = waits(Requests.from_columns(columns), horizon_s)
     calls = requests.take(requests.status != REFUSED)
     ended_s = np.where(calls.status == UNFINISHED, horizon_s, calls.finish_s)
@@ -246,15 +247,15 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 def admission_unknown(requests: Requests) -> Flags:
     """Return which answered calls lack a reported admission.
 
-    Tables put the admission of these calls at the first token. A reported admission is earlier than
-    the first token, because a prefill takes time.
+    In the tables, the admission time of these calls equals the time of the first token. A reported
+    admission is earlier than the first token, because a prefill takes time.
     """
     unknown: Flags = requests.admitted_s == requests.first_token_s
     return unknown
 
 
 def with_admissions(requests: Requests) -> Requests:
-    """Return the calls; unknown admissions are estimated from the times to first token.
+    """Estimate unknown admission times from the times to first token, and return the calls.
 
     A call counts as queued for its time to first token beyond twice the run's shortest time to
     first token of a call with as many tokens to compute.

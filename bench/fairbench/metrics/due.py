@@ -1,9 +1,9 @@
-"""The service due to each client: the service that it would have received without delays.
+"""The service due to each client: what the client would have received without delays.
 
-A call is due when its program would have made the call if the program's earlier calls had taken no
-longer than alone (``unhindered``). Think times stay the same; time that earlier calls lost does not
-count. A client that is served late is therefore due service that the client could not even request
-yet. A client that is idle because its user thinks is due nothing.
+A call is due when the program would have sent the call if every earlier call of the program had run
+alone on the cluster (``unhindered``). Think times are kept; delays of earlier calls are removed. A
+client that is served late is therefore due service that the client could not even request yet. A
+client that is idle because its user thinks is due nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fairbench.metrics.records import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallDelays:
-    """The calls of a run: the length of each answer in tokens, and the delay of each call.
+    """The calls of a run, with each answer's full length in tokens and each call's delay.
 
     ``late_s`` is how many seconds earlier each call would have been made without earlier delays.
     """
@@ -52,10 +52,10 @@ class CallDelays:
 def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float) -> Floats:
     """Return the weighted tokens that were due to each client before ``end_s`` and missing.
 
-    The result is exact for calls that were made. Programs cut off by the run's end also have calls
-    that were never made. The due service of these calls is estimated from the fraction of their
-    demand that finished programs of the client had requested at the same age. A client without a
-    finished program is estimated from the finished programs of all clients.
+    The result is exact for calls that were made. Programs that the run's end cut off also have
+    calls that were never sent. The due service of these calls is estimated from finished programs
+    of the client: from the fraction of demand that those programs had requested at an equal age. A
+    client without a finished program is estimated from the finished programs of all clients.
     """
     calls, unmade = calls_of(requests, programs, facts)
     clients = len(facts.clients)
@@ -75,9 +75,9 @@ def calls_of(
     facts: Facts,
     served: Callable[[Requests, Floats, float], Unhindered] = unhindered,
 ) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
-    """Return the calls that were made, and the due service of calls that were never made.
+    """Return the calls that were sent, and the due service of calls that were never sent.
 
-    The list has an entry for each client with calls that were never made: the rows of the client's
+    The list has an entry for each client with calls that were never sent: the rows of the client's
     programs with such calls, and the due service of these calls. ``served`` returns the times that
     calls would have taken without delays.
     """
@@ -102,11 +102,11 @@ def _program_rows(requests: Requests, programs: Programs) -> Ints:
 def _lengths(
     requests: Requests, programs: Programs, owner: Ints, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return each answer's full length in tokens, and each program's unsent weighted tokens.
+    """Return each answer's full length in tokens, and the weighted tokens that programs never sent.
 
-    The output that a program's demand has beyond its answers so far is divided among its unfinished
-    calls and its calls never made, in proportion to the most tokens that each call may still
-    produce.
+    A program's missing output is the program's output demand minus the answers so far. The missing
+    output is divided among unfinished calls and calls never sent, in proportion to the most tokens
+    that each call may still produce.
     """
     count = len(programs)
 
@@ -143,10 +143,10 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 
 
 def _predecessors(requests: Requests) -> Ints:
-    """Return the row of the call for which each call waited, or -1 for a call that did not wait.
+    """Return the row of the call that each call depended on, or -1 for an independent call.
 
-    A call waited for the call of its program at the next smaller depth that was the last to finish
-    before the call arrived.
+    A program sends a call when earlier calls have finished. Among the calls of the program at the
+    next smaller depth, the call depended on the last to finish before the call arrived.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)
@@ -193,7 +193,7 @@ def ratio_or_inf(amount: Floats, of: Floats | float) -> Floats:
 def _never_made(
     calls: CallDelays, programs: Programs, owner: Ints, unsent: Floats, facts: Facts
 ) -> Iterator[tuple[Ints, Unmade]]:
-    """Yield, by client, the rows of programs with calls never made, and the calls' due service."""
+    """Yield, by client, the rows of programs with calls never sent, and the calls' due service."""
     known = owner < len(programs)
     owner = owner[known]
     held_s = np.zeros(len(programs))
@@ -220,13 +220,13 @@ def _never_made(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unmade:
-    """Programs of one client with calls that were never made; arrays have one element per program.
+    """Programs of one client with calls that were never sent; arrays have one element per program.
 
     - ``arrival_s`` is the program's arrival in seconds.
     - ``reached_s`` is the age in seconds up to which the program requested its due service.
-    - ``unsent`` is the weighted tokens of the calls that the program never made.
+    - ``unsent`` is the weighted tokens of the calls that the program never sent.
     - ``whole`` is the weighted tokens of all calls of the program.
-    - ``usual`` is the fraction of demand that programs had usually requested at an age.
+    - ``usual`` gives the fraction of its demand that a program has usually requested by an age.
     """
 
     arrival_s: Floats
@@ -256,7 +256,7 @@ class _RequestedPart:
         self._something = bool(amounts.sum())
 
     def part_by(self, at_s: Floats) -> Floats:
-        """Return the fraction requested before each age ``at_s``, or 0 without any demand."""
+        """Return the fraction of demand requested before each age ``at_s``, 0 without demand."""
         if not self._something:
             return np.zeros(len(at_s))
         place = np.searchsorted(self._ages_s, at_s, "left")
@@ -264,7 +264,7 @@ class _RequestedPart:
         return part
 
 
-AT_ONCE = 1_000_000  # the most pairs of a program and a time that are computed together
+AT_ONCE = 1_000_000  # At most this number of pairs of a program and a time is computed together.
 
 
 class Shortfalls(NamedTuple):
@@ -303,7 +303,7 @@ def shortfalls(
 
 
 def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats) -> Floats:
-    """Return the missing service of calls: due input until admission, and due tokens not made."""
+    """Return the due service that each client lacked at each time, over the ``chosen`` calls."""
     sums = Piecewise(len(facts.clients), times)
     rows = np.flatnonzero(chosen)
     requests = calls.requests
@@ -317,7 +317,7 @@ def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats
             client, start_s, end_s, facts.weights.output * first, facts.weights.output * last
         )
     values = sums.values_at_times()
-    # ``noise`` is the largest rounding error of the sums, in weighted tokens.
+    # Values below ``noise``, in weighted tokens, are rounding errors of the sums.
     noise = 1e-9 * (1 + float(np.abs(amount).max(initial=0.0)))
     return np.where(values > noise, values, 0.0)
 
@@ -363,7 +363,7 @@ def _lacking_output(
 def _positive(
     start: Floats, end: Floats, first: Floats, last: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return the part of each line above 0: start, end, and the values at start and end."""
+    """Cut lines to their parts above 0; return the start, the end, and the values at both ends."""
     crosses = (first < 0) != (last < 0)
     change = np.where(crosses, first - last, 1.0)
     zero = start + (end - start) * np.where(crosses, first / change, 0.0)
@@ -373,7 +373,7 @@ def _positive(
 
 
 def _unmade_due(due: Unmade, rows: Ints, times: Floats) -> Floats:
-    """Return the weighted tokens due before each time in the calls that were never made."""
+    """Return the weighted tokens due before each time in the calls that were never sent."""
     total = np.zeros(len(times))
     first = np.searchsorted(times, due.arrival_s[rows] + due.reached_s[rows], "right")
     count = len(times) - first

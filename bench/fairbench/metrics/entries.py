@@ -1,7 +1,7 @@
 """The entries of the catalogue: each metric with its unit, direction, columns and function.
 
-This table has the metrics of every run, ``optional_entries`` the metrics of some runs. To add a
-metric, add an entry. The function of an entry gets the ``RunData`` of a run; quantities that
+This table has the metrics of every run; ``optional_entries`` has metrics that some runs lack. To
+add a metric, add an entry. The function of an entry gets the ``RunData`` of a run; quantities that
 several metrics share are properties of ``RunData``.
 """
 
@@ -71,21 +71,25 @@ TOTALS = (
         meaning="time from the first arrival to the end",
         compute=lambda run: run.facts.horizon_s),
     Metric("num_programs", "programs made", kind=COUNT, presence=ALWAYS,
+        meaning="number of programs that clients started",
         compute=lambda run: len(run.programs)),
     Metric("num_requests", "requests made", kind=COUNT, presence=ALWAYS,
+        meaning="number of requests that clients made",
         compute=lambda run: len(run.requests)),
     Metric("completed", "requests completed", kind=COUNT, better=MORE, presence=ALWAYS,
-        meaning="completed requests; completed, failed, refused and unfinished requests add up to "
-        "`num_requests`",
+        meaning="number of completed requests; completed, failed, refused and unfinished requests "
+        "add up to `num_requests`",
         compute=lambda run: run.count_status(FINISHED)),
     Metric("failed", "requests failed", kind=COUNT, better=LESS, presence=ALWAYS,
-        meaning="requests that broke off (HTTP 5xx, timeout, disconnected); 0 in a simulation",
+        meaning="number of requests that broke off (HTTP 5xx, timeout, disconnected); 0 in a "
+        "simulation",
         compute=lambda run: run.facts.failed),
     Metric("refused", "requests refused", kind=COUNT, better=LESS, presence=ALWAYS,
-        meaning="requests that were turned away (larger than the pool, over a limit, HTTP 4xx)",
+        meaning="number of requests that were refused (larger than the KV pool, over a limit, HTTP "
+        "4xx)",
         compute=lambda run: run.refused_requests),
     Metric("unfinished", "requests unfinished", kind=COUNT, better=LESS, presence=ALWAYS,
-        meaning="requests in progress at the end",
+        meaning="number of requests that were queued or running at the end of the run",
         compute=lambda run: run.count_status(UNFINISHED)),
     Metric("total_input_tokens", "input of completed requests", kind=COUNT,
         meaning="input tokens of completed requests",
@@ -107,9 +111,11 @@ TOTALS = (
         compute=lambda run: run.per_second(
             float(sum(int(part.extend_tokens.sum()) for part in run.log.parts())))),
     Metric("programs", "programs", of=CLIENT, kind=COUNT, presence=ALWAYS,
-        shown=(Shown(Display.CLIENTS, 0, dropped=3),), meaning="programs of the client",
+        shown=(Shown(Display.CLIENTS, 0, dropped=3),),
+        meaning="number of programs that the client started",
         by_client=lambda run: run.rows_by_client(run.programs.client)),
-    Metric("requests", "requests", of=CLIENT, kind=COUNT, meaning="requests of the client",
+    Metric("requests", "requests", of=CLIENT, kind=COUNT,
+        meaning="number of requests that the client made",
         by_client=lambda run: run.rows_by_client(run.requests.client)),
 )  # fmt: skip
 
@@ -117,9 +123,9 @@ TOTALS = (
 # The meaning of each latency of single requests, by the name of the latency.
 OF_REQUESTS = {
     "ttft": "time to first token of completed requests of the whole run",
-    "tpot": "mean time between tokens of completed requests of the whole run",
+    "tpot": "time per output token after the first, over completed requests of the whole run",
     "e2el": "time to the last token of completed requests of the whole run",
-    "itl": "gap between two tokens of completed requests of the whole run",
+    "itl": "gap between two consecutive tokens of completed requests of the whole run",
 }
 
 
@@ -144,7 +150,7 @@ def _time_to_finish(percent: int, *shown: Shown) -> Metric:
         unit="s", better=LESS, shown=shown,
         undefined=f"fewer than {percent}% of the programs that arrived by the window's end "
         "finished",
-        meaning="time until this part of the programs that arrived by the window's end had "
+        meaning=f"time until {percent}% of the programs that arrived by the window's end had "
         "finished",
         compute=lambda run: time_to_finish(run.programs, run.facts.window, percent),
     )  # fmt: skip
@@ -155,7 +161,7 @@ def victim_latency(rank: int, *shown: Shown) -> Metric:
     return Metric(
         f"victim_p{rank}_s", f"well-behaved P{rank}", column=f"P{rank}\ns", unit="s", better=LESS,
         form=Form.SECONDS, undefined=NO_VICTIM, shown=shown,
-        meaning="mean of the well-behaved clients' percentiles of latency",
+        meaning="mean, over the well-behaved clients, of a percentile of each client's latency",
         compute=lambda run: run.well_behaved.percentile(rank),
     )  # fmt: skip
 
@@ -199,8 +205,10 @@ LATENCY = (
     _time_to_finish(90, Shown(Display.COMPARISON, 8, dropped=1)),
     _time_to_finish(100, Shown(Display.LIVE, 12)),
     Metric("window_start_s", "start of the window", unit="s", presence=IN_REPORTS,
+        meaning="start of the window, after the warm-up",
         compute=lambda run: run.window.start_s),
     Metric("window_end_s", "end of the window", unit="s", presence=IN_REPORTS,
+        meaning="end of the window, at the end of arrivals",
         compute=lambda run: run.window.end_s),
 )  # fmt: skip
 
@@ -234,7 +242,8 @@ SERVICE = (
     Metric("entitlement_ratio", "of fair share", column="of fair\nshare", better=MORE,
         of=CLIENT, form=Form.PERCENT, undefined="the client was entitled to no service",
         presence=ALWAYS, shown=(Shown(Display.CLIENTS, 4), Shown(Display.REPEATED_CLIENTS, 3)),
-        meaning="service over max-min fair share; null if [not contended](#not-contended)",
+        meaning="the client's service, divided by its max-min fair share; null if "
+        "[not contended](#not-contended)",
         by_client=lambda run: [
             run.noted_share(share if run.fair_shares.contended else NAN)
             for share in run.fair_shares.ratio.tolist()]),
@@ -248,14 +257,14 @@ SERVICE = (
         compute=lambda run: run.window_rate(run.fair_shares.booked.extend)),
     Metric("queue_empty_share", "queues empty", form=Form.PERCENT, most=1.0,
         undefined="the window is empty", presence=IN_REPORTS,
-        meaning="part of the window without a waiting request; an estimate if the server reports "
+        meaning="part of the window in which no request waited; an estimate if the server reports "
         "no admissions",
         compute=lambda run: run.queue_empty_share),
     Metric("demand_limited", "queues empty for more than 5% of the time", kind=Kind.FLAG,
         undefined="the run is old, and the server did not report admissions",
         presence=IN_REPORTS,
-        meaning="whether `queue_empty_share` is above 5%: rates then compare loads instead of "
-        "schedulers",
+        meaning="whether `queue_empty_share` is above 5%, so that rates reflect the load instead "
+        "of the scheduler",
         compute=lambda run: not run.queue_empty_share.value <= DEMAND_LIMITED_ABOVE),
 )  # fmt: skip
 
@@ -263,7 +272,7 @@ SERVICE = (
 FAIRNESS = (
     Metric("jain_index", "Jain index", better=MORE, form=Form.INDEX, most=1.0, verdict=False,
         undefined=NO_SERVICE, presence=ALWAYS,
-        meaning="Jain's index of service over all clients; with weights, of service over weight",
+        meaning="Jain's index of the clients' service, divided by their weights",
         shown=(Shown(Display.HEADLINES, 3,
                 note="of service; the best for this demand may be below 1"),
             Shown(Display.CONTRAST, 8), Shown(Display.REPEATS, 5), Shown(Display.LIVE, 6)),
@@ -271,25 +280,24 @@ FAIRNESS = (
     Metric("jain_index_actual", "Jain index, computed service", column="Jain,\ncomputed",
         better=MORE, form=Form.INDEX, most=1.0, undefined=NO_SERVICE, verdict=False,
         needs=CACHED, presence=ALWAYS,
-        meaning="Jain's index of computed service over all clients; with weights, of computed "
-        "service over weight",
+        meaning="Jain's index of the clients' computed service, divided by their weights",
         shown=(Shown(Display.COMPARISON, 5, dropped=2), Shown(Display.REPEATS, 6),
             Shown(Display.SEEDS, 3), Shown(Display.LIVE, 7)),
         compute=lambda run: jain(run.fair_shares.actual / run.facts.client_weights)),
     Metric("jain_index_maxmin", "Jain index of a max-min allocation", form=Form.INDEX, most=1.0,
         undefined=NO_DEMAND, presence=ALWAYS, shown=(Shown(Display.REPEATS, 7),),
-        meaning="the index of a perfect max-min division; compare `jain_index` with this value, "
-        "not with 1",
+        meaning="the value that `jain_index` would have after a perfect max-min division; compare "
+        "`jain_index` with this value, not with 1",
         compute=lambda run: jain(run.fair_shares.entitlement / run.facts.client_weights)),
     Metric("jain_index_entitlement", "Jain index of service over fair share", better=MORE,
         form=Form.INDEX, most=1.0, undefined=NO_DEMAND, presence=ALWAYS,
         shown=(Shown(Display.REPEATS, 8),),
-        meaning="Jain's index of service over max-min fair share",
+        meaning="Jain's index of the clients' service, divided by their max-min fair shares",
         compute=lambda run: run.noted_share(jain(run.fair_shares.entitled_ratios))),
     Metric("min_entitlement_ratio", "minimum fair share of own total", better=MORE,
         form=Form.PERCENT, most=1.0, undefined=NO_DEMAND, presence=ALWAYS,
-        meaning="*minimum fair share of own total* (`min_share` in commands): lowest service over "
-        "max-min fair share of any client",
+        meaning="*minimum fair share of own total* (`min_share` in commands): the lowest part that "
+        "any client received of its max-min fair share of the run's service",
         shown=(
             Shown(Display.HEADLINES, 1, heading="minimum fair share",
                 note="of own total: the least that a client got of its max-min fair share"),
@@ -299,27 +307,28 @@ FAIRNESS = (
     Metric("max_service_gap", "largest service gap", unit="tokens", better=LESS,
         form=Form.WHOLE, undefined="no two clients were backlogged together",
         needs=frozenset({Needs.ADMISSION, Needs.CACHED}), presence=ALWAYS,
-        meaning="*service gap*: largest difference in computed service over weight between two "
-        "clients while both wait at every worker ([theory](../concepts/theory.md))",
+        meaning="*service gap*: largest difference in computed service, divided by weight, between "
+        "two clients while both wait at every worker ([theory](../concepts/theory.md))",
         shown=(Shown(Display.CONTRAST, 6), Shown(Display.REPEATS, 10),
             Shown(Display.LIVE, 11)),
         compute=lambda run: run.service_gap),
     Metric("service_gap_bound", "bound on the gap", unit="tokens", form=Form.WHOLE,
         undefined=NO_BOUND, presence=ALWAYS, shown=(Shown(Display.REPEATS, 11),),
-        meaning="proved bound of the service gap",
+        meaning="proved upper bound of the service gap",
         compute=lambda run: run.gap_bound),
     Metric("service_gap_bound_s", "bound on the gap", unit="s", undefined=NO_BOUND,
-        meaning="proved bound of the service gap, in seconds of the cluster's computed service",
+        meaning="proved upper bound of the service gap, divided by the cluster's computed service "
+        "per second",
         compute=lambda run: run.gap_bound_s),
     Metric("service_rate_paper_window_tok_s", "service while all clients were active",
         unit="tok/s", better=MORE, undefined=NOT_ALL_ACTIVE, shown=(Shown(Display.LIVE, 13),),
-        meaning="service while all clients were active, as in the DLPM paper",
+        meaning="service per second while all clients were active, as in the DLPM paper",
         compute=lambda run: ratio(
             float(run.all_active_service.sum()),
             run.all_active.end_s - run.all_active.start_s) if run.all_active else NAN),
     Metric("jain_index_paper_window", "Jain index while all clients were active", better=MORE,
         form=Form.INDEX, most=1.0, undefined=NOT_ALL_ACTIVE, shown=(Shown(Display.LIVE, 14),),
-        meaning="Jain's index of the service while all clients were active",
+        meaning="Jain's index of the clients' service while all clients were active",
         compute=lambda run: Noted(
             jain(run.all_active_service / run.facts.client_weights), NO_SERVICE
         ) if run.all_active else NAN),
@@ -344,24 +353,27 @@ CLIENTS = (
         for tail in TAILS
     ),
     Metric("victim_n", "fewest latencies of a well-behaved client", kind=COUNT,
-        presence=IN_REPORTS, compute=lambda run: run.well_behaved.least_n),
+        presence=IN_REPORTS,
+        meaning="smallest number of latencies (`latency_n`) of any well-behaved client",
+        compute=lambda run: run.well_behaved.least_n),
     CLIENT_P50,
     *(
         replace(client_latency(rank), tail=rank, presence=ALWAYS if rank != P95 else OPTIONAL)
         for rank in TAILS
     ),
-    Metric("latency_n", "n", of=CLIENT, kind=COUNT, meaning="number of the client's latencies",
+    Metric("latency_n", "n", of=CLIENT, kind=COUNT,
+        meaning="number of latencies in the client's percentiles",
         shown=(Shown(Display.CLIENTS, 7, dropped=2),),
         by_client=lambda run: [sample.n for sample in run.cohorts.samples]),
     Metric("latency_unfinished", "n unfinished", better=LESS, of=CLIENT, kind=COUNT,
-        meaning="number of latencies of unfinished programs",
+        meaning="number of latencies that are lower bounds, because the program is unfinished",
         by_client=lambda run: [len(sample.more_than_s) for sample in run.cohorts.samples]),
     Metric("latency_refused", "n refused", better=LESS, of=CLIENT, kind=COUNT,
         meaning="number of latencies of refused programs",
         by_client=lambda run: [sample.refused for sample in run.cohorts.samples]),
     Metric("cache_hit_rate", "cache hit", column="cache\nhit", better=MORE, of=BOTH,
         form=Form.PERCENT, most=1.0, undefined="no request was admitted", needs=CACHED,
-        presence=ALWAYS, meaning="cached part of the admitted input tokens",
+        presence=ALWAYS, meaning="part of the admitted input tokens that was cached",
         shown=(Shown(Display.CLIENTS, 8, dropped=4), Shown(Display.COMPARED_CLIENTS, 7),
             Shown(Display.REPEATS, 4), Shown(Display.REPEATED_CLIENTS, 6),
             Shown(Display.LIVE, 5), Shown(Display.CONTRAST, 7)),
@@ -390,19 +402,19 @@ COST = (
     *map(_interactivity, ("mean", "median", "p99")),
     Metric("gpu_s", "GPU time", column="GPU\ns", unit="s", of=BOTH, digits=1,
         undefined="the run was not simulated, or its records are older than this metric",
-        meaning="seconds of computation in the whole run, and each client's part "
+        meaning="busy time of all workers in the whole run, and each client's part "
         "([GPU time](#gpu-time))",
         shown=(Shown(Display.CLIENTS, 11, dropped=-1),),
         compute=lambda run: gpu_time(run.log),
         by_client=lambda run: gpu_time_of_clients(run.log, run.clients)),
     Metric("outside_fit_ratio", "busy time outside the timing profile's fit", form=Form.PERCENT,
         undefined="the run was not simulated, or the fitted range of its profile is unknown",
-        meaning="part of the busy time in decode steps beyond the batch size or context that the "
-        "profile was fitted to; above 10% a warning is printed",
+        meaning="part of the busy time in decode steps with a larger batch or context than the "
+        "timing profile was fitted to; above 10%, a warning is printed",
         compute=lambda run: outside_fit_ratio(run.log, run.facts.fit)),
     Metric("lone_tpot_ratio", "time per output token over that of a lone request",
         undefined="the run was not simulated, or no request of the window made two tokens",
-        meaning="median time per output token, relative to a request that runs alone "
+        meaning="median time per output token, divided by that of a request that runs alone "
         "([hidden backlogs](#hidden-backlogs))",
         compute=lambda run: lone_tpot_ratio(run.requests, run.cut)),
 )  # fmt: skip

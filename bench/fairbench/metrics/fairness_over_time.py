@@ -2,9 +2,9 @@
 
 A client's share of a whole run counts only the service that is still missing at the end, so a flood
 whose backlog drains before the end leaves no trace in the share. In a sliding window, a client that
-waits while others are served loses share in the windows in which it waited, regardless of later
-service. Service is due at the pace of the engine without the waits for admission: a batch that
-slows all clients equally is no client's loss.
+waits while other clients are served loses share, regardless of later service. Service counts as due
+at the times at which the engine would have given the service without waits for admission. A batch
+that slows all clients equally therefore costs no client any share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from fairbench.metrics.arrays import lengths_by
 from fairbench.metrics.contention import SHORT_ABOVE, call_times, unqueued
 from fairbench.metrics.due import Shortfalls, shortfalls
-from fairbench.metrics.fairness import max_min_each
+from fairbench.metrics.fair_shares import max_min_each
 from fairbench.metrics.records import (
     REFUSED,
     Facts,
@@ -30,15 +30,16 @@ from fairbench.metrics.records import (
 from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.tables import ServiceRows
 
-WINDOWS_S = (60.0, 10.0)  # lengths of the sliding windows in seconds
-CELL_S = 1.0  # the length of a cell in seconds: one window starts in each cell
-MOST_CELLS = 400_000  # the largest number of cells times clients; larger runs have longer cells
+WINDOWS_S = (60.0, 10.0)  # Sliding windows have these lengths in seconds.
+CELL_S = 1.0  # A cell, the step of the sliding windows, lasts one second.
+# A run has at most this number of cells times clients; larger runs have longer cells.
+MOST_CELLS = 400_000
 
-# A client is judged in a window if its calls waited in this fraction of the window: a client that
-# arrived late in the window lost nothing.
+# A client is judged in a window only if calls of the client waited in at least this fraction of the
+# window, because a client that arrived late in the window lost nothing.
 LEAST_BACKLOG = 0.5
-# A client is judged if it was entitled to this number of its requests: a fair scheduler may be late
-# by one request.
+# A client is judged only if the client was entitled to at least this number of mean requests,
+# because a fair scheduler may serve a client late by one request.
 LEAST_REQUESTS = 4.0
 
 
@@ -64,7 +65,7 @@ class Timeline(NamedTuple):
     for each of ``times``, which are the bounds of the cells in seconds.
 
     - ``short`` holds the weighted tokens that were due and not received before each bound.
-    - ``waited_s`` and ``lasted_s`` are the seconds that calls had waited and been open.
+    - ``waited_s`` and ``lasted_s`` are the seconds that calls had waited and had been in progress.
     - ``refused`` is the number of refused calls before each bound.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens, and ``weights``
@@ -94,9 +95,9 @@ class Timeline(NamedTuple):
         """Return service and entitlement in all windows of ``cells`` cells, and delayed clients.
 
         Each array has the shape (n_clients, n_windows). The demand in a window is the service in
-        the window plus the shortfall at its end, without calls refused before the window began. A
-        client was delayed if its calls waited in half of the window's cells and for more than 5% of
-        their time, or if a call was refused in the window.
+        the window plus the shortfall at the window's end, without calls refused before the window
+        began. A client was delayed if its calls waited in half of the window's cells and for more
+        than 5% of their time, or if a call was refused in the window.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _increase_over(total, cells))
@@ -174,7 +175,7 @@ def worst_window(
 def judged_shares(
     line: Timeline, service: Floats, entitlement: Floats, held_up: Flags, least_requests: float
 ) -> Floats:
-    """Return the share of each client in each window, at most 1; NaN where no share is judged.
+    """Return the share of each client in each window, at most 1; NaN if the client is not judged.
 
     Arrays have the shape (n_clients, n_windows), and amounts are weighted tokens.
     """
@@ -192,7 +193,7 @@ def least_by_client(
     """Return the share of each client in its worst window of ``length_s`` seconds.
 
     The share is NaN for a client that is judged in no window. A client is judged in the windows in
-    which the client was entitled to at least ``least_requests`` of its requests.
+    which the client was entitled to at least ``least_requests`` mean requests.
     """
     ratio = judged_shares(line, *line.window_shares(line.window_cells(length_s)), least_requests)
     none: Flags = np.asarray(np.isnan(ratio).all(axis=1))
@@ -200,11 +201,11 @@ def least_by_client(
 
 
 def backlogged_shares(line: Timeline) -> Floats:
-    """Return each client's service while backlogged, over its fair share of the same cells.
+    """Return each client's service while backlogged, divided by the fair share in the same cells.
 
-    The service of each cell is divided again among the clients, with each client's current
-    shortfall as its demand: this division is the service that generalised processor sharing
-    guarantees a backlogged client. The share of a client that never waited is NaN.
+    The fair share divides the service of each cell again among the clients, with the current
+    shortfalls as demands. Generalised processor sharing guarantees this share to a backlogged
+    client. The share of a client that never waited is NaN.
     """
     service, entitlement, held_up = line.window_shares(1)
     waiting = held_up & (entitlement > 0)
@@ -217,7 +218,7 @@ def backlogged_shares(line: Timeline) -> Floats:
 
 
 def _increase_over(values: Floats, cells: int) -> Floats:
-    """Return the increase of each row over every window of ``cells`` cells."""
+    """Return by how much each row of values grows over every window of ``cells`` cells."""
     grown: Floats = values[:, cells:] - values[:, :-cells]
     return grown
 

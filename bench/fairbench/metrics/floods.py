@@ -10,25 +10,28 @@ import numpy as np
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench.metrics.traffic import Traffic, best_stretch
 
-HEAVY = 3.0  # the least demand of a flood, as a multiple of the other clients' mean demand
-LEAST_SHARE = 0.1  # the least share of a flood in all demand: a smaller flood delays hardly anybody
-LEAST_REQUESTS = 20  # the least number of requests of a flood: fewer may come together by chance
-PEAK = 2.5  # the least demand of a flood, as a multiple of the usual peak of other clients
-USUAL = 75  # the percentile of peaks that counts as usual: clients with higher peaks may flood, too
-# requests at the edges of a flood are ordinary if they come at less than this fraction of the
-# flood's mean rate
+HEAVY = 3.0  # A flood demands at least this multiple of the other clients' mean demand.
+# A flood is at least this share of all demand, because a smaller flood delays hardly anybody.
+LEAST_SHARE = 0.1
+# A flood has at least this number of requests, because fewer requests may coincide by chance.
+LEAST_REQUESTS = 20
+PEAK = 2.5  # A flood demands at least this multiple of the usual peak of other clients.
+# The usual peak is this percentile of peaks, because clients with higher peaks may flood, too.
+USUAL = 75
+# Requests at the edges of a flood are ordinary if the requests come at less than this fraction of
+# the flood's mean rate.
 EDGE = 0.2
-MOST_FLOODS = 3  # the largest number of floods that are named
-WHOLE = 0.9  # a flood that lasts for at least this fraction of the time lasts throughout
+MOST_FLOODS = 3  # At most this number of floods is reported.
+WHOLE = 0.9  # A flood of at least this fraction of the time counts as continuous.
 
 
 class Flood(NamedTuple):
-    """A time in which a client requests much more than other clients.
+    """A period in which a client requests much more than other clients.
 
     - ``client`` is an index; its first and last request come at ``start_s`` and ``end_s``.
     - ``share`` is the client's share of all demand in this time, in weighted tokens.
-    - ``multiple`` is the client's demand over the mean demand of the other clients in this time.
-      The requests of larger floods are left out.
+    - ``multiple`` is the client's demand divided by the mean demand of the other clients in this
+      period. The requests of larger floods are left out.
     - ``requests`` is the number of the client's requests in this time.
     - ``throughout`` is true if this time is nearly the whole time of the traffic.
     - ``rest`` is the client's share of the demand without the requests of larger floods, at least
@@ -64,7 +67,7 @@ def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
 
 
 def requests_of(traffic: Traffic, flood: Flood) -> Flags:
-    """Return a flag for each request: whether the request belongs to the flood."""
+    """Return a mask of the requests that belong to the flood."""
     inside = (traffic.arrival_s >= flood.start_s) & (traffic.arrival_s <= flood.end_s)
     mine: Flags = inside & (traffic.client == flood.client)
     return mine
@@ -134,16 +137,17 @@ def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
 # A request was delayed if its wait exceeds this multiple of the usual wait, and the usual wait plus
 # this number of seconds.
 DELAYED, DELAYED_S = 3.0, 1.0
-OFTEN = 0.25  # a client was delayed if at least this fraction of its requests was delayed
-ENOUGH = 5  # a client with this number of requests before the flood has a usual wait of its own
-FEW = 5  # a flood with fewer delayed requests did no harm
+OFTEN = 0.25  # A client was delayed if at least this fraction of the client's requests was delayed.
+# With at least this number of requests before the flood, a client's own usual wait is used.
+ENOUGH = 5
+FEW = 5  # A flood with fewer delayed requests did no harm.
 
 
 class Victim(NamedTuple):
-    """A client (index) that waited during a harm.
+    """A client (index) whose requests a flood delayed.
 
-    ``requests`` is the number of the client's requests during the harm, ``median_s`` their median
-    wait in seconds, and ``usual_s`` the client's usual wait.
+    ``requests`` is the number of the client's requests in the period of the delays, ``median_s``
+    the median wait of these requests in seconds, and ``usual_s`` the client's usual wait.
     """
 
     client: int
@@ -153,12 +157,11 @@ class Victim(NamedTuple):
 
 
 class Harm(NamedTuple):
-    """The time in which a flood delayed other clients' requests.
+    """The period in which a flood delayed other clients' requests.
 
     ``victims`` are the delayed clients, the longest median wait first. ``median_s`` is the median
-    wait of all requests of these clients during the harm, and ``usual_s`` the median of the
-    requests' usual waits. If several floods did harm one after another, ``parts`` has the harm of
-    each flood.
+    wait of all requests of these clients in the period, and ``usual_s`` the median of the requests'
+    usual waits. If several floods did harm one after another, ``parts`` has the harm of each flood.
     """
 
     start_s: float
@@ -219,7 +222,7 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
 
 
 def _harm(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> Harm:
-    """Return the harm in the requests ``rows``, whose delays ``held_up`` marks."""
+    """Return the harm among the requests ``rows``; ``held_up`` marks the delayed requests."""
     victims = _victims(traffic, rows, held_up, usual_s)
     hurt = rows[np.isin(traffic.client[rows], [one.client for one in victims])]
     return Harm(

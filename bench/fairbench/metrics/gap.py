@@ -1,12 +1,12 @@
 """The largest difference in service between two clients while both wait at every worker.
 
 [DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound this difference. Service is as charged at
-admission, without recomputation.
+admission, without recomputation. A joint backlog is an interval in which two clients both wait.
 
-The search has three levels. Time is divided into cells with the service of each client at the
-edges (``Cells``). From the edges alone follow bounds on the difference within each pair of clients
-(``Pairs``). Only cells that may hold the largest difference are examined booking by booking
-(``Inside``).
+The search has three levels. Time is divided into cells with the service of each client at the edges
+(``Cells``). The service at the edges bounds the difference within each pair of clients (``Pairs``).
+Only cells that may contain the largest difference are examined exactly, booking by booking
+(``Inside``). A booking is a number of tokens that counts for a client at one instant.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from fairbench.metrics.service import (
 from fairbench.metrics.tables import ServiceRows
 from fairbench.metrics.waiting import Backlog, Overlaps
 
-LEAST_CELLS = 16  # the smallest number of cells of a run
-FEW = 16  # every pair of clients is examined in runs of at most this number of clients
-MANY_CELLS = 2**13  # the largest number of cells of a run with few clients
+LEAST_CELLS = 16  # A run has at least this number of cells.
+FEW = 16  # With at most this number of clients, every pair of clients is examined.
+MANY_CELLS = 2**13  # A run with few clients has at most this number of cells.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
     """Time divided at ``edge_s`` (seconds), with the service of each client at the edges.
 
-    A cell holds bookings of iterations that end in (edge, next edge] and of iterations that start
-    in [edge, next edge).
+    A cell contains the bookings of engine iterations that end in (edge, next edge], and of
+    iterations that start in [edge, next edge).
 
     - ``tokens`` is each client's service at each edge, ``service`` this service over the client's
       weight; both have the shape (n_clients, n_edges).
@@ -59,17 +59,17 @@ class Cells:
         return len(self.edge_s) - 1
 
     def cells_of_ends(self, at_s: Floats) -> Ints:
-        """Return the cell of each iteration that ends at an instant in ``at_s``."""
+        """Return, for each end of an iteration in ``at_s``, the cell of the end."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "left") - 1
         return cells
 
     def cells_of_starts(self, at_s: Floats) -> Ints:
-        """Return the cell of each iteration that starts at an instant in ``at_s``."""
+        """Return, for each start of an iteration in ``at_s``, the cell of the start."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "right") - 1
         return cells
 
     def service_at(self, client: Ints, edge: Ints) -> Floats:
-        """Return the normalised service of each client in ``client`` at its edge in ``edge``."""
+        """Return the service over weight of each element of ``client`` at the matching ``edge``."""
         service: Floats = self.service.ravel().take(client * len(self.edge_s) + edge)
         return service
 
@@ -139,7 +139,7 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
 
 
 def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
-    """Return the edges of cells: instants at which rows end while two clients wait, and both ends.
+    """Return the edges of cells, which are instants at which log rows end while two clients wait.
 
     The first edge lies before the first backlog, the last edge at the end of the last backlog.
     """
@@ -155,12 +155,14 @@ def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
     return np.unique(np.concatenate([[before], shared, [backlog.end.max()]]))
 
 
-END, START = 0, 1  # kinds of bookings: at one instant, an iteration ends before the next starts
-BOOKINGS_AT_ONCE = 2**20  # the most bookings in memory, unless one client and cell have more
+# Bookings are of two kinds: at one instant, an iteration ends before the next iteration starts.
+END, START = 0, 1
+# At most this number of bookings is in memory, unless one client has more in one cell.
+BOOKINGS_AT_ONCE = 2**20
 
 
 class Places(NamedTuple):
-    """Pairs of a client and a cell, by index."""
+    """Pairs of a client and a cell, both given by index; arrays have an element per pair."""
 
     client: Ints
     cell: Ints
@@ -169,7 +171,8 @@ class Places(NamedTuple):
 class Bookings(NamedTuple):
     """Bookings of tokens, with one element per booking in each array.
 
-    ``place`` is an index into places, ``at_s`` the instant in seconds, and ``kind`` END or START.
+    ``place`` is an index into the searched ``Places``, ``at_s`` the instant in seconds, and
+    ``kind`` is END or START.
     """
 
     place: Ints
@@ -194,7 +197,7 @@ class _Part(NamedTuple):
 
     @classmethod
     def of_part(cls, part: Service, begin: int, cells: Cells, clients: int) -> _Part:
-        """Return the index of a part that begins with row ``begin`` of the log."""
+        """Return the search tables for a part of the log that begins with row ``begin``."""
         own = Stretches.of_log(part)
         final = len(cells) - 1
         first = np.clip(cells.cells_of_starts(own.start_s), 0, final)
@@ -217,7 +220,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """Return the rows that may touch the places, as pairs of indices into places and rows."""
+        """Return the rows that may have bookings in the places, as indices of places and rows."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")
@@ -257,7 +260,7 @@ class BookingsByCell:
         return Bookings(*map(np.concatenate, zip(*found, strict=True)))
 
     def _of_rows(self, log: Service, place: Ints, cell: Ints) -> Iterator[Bookings]:
-        """Yield the bookings of each row in its cell: at the row's start, and at ends of steps."""
+        """Yield the bookings of log rows in given cells: at row starts and at step ends."""
         at_start, _, stepwise = booked_tokens(log, self._view, self._weights)
         own = np.flatnonzero((self._cells.cells_of_starts(log.start_s) == cell) & (at_start > 0))
         yield Bookings(place[own], log.start_s[own], np.full(len(own), START), at_start[own])
@@ -276,7 +279,7 @@ class BookingsByCell:
         )
 
 
-CELLS_AT_ONCE = 2**18  # the most cells of joint backlogs that are in memory at once
+CELLS_AT_ONCE = 2**18  # At most this number of cells of joint backlogs is in memory at once.
 
 
 class Joint(NamedTuple):
@@ -299,7 +302,7 @@ class Joint(NamedTuple):
 
 
 class Pairs:
-    """The pairs of clients that wait together, with bounds on the lead within each pair.
+    """The pairs of clients that wait together, with bounds on the lead of either client.
 
     ``promise`` is, for each row of the backlog, an upper bound on the lead of the row's client over
     any other client.
@@ -320,7 +323,7 @@ class Pairs:
             self.promise = np.minimum(self.promise, self._reach())
 
     def _reach(self) -> Floats:
-        """Return upper bounds on each backlog's lead over the client that is furthest behind."""
+        """Return upper bounds on each client's lead over the client that is furthest behind."""
         reach = (self._ahead + self._furthest[:, np.newaxis]).T.ravel()
         begin = self._backlog.client * len(self._cells)
         bounds = np.column_stack([begin + self._low, begin + self._high + 1]).ravel()
@@ -328,7 +331,7 @@ class Pairs:
         return reached
 
     def rivals(self, row: int, above: float) -> Ints:
-        """Return the clients over which backlog ``row`` may lead by more than ``above`` tokens."""
+        """Return the clients over which the client of ``row`` may lead by more than ``above``."""
         client, cells = self._backlog.client[row], slice(self._low[row], self._high[row] + 1)
         if len(self._clients) <= FEW:
             return np.flatnonzero(self._clients != client)
@@ -425,7 +428,7 @@ class Differences(NamedTuple):
         return found
 
 
-# The relative margin of comparisons. Sums of equal tokens in another order differ by far less.
+# Comparisons have this relative margin. Sums of equal tokens in another order differ by far less.
 ROUNDING = 1e-9
 
 
@@ -457,10 +460,10 @@ class Inside:
         return ranges
 
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
-        """Return the cells with values that may make a range exceed ``above``.
+        """Return the cells in which the difference may make a range exceed ``above``.
 
-        Cells are left out if their ranges are smaller than a range that is known from the edges.
-        The result is the joint backlog and the cell of each wanted cell.
+        A cell is left out if the difference inside the cell stays within a range that is known from
+        the edges. The result is the joint backlog and the index of each cell.
         """
         states = Differences.of_joint(self._cells, joint)
         above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))
@@ -500,7 +503,7 @@ class Inside:
         return own[kept], (ours - theirs)[kept]
 
     def _service(self, client: Ints, cell: Ints, place: Ints, tokens: Floats) -> Floats:
-        """Return the normalised service after each booking: service at the edge, plus bookings."""
+        """Return the service over weight after each booking: service at the edge, plus bookings."""
         total = np.cumsum(tokens)
         begin = np.flatnonzero(np.diff(place, prepend=-1))
         before = np.repeat((total - tokens)[begin], np.diff(begin, append=len(place)))
@@ -509,16 +512,17 @@ class Inside:
         return service
 
 
-PAIRS_AT_ONCE = 2**16  # the most joint backlogs whose bounds are computed together
-MOST_LISTED = 2**18  # a list with more joint backlogs is examined
-EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12  # joint backlogs examined first, and later together
+PAIRS_AT_ONCE = 2**16  # Bounds of at most this number of joint backlogs are computed together.
+MOST_LISTED = 2**18  # A list with more joint backlogs is examined before the search continues.
+# This number of joint backlogs is examined first, and later together.
+EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12
 
 
 class Gap(NamedTuple):
-    """The gap in normalised service between two clients, and the joint backlog of the gap.
+    """The largest difference in service over weight between two clients, and the two clients.
 
-    ``first`` and ``second`` are indices of clients, ``tokens`` is the gap in weighted tokens over
-    weight, and the joint backlog lies between ``start_s`` and ``end_s``.
+    ``first`` and ``second`` are indices of clients, and ``tokens`` is the difference in weighted
+    tokens over weight. The two clients waited together from ``start_s`` to ``end_s``.
     """
 
     tokens: float
@@ -535,9 +539,9 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
     t2)/w_f - W_g(t1, t2)/w_g| for times t1 and t2 in the interval. A backlog [a, e) includes the
     bookings of iterations that end in (a, e] and of iterations that start in [a, e), because of the
     order at one instant: an iteration ends, requests arrive, and a pass admits requests. Service is
-    seen as in the theorem's bound, and as charged at admission without a bound. Precondition: the
-    ``backlog`` is shared, so that two clients had a waiting request on every worker at every
-    instant of some interval.
+    measured in the ``View`` of the theorem's bound; without a bound, input counts as charged at
+    admission. Precondition: the ``backlog`` is shared, so that two clients had a waiting request on
+    every worker at every instant of some interval.
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()
@@ -556,16 +560,17 @@ class _Search:
         self._cells = divided(log, view, backlog, facts)
         self._pairs = Pairs(self._cells, backlog)
         self._inside = Inside(log, view, self._cells, facts)
-        self._known = -1.0  # a lower bound on the gap, in tokens
-        # the largest gap found so far, over intervals in which both clients of a pair wait
+        self._known = -1.0  # The gap has at least this number of tokens.
+        # ``_best`` is the largest gap found so far, over intervals in which two clients wait
+        # together.
         self._best = Gap(-1.0, 0, 0, 0.0, 0.0)
 
-        # The joint backlogs on the list will be examined; each has an upper bound on its gap.
+        # The listed joint backlogs will be examined; the arrays hold upper bounds on their gaps.
         self._listed: list[tuple[Joint, Floats]] = []
 
     @property
     def _above(self) -> float:
-        """The number of tokens up to which a joint backlog's range cannot change the result."""
+        """A number of tokens; a joint backlog with a smaller range cannot change the result."""
         return max(self._known, self._best.tokens)
 
     def largest(self) -> Gap:
@@ -587,7 +592,7 @@ class _Search:
         return self._best
 
     def _list_joint_backlogs(self, rows: list[int], rivals: list[Ints]) -> None:
-        """List the joint backlogs of ``rows`` and their ``rivals`` whose gap may be the largest."""
+        """List joint backlogs of ``rows`` and their ``rivals`` that may have the largest gap."""
         if not rows:
             return
         row = np.repeat(rows, [len(some) for some in rivals])

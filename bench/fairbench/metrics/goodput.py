@@ -1,11 +1,12 @@
 """Goodput, the service of requests within their latency targets, and useful service.
 
-Rates of goodput count the requests that finished in the window. All other metrics of goodput follow
-the programs that arrived in the window to the end of the run. Unfinished requests missed their
-targets, and so did requests that an ended program never sent, because a starved client sends less.
+Rates of goodput count the requests that finished in the window. All other metrics of goodput count
+all requests of the programs that arrived in the window, up to the end of the run. Unfinished
+requests missed their targets, and so did requests that an ended program never sent, because a
+starved client sends less.
 
-Useful service is service without padding: without the tokens that a client requests and does not
-need.
+Useful service is service without padding. Padding is the tokens that a heavy client requests and
+does not need.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.arrays import in_order, ratio
-from fairbench.metrics.fairness import entitlement_ratios, max_min
+from fairbench.metrics.fair_shares import entitlement_ratios, max_min
 from fairbench.metrics.reasons import NAN
 from fairbench.metrics.records import (
     FINISHED,
@@ -35,15 +36,16 @@ from fairbench.metrics.service import booked_in
 from fairbench.metrics.tables import Tables
 from fairbench.targets import Alone, RequestCosts, Targets, alone
 
-TICK_S = 1e-9  # rounding error in seconds: a request that is late by less counts as in time
+TICK_S = 1e-9  # A request that is late by less than this rounding error, in seconds, is in time.
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:
     """Return the slack in seconds of one client's requests to their tightest target.
 
-    A slack is the time left before a target was missed: negative if the target was missed, and NaN
-    for unfinished requests. The slack to a ``tpot`` target covers all tokens of the request, and is
-    infinite for a single token. ``costs`` gives the latencies of a request on an idle replica.
+    A slack is the time between a request's event and the deadline. The slack is negative if the
+    target was missed, and NaN for unfinished requests. The slack to a ``tpot`` target covers all
+    tokens of the request, and is infinite for a single token. ``costs`` gives the latencies of a
+    request on an idle replica.
     """
     ttft_s = requests.first_token_s - requests.arrival_s
     e2el_s = requests.finish_s - requests.arrival_s
@@ -150,7 +152,7 @@ class Goodput:
     weights: Floats
 
     def by_client(self, value: Callable[[Sequence[ClientGoodput]], float]) -> list[float | None]:
-        """Return ``value`` of each client by index, None for a client without targets."""
+        """Return ``value`` for each client, by client index; None for a client without targets."""
         found: list[float | None] = [None] * self.clients
         for index, one in zip(self.promised, self.counts, strict=True):
             found[index] = value([one])
@@ -166,7 +168,7 @@ class Goodput:
 
     @property
     def client_shares(self) -> Floats:
-        """Each client's tokens within targets, over its fair share of all tokens within targets."""
+        """Each client's tokens within targets, divided by the fair share of all such tokens."""
         got, asked = (
             np.array([getattr(one, field) for one in self.counts], dtype=np.float64)
             for field in ("met_tokens", "asked_tokens")
@@ -219,11 +221,11 @@ def median(values: Floats) -> float:
 
 
 class GroupService(NamedTuple):
-    """The useful service of a group of clients until some time, in weighted tokens.
+    """The useful service that a group of clients received before a given time, in weighted tokens.
 
-    ``served`` is the useful service, and ``due`` the useful demand of all programs that had arrived
-    by the time. ``programs`` is the number of these programs, and ``finished`` the number of
-    programs that had ended by the time.
+    ``served`` is the useful service, and ``due`` the useful demand of all programs that arrived
+    before the given time. ``programs`` is the number of these programs, and ``finished`` the number
+    of programs that ended before this time.
     """
 
     served: float
@@ -233,7 +235,7 @@ class GroupService(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """The fraction of the due service that was served, or NaN if none was due."""
+        """The fraction of the due service that was served, or NaN if no service was due."""
         return self.served / self.due if self.due else float("nan")
 
     @property
@@ -245,8 +247,8 @@ class GroupService(NamedTuple):
 def group_service(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> GroupService:
     """Return the useful service before ``end_s`` of the clients (indices) in ``padding``.
 
-    Every token of a lengthened answer counts the same fraction, because a program can use the
-    answer only when the answer is complete.
+    Each token of a lengthened answer counts as an equal fraction of a useful token, because a
+    program can use the answer only when the answer is complete.
     """
     weights, clients = ServiceWeights(), np.array(sorted(padding), dtype=np.int64)
     waste, output = _prices(padding, len(tables.clients), weights)
@@ -270,7 +272,7 @@ def useful(
 ) -> Floats:
     """Return each client's useful service in the half-open window, in weighted tokens.
 
-    ``padding`` is by index of the client; a client without padding needs all tokens it requests.
+    The keys of ``padding`` are client indices; a client without padding needs all requested tokens.
     """
     served, padded = _served(tables, padding, window, weights)
     return served - padded
@@ -308,7 +310,7 @@ def padding_of(facts: Facts) -> dict[int, Padding]:
 
 
 def padding_row(padding: Mapping[str, int]) -> dict[str, int]:
-    """Return a client's padding for the client's row of a summary, without unused settings."""
+    """Return a client's padding as fields of the client's row in a summary."""
     plain = PLAIN._asdict()
     names = {"input_tokens": "padding_tokens"}
     return {names.get(key, key): one for key, one in padding.items() if one != plain[key]}

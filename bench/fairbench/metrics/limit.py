@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.fairness import Shares, max_min
+from fairbench.metrics.fair_shares import Shares, max_min
 from fairbench.metrics.records import FINISHED, Facts, Floats, Ints, Programs, Requests, WorkPrices
 from fairbench.metrics.service import one_per_stretch
 from fairbench.metrics.tables import Tables
@@ -106,10 +106,10 @@ def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Float
     on, and the longest program alone. A program that waits for an earlier program of its client
     counts as if it had arrived at the beginning. ``alone_s`` are the programs' ``alone_times``.
     """
-    arrival_s = _program_arrivals(tables, facts)
+    arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s
     found = {
-        WORK: float(_shared(facts, work.prefill_s.sum(), work.decode_s.sum())),
+        WORK: float(on_all_replicas_s(facts, work.prefill_s.sum(), work.decode_s.sum())),
         ARRIVALS: _with_arrivals(tables, facts, work, arrival_s),
         PROGRAM: float(ends_s.max(initial=0.0)),
     }
@@ -141,7 +141,7 @@ def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
     compulsory = int(requests.compulsory_tokens[served].sum())
     computed = max(facts.least_computed, compulsory)
     again_s = facts.prices.token_s * (computed - compulsory)
-    least_s = _shared(facts, work.prefill_s.sum() + again_s, work.decode_s.sum())
+    least_s = on_all_replicas_s(facts, work.prefill_s.sum() + again_s, work.decode_s.sum())
     return InMemory(1 - computed / int(requests.input_tokens[served].sum()), float(least_s))
 
 
@@ -154,7 +154,7 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     Returns:
         Shape (n_programs,); only finished calls count.
     """
-    program = _program_rows(requests, programs)
+    program = program_rows(requests, programs)
     served = np.flatnonzero((requests.status == FINISHED) & (program >= 0))
     calls_s = prices.alone_s(requests.input_tokens[served], requests.output_tokens[served])
     program, depth = program[served], requests.depth[served]
@@ -312,7 +312,7 @@ def _steps(tables: Tables, facts: Facts, prices: WorkPrices) -> _Steps:
     return _Steps(busy_s, small_s, max(0.0, waiting_s))
 
 
-def _program_rows(requests: Requests, programs: Programs) -> Ints:
+def program_rows(requests: Requests, programs: Programs) -> Ints:
     """Return the row of each request's program, -1 if the run broke off before it was recorded."""
     order = np.argsort(programs.program_id, kind="stable")
     after = np.append(programs.program_id[order], -1)
@@ -320,25 +320,27 @@ def _program_rows(requests: Requests, programs: Programs) -> Ints:
     return np.where(after[at] == requests.program_id, np.append(order, -1)[at], -1)
 
 
-def _program_arrivals(tables: Tables, facts: Facts) -> Floats:
+def program_arrivals(programs: Programs, facts: Facts) -> Floats:
     """Return the earliest time of each program that no scheduler can change, in seconds."""
-    waits_for = np.isin(tables.programs.client, list(facts.closed_loop))
-    return np.where(waits_for, 0.0, tables.programs.arrival_s)
+    waits_for = np.isin(programs.client, list(facts.closed_loop))
+    return np.where(waits_for, 0.0, programs.arrival_s)
 
 
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
     """Return the maximum of a plus the time of programs that arrive from a on, over times a."""
     requests, programs = tables.requests, tables.programs
     order = np.argsort(arrival_s, kind="stable")[::-1]
-    at = _program_rows(requests, programs)
+    at = program_rows(requests, programs)
     prefill_s, decode_s = (
         np.bincount(at[at >= 0], weights=part[at >= 0], minlength=len(programs))[order].cumsum()
         for part in work
     )
-    return float((arrival_s[order] + _shared(facts, prefill_s, decode_s)).max(initial=0.0))
+    return float(
+        (arrival_s[order] + on_all_replicas_s(facts, prefill_s, decode_s)).max(initial=0.0)
+    )
 
 
-def _shared(facts: Facts, prefill_s: Floats, decode_s: Floats) -> Floats:
+def on_all_replicas_s(facts: Facts, prefill_s: Floats, decode_s: Floats) -> Floats:
     """Return the times in which the replicas could do these amounts of work."""
     if facts.prefill_workers is None:
         return (prefill_s + decode_s) / facts.workers

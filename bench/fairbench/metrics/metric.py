@@ -1,4 +1,4 @@
-"""The entry of a metric: name, unit, direction, form, the tables that show it, and its function."""
+"""The type of a metric: name, unit, direction, format, columns of tables, and function."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from fairbench.metrics.sharing_incentive import RunBeside
 
 
-LAST = 1_000  # the position of a column whose entry names no position
+LAST = 1_000  # A column without a position of its own comes last.
 
 
 class Better(Enum):
-    """The direction in which a metric is better; NEITHER for a metric that only describes."""
+    """The direction in which a metric is better; NEITHER if no direction is better."""
 
     MORE = "more"
     LESS = "less"
@@ -44,7 +44,7 @@ class Kind(Enum):
 
 
 class Needs(Enum):
-    """Data that a metric needs and that not every server or external log reports."""
+    """Data that some metrics need, and that not every server or external log reports."""
 
     ADMISSION = "admission times"
     CACHED = "cached tokens"
@@ -65,12 +65,12 @@ class Form(Enum):
 
     @property
     def is_share(self) -> bool:
-        """Return whether the value 1 is written as 100%."""
+        """Return whether values are shares, of which 1 is written as 100%."""
         return self in (Form.PERCENT, Form.WHOLE_PERCENT)
 
     @property
     def factor(self) -> float:
-        """The number as which a value of 1 is written."""
+        """The factor by which a value is multiplied before the value is written."""
         return 100.0 if self.is_share else 1.0
 
 
@@ -106,8 +106,8 @@ class Shown(NamedTuple):
 
     - ``position`` orders the columns of the display.
     - ``heading`` and ``form`` replace the heading and the form of the metric.
-    - ``dropped`` is the order in which a table that is too wide drops columns, lowest first; a
-      column with None is never dropped.
+    - ``dropped`` is the order in which a table that is too wide drops columns: the column with the
+      lowest number first. A column with None is never dropped.
     - ``note`` explains a headline; ``{latency}`` in a note stands for the subject of the run's
       latencies.
     """
@@ -160,22 +160,22 @@ def every_run(run: RunData) -> bool:
 class Metric:
     """The entry of a metric: name, unit, direction, columns, and the function of its values.
 
-    - ``heading`` names the metric in words; ``column`` does so in the head of a narrow column, by
-      default as heading and unit.
-    - ``meaning`` is the text of the reference page, by default the heading; ``page`` is the link of
-      a page with more about the metric.
-    - ``digits`` is the number of decimals in lines of means with intervals, by default that of
-      ``form``.
+    - ``heading`` is the metric's name in words; ``column`` is the title of a narrow column, by
+      default heading and unit.
+    - ``meaning`` is the text of the reference page, by default the heading; ``page`` is a link to a
+      page with more about the metric.
+    - ``digits`` is the number of decimals in lines of means with intervals, by default the number
+      of ``form``.
     - No value is negative, and no value is above ``most``.
     - ``undefined`` is the reason why a value may be missing; a metric without a reason always has a
       value.
-    - ``when`` tells whether a run has the metric. ``compute`` returns the value of such a run, and
-      ``by_client`` the values of its clients, by index, None for a client without the metric. NaN
-      means undefined.
+    - ``when`` tells whether a run has the metric. ``compute`` returns the value of a run that has
+      the metric, and ``by_client`` returns a value for each client of the run, None for a client
+      without the metric. NaN means undefined.
     - ``beside`` and ``clients_beside`` are the functions of a metric that a run has only beside
       other runs, in a comparison.
-    - ``tail`` is the metric's percentile if this percentile is high, else 0: tables show one high
-      percentile (``shown_percentiles``).
+    - ``tail`` is the percentile that the metric reports if this percentile is high, else 0, because
+      tables show one high percentile (``shown_percentiles``).
     - ``verdict`` is true if a difference between schedulers is called better or worse, and false if
       the difference is only called more or less.
     """
@@ -199,7 +199,7 @@ class Metric:
     verdict: bool = True
     meaning: str = ""
     page: str = ""
-    # Entries with one key have equal functions, so comparisons of entries ignore functions.
+    # Comparisons of entries ignore functions, because entries with equal keys have equal functions.
     when: Callable[[RunData], object] = field(default=every_run, compare=False)
     compute: Callable[[RunData], Value] | None = field(default=None, compare=False)
     by_client: Callable[[RunData], Values] | None = field(default=None, compare=False)

@@ -1,4 +1,4 @@
-"""Values of metrics with the reasons why a value is missing, and sentences that several share."""
+"""Values of metrics, with the reasons why a value is missing."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ NAN = float("nan")
 
 
 class Noted(NamedTuple):
-    """The value of a metric with what a reader must know about the value.
+    """The value of a metric, with notes for the reader.
 
     - ``value`` is NaN if the metric is undefined.
-    - ``reason`` says why the value is not finite; "" stands for the reason of the metric's entry.
+    - ``reason`` says why the value is not finite; with "" the reader gets ``Metric.undefined``.
     - ``bound`` is ">" if the value is a lower bound, which prints as "> x", "<" if the value is an
       upper bound, else "".
     - ``remark`` says how a finite value was found, such as an estimate.

@@ -1,8 +1,8 @@
 """Stalls from recorded gaps between tokens, and the prompts that caused the longest gaps.
 
-A log does not say when a server computed a prompt. A prompt's computation is taken to end at the
-first token and to begin at the admission. If the admission is unknown, the computation is taken to
-last at most ``SLOWER`` times as long as the log's fastest prompts of this length.
+A log does not say when a server computed a prompt. This module assumes that the computation begins
+at the admission and ends at the first token. If the admission is unknown, the assumed duration is
+at most ``SLOWER`` times the duration of the log's fastest prompts of this length.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from fairbench.metrics.stalls import (
     growth,
 )
 
-SLOWER = 2.0  # maximum time of a prompt, as a multiple of the log's fastest prompts per token
-FASTEST, SHORTEST = 5, 10  # percentiles of the times per prompt token and of the gaps
-TOGETHER_S = 1e-3  # maximum gap between tokens that arrive in one piece
-EXPLAINED = 0.5  # minimum fraction of a stall in which a prompt that causes the stall is computed
-LEAST_TOKENS = 1e-3  # prompt tokens in a gap below which rounding decides
-MOST_STALLS = 2_000  # maximum number of stalls, the longest, whose causes are sought
-MOST_CAUSES = 5  # maximum number of prompts that are named
+SLOWER = 2.0  # A prompt takes at most this multiple of the log's least time per prompt token.
+# These percentiles stand for the least time per prompt token and for the shortest gaps.
+FASTEST, SHORTEST = 5, 10
+TOGETHER_S = 1e-3  # Tokens with a gap of at most this time arrived together.
+# A prompt causes a stall if prompts are computed for at least this fraction of the stall.
+EXPLAINED = 0.5
+LEAST_TOKENS = 1e-3  # A smaller number of prompt tokens in a gap is a rounding error.
+MOST_STALLS = 2_000  # Causes are sought for at most this number of stalls, the longest first.
+MOST_CAUSES = 5  # At most this number of prompts is named.
 
 
 class Prompts(NamedTuple):
@@ -48,7 +50,7 @@ class Prompts(NamedTuple):
         return Prompts(*(column[rows] for column in self))  # type: ignore[arg-type]  # mixed types
 
     def tokens_in(self, begin_s: Floats, end_s: Floats) -> Floats:
-        """Return the prompt tokens computed in each of some intervals, shape (intervals,)."""
+        """Return the prompt tokens computed in each given interval, shape (intervals,)."""
         rate = self.tokens / (self.end_s - self.begin_s)
         times_s = np.concatenate([self.begin_s, self.end_s])
         order = np.argsort(times_s, kind="stable")
@@ -90,10 +92,12 @@ def prompts_of(requests: Requests) -> Prompts:
     rows = np.flatnonzero(np.isfinite(requests.first_token_s) & (requests.extend_tokens > 0))
     first_s, tokens = requests.first_token_s[rows], requests.extend_tokens[rows].astype(np.float64)
     admitted_s = requests.admitted_s[rows]
-    is_known = admitted_s < first_s  # an unknown admission equals the first token
+    # The tables store an unknown admission as the time of the first token.
+    is_known = admitted_s < first_s
     begin_s = np.where(is_known, admitted_s, requests.arrival_s[rows])
     if len(rows):
-        longer = tokens >= np.median(tokens)  # a fixed time per request matters least here
+        # The fixed time per request distorts the pace of long prompts least.
+        longer = tokens >= np.median(tokens)
         each_s = ((first_s - begin_s) / tokens)[longer]
         token_s = float(np.percentile(each_s, FASTEST, method="lower"))
         least_s = np.where(is_known, begin_s, first_s - SLOWER * token_s * tokens)
@@ -102,7 +106,7 @@ def prompts_of(requests: Requests) -> Prompts:
 
 
 def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
-    """Return the gap above which a gap is a stall, in seconds.
+    """Return the shortest gap that counts as a stall, in seconds.
 
     Without a timing profile, the shortest gaps stand for the decode step of a lone request.
     """
@@ -114,8 +118,9 @@ def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
 def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls:
     """Return the stalls of a run or a log whose gaps between tokens were recorded.
 
-    A gap beside prompts counts beyond a usual gap, at most for the time of the prompts. Its seconds
-    are booked to the clients of the prompts, in proportion to the tokens computed in the gap.
+    If prompts were computed in a gap, the part beyond a usual gap is stall time, but no more than
+    the time of the prompts. Stall time is booked to the clients of the prompts, in proportion to
+    the tokens computed in the gap.
     """
     clients = len(facts.clients)
     prompts, worker = prompts_of(requests), requests.worker[gaps.request]
@@ -156,7 +161,7 @@ def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls
 def _held_up_s(
     prompts: Prompts, owner: Ints, begin_s: Floats, end_s: Floats, clients: int
 ) -> Floats:
-    """Return the seconds of each gap beyond the owner's usual gap, at most the time of prompts.
+    """Return each gap's seconds beyond the client's usual gap, at most the time of prompts.
 
     The usual gap is the median of the client's gaps without prompts, or of all clients' gaps.
     """
@@ -218,7 +223,7 @@ def cause_rows(causes: Sequence[Cause], requests: Requests, names: RequestNames)
 
 
 class RequestNames(NamedTuple):
-    """The names of clients, and of requests by row; a request without a name is numbered from 1."""
+    """The names of clients, and of requests by row; unnamed requests are numbered from 1."""
 
     clients: Sequence[str]
     requests: Sequence[str]

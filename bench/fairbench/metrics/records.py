@@ -39,8 +39,8 @@ class Table:
     def from_columns(cls, columns: Mapping[str, Any]) -> Self:
         """Return a table of columns by name, cast to the types of the fields.
 
-        Columns that are no fields are ignored. Raises DataError if a column without a default is
-        missing, or if the lengths of columns differ.
+        Columns that are not fields of the table are ignored. Raises DataError if a column without a
+        default is missing, or if the lengths of columns differ.
         """
         made: dict[str, NDArray[Any]] = {}
         for column in fields(cls):
@@ -65,7 +65,7 @@ class Table:
         return {name: column for name, column in columns if column is not None}
 
     def _names(self) -> tuple[str, ...]:
-        # mypy takes the class of a dataclass without eq for unhashable
+        # mypy wrongly treats the class of a dataclass without ``eq`` as unhashable.
         table: Any = type(self)
         return _names_of(table)
 
@@ -94,14 +94,15 @@ class Requests(Table):
     - ``recompute_tokens`` is the number of tokens computed again after retractions.
     - ``routed_s`` is the time at which a gateway released the request to its worker; None if
       requests were released on arrival.
-    - ``swapped_tokens`` is the number of tokens copied to host memory or back; None if the
+    - ``swapped_tokens`` is the number of KV tokens copied to host memory or back; None if the
       scheduler does not swap.
-    - ``demoted`` is 1 for requests that admission control put behind the others; None without
-      admission control.
+    - ``demoted`` is 1 for requests that admission control put behind all other requests; None
+      without admission control.
     - ``decode_worker`` is the worker that generates the answer of a prompt that ``worker``
       computes, -1 before the choice. ``reserved_s`` is the reservation of memory on this worker,
       ``computed_s`` the end of the prompt's computation, and ``sent_s`` and ``received_s`` are
-      start and end of the transfer of the KV cache. All are None if one worker does both.
+      start and end of the transfer of the KV cache. All these columns are None if one worker
+      computes prompts and answers.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
@@ -144,7 +145,7 @@ class Programs(Table):
     """A table with one row per program.
 
     ``requests`` is the number of requests made so far; the columns ``demand_*`` are the total
-    demand of the program.
+    demand of the program, sent or not.
     """
 
     program_id: Ints
@@ -163,13 +164,14 @@ class Service(Table):
     """A service log: a row for each client in each stretch of constant batch composition.
 
     A stretch consists of ``steps`` iterations of one worker. Each step lasts ``step_growth_s``
-    seconds longer than the step before. A prefill iteration is a stretch of one step. Rows of one
-    worker belong to one stretch, or do not overlap in time.
+    seconds longer than the step before, because contexts grow. A prefill iteration is a stretch of
+    one step. Rows of one worker belong to one stretch, or do not overlap in time.
 
     - ``input_tokens`` and ``extend_charged_tokens`` are booked at ``start_s``, the admission.
     - ``extend_tokens``, computed by the iteration, are booked at ``end_s``.
     - ``output_tokens / steps`` are booked at the end of every step.
-    - ``recompute_tokens`` are tokens computed again, which no other column counts.
+    - ``recompute_tokens`` are tokens computed again after retractions; no other column counts these
+      tokens.
     - ``gpu_s`` is the client's part of the GPU time in seconds, or None if the composition of
       iterations is unknown.
     """
@@ -190,7 +192,7 @@ class Service(Table):
     gpu_s: Floats | None = None
 
     def parts(self) -> Iterator[Service]:
-        """Yield the log in parts if the log is long and in order of time, else in one part."""
+        """Yield the log in several parts if the log is long and in order of time, else whole."""
         if not is_long(len(self)) or np.any(self.start_s[1:] < self.start_s[:-1]):
             yield self
             return
@@ -198,7 +200,7 @@ class Service(Table):
             yield self.between(first, after)
 
     def between(self, first: int, after: int) -> Service:
-        """Return the rows from ``first`` up to ``after``."""
+        """Return the rows from ``first`` up to, and without, ``after``."""
         columns = self.to_columns()
         return Service(**{name: column[first:after] for name, column in columns.items()})
 
@@ -206,8 +208,8 @@ class Service(Table):
 class Padding(NamedTuple):
     """The useless part of each request of a client.
 
-    ``input_tokens`` tokens of each input are useless. Of ``output_multiple`` output tokens, one is
-    useful.
+    The client needs all but ``input_tokens`` tokens of each input, and one of each
+    ``output_multiple`` output tokens.
     """
 
     input_tokens: int = 0
@@ -248,7 +250,7 @@ class Window(NamedTuple):
         return max(0.0, self.end_s - self.start_s)
 
     def holds(self, times_s: Floats) -> Flags:
-        """Return a flag for each time: whether the time lies in the window."""
+        """Return a mask of the times that lie in the window."""
         inside: Flags = (times_s >= self.start_s) & (times_s < self.end_s)
         return inside
 
@@ -256,7 +258,8 @@ class Window(NamedTuple):
 class FitLimits(NamedTuple):
     """The largest decode iterations to which a timing profile was fitted.
 
-    ``decode_batch`` is in requests, ``context_tokens`` is None if this limit is unknown.
+    ``decode_batch`` is a number of requests; ``context_tokens`` is the number of tokens of context
+    in the batch, None if unknown.
     """
 
     decode_batch: int
@@ -271,16 +274,17 @@ class LoneStep(NamedTuple):
 
 
 class WorkPrices(NamedTuple):
-    """The least GPU times on one replica, in seconds, by a timing profile and an engine's limits.
+    """Lower bounds on GPU time on one replica, in seconds, from a timing profile and engine limits.
 
-    - ``token_s`` is for a prompt token in the linear layers of a full pass.
-    - ``request_s`` is for each request that is prefilled.
-    - ``attention_s`` is for a new token of a prompt and one token before it.
-    - ``read_s`` is for a cached token of a prompt.
-    - ``decode_token_s`` is for a decoded token in the largest batch, without its context.
-    - ``context_s`` is for a token of context that a decoded token reads.
-    - ``lone_first_s`` is for the last prompt token of a lone request, without its context.
-    - ``lone_token_s`` and ``lone_context_s`` are for a decoded token of a lone request.
+    - ``token_s`` is the time for a prompt token in the linear layers of a full prefill batch.
+    - ``request_s`` is the time for each request in a prefill batch.
+    - ``attention_s`` is the attention time for a new prompt token and one earlier token.
+    - ``read_s`` is the time to read a cached prompt token.
+    - ``decode_token_s`` is the time for an output token in the largest batch, without attention.
+    - ``context_s`` is the time in which a decode step reads a token of context.
+    - ``lone_first_s`` is the time for the last prompt token of a lone request, without attention.
+    - ``lone_token_s`` and ``lone_context_s`` are the times for an output token, and for a token of
+      context, in a lone request.
     """
 
     token_s: float
@@ -302,7 +306,7 @@ class WorkPrices(NamedTuple):
         return prompt_s
 
     def answer_s(self, input_tokens: Ints, output_tokens: Ints) -> Floats:
-        """Return the least time in seconds of each answer after its first token (by prefill)."""
+        """Return the least time in seconds to decode each answer without the first token."""
         steps = np.maximum(output_tokens - 1, 0)
         return self.decoded_s(steps, steps * input_tokens + steps * (steps + 1) // 2)
 
@@ -330,22 +334,25 @@ class Facts:
 
     - ``window`` is [end of warm-up, end of arrivals); ``horizon_s`` is the end of the run.
     - ``workers`` is the number of workers, and ``pool_tokens`` the KV pool of one worker.
-    - ``prefill_workers`` is the number of workers that only compute prompts, which have the lowest
-      numbers; None if every worker computes prompts and answers.
-    - ``latency`` is the latency that is judged: of programs, or to the first token.
-    - ``bound`` has the numbers of the theorem for router and local scheduler together. If ``bound``
-      is None, ``bound_unavailable`` is the reason.
+    - ``prefill_workers`` is the number of workers that only compute prompts; these workers have the
+      lowest numbers. None means that every worker computes prompts and answers.
+    - ``latency`` is the latency that is reported: of whole programs, or of first tokens.
+    - ``bound`` has the numbers of the fairness theorem that covers router and local scheduler
+      together. If ``bound`` is None, ``bound_unavailable`` is the reason.
     - ``fit`` is the range to which the timing profile was fitted, ``lone`` the profile's decode
-      step of a single request, and ``costs`` are all times of the profile. The three are None on
-      real servers, and if the profile is unknown.
-    - ``percentiles`` of latency replace the usual percentiles, if there are any.
+      step of a single request, and ``costs`` are all times of the profile. These three fields are
+      None on real servers, and if the profile is unknown.
+    - ``percentiles`` are the percentiles of latency that the user chose instead of the usual
+      percentiles; empty without a choice.
     - ``tenant_weights`` are the weights of tenants, whose names end in /; the default is 1.
-    - ``hit_alone`` are cache hit rates of clients alone on their share of the pool, by client.
-    - ``prices`` are the least GPU times of requests; None on real servers, and if unknown.
-    - ``least_computed`` is the fewest prompt tokens that the KV memory of all replicas allows in
-      the run's order; None if all distinct prefixes fit, and if unknown.
-    - ``closed_loop`` are the clients whose programs wait for the client's earlier programs.
-    - ``failed`` is the number of requests that broke off; the tables show them as refused.
+    - ``hit_alone`` are the cache hit rates, by client, of each client alone on a fair share of the
+      pool.
+    - ``prices`` are lower bounds on GPU times; None on real servers, and if unknown.
+    - ``least_computed`` is the fewest prompt tokens that any eviction policy must compute with the
+      KV memory of all replicas and the run's order of requests; None if all distinct prefixes fit
+      into memory, and if unknown.
+    - ``closed_loop`` are the clients that start a program only after an earlier program has ended.
+    - ``failed`` is the number of requests that broke off, which the tables show as refused.
     - ``sessions`` tells whether programs are recorded sessions, with think time between calls.
     """
 
@@ -373,7 +380,7 @@ class Facts:
 
     @property
     def client_weights(self) -> Floats:
-        """The weight of each client; *normalised* service is service divided by this weight."""
+        """The weight of each client, by which service is divided before clients are compared."""
         return np.array([client.weight for client in self.clients], dtype=np.float64)
 
 
@@ -408,13 +415,13 @@ class TokenGaps(NamedTuple):
 class Measurements(NamedTuple):
     """Measurements that the tables do not contain, by the driver of a live run or from a log.
 
-    - ``gaps_s`` are the seconds between single tokens of completed requests, None if unknown.
+    - ``gaps_s`` are the seconds between consecutive tokens of completed requests, None if unknown.
     - ``late_ms`` is the delay of each request between its planned and its real sending time.
     - ``held_s`` is the time that each request waited for a slot under a limit on concurrency.
-    - ``estimated`` is the number of answers whose tokens the server did not report.
+    - ``estimated`` is the number of answers for which the server did not report token counts.
     - ``token_gaps`` are the gaps before tokens, or pieces of answers, of all requests, None if
       unknown.
-    - ``sessions`` are the names of sessions in a log, by program id; none if unknown.
+    - ``sessions`` are the names of sessions in a log, by program id; empty if unknown.
     """
 
     gaps_s: Floats | None = None

@@ -1,4 +1,4 @@
-"""The quantities of a run that its metrics share, each computed once, when first needed."""
+"""Quantities of a run that several metrics share; each quantity is computed once, when needed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from fairbench.metrics.censored_latency import (
     samples,
 )
 from fairbench.metrics.contention import with_admissions
-from fairbench.metrics.fairness import (
+from fairbench.metrics.fair_shares import (
     Shares,
     TenantShares,
-    all_active_window,
     fair_shares,
-    least,
     tenant_shares,
 )
+from fairbench.metrics.fairness import all_active_window, least
 from fairbench.metrics.fairness_over_time import (
     LEAST_REQUESTS,
     WINDOWS_S,
@@ -86,10 +85,11 @@ from fairbench.metrics.waiting import Backlog, unqueued_share
 
 
 class RunData:
-    """A run's tables and facts, and the quantities that its metrics are computed from.
+    """A run's tables and facts, and the quantities from which the run's metrics are computed.
 
     ``window`` is the window of the facts, cut at the end of the run; ``cut`` are the facts with
-    this window. ``measured`` is what a driver or a log measured beyond the tables.
+    this window. ``measured`` holds measurements of a driver or a log that the tables do not
+    contain.
     """
 
     def __init__(self, tables: Tables, facts: Facts, measured: Measurements = NO_MORE) -> None:
@@ -107,18 +107,18 @@ class RunData:
 
     @cached_property
     def done(self) -> Flags:
-        """A flag for each request: whether the request completed."""
+        """A mask of the completed requests."""
         done: Flags = self.requests.status == FINISHED
         return done
 
     @property
     def refused_requests(self) -> int:
-        """The number of requests that were refused, without requests that broke off."""
+        """The number of refused requests, without the requests that broke off."""
         return self.count_status(REFUSED) - self.facts.failed
 
     @property
     def lost_word(self) -> str:
-        """The word for the run's requests without an answer: refused, failed, or both."""
+        """The word for unanswered requests in messages: "refused", "failed", or both words."""
         if not self.facts.failed:
             return "refused"
         return "failed or refused" if self.refused_requests else "failed"
@@ -136,7 +136,7 @@ class RunData:
         return amounts / (self.window.length_s or NAN)
 
     def rows_by_client(self, client: Ints, weights: Ints | None = None) -> Ints:
-        """Return the number of rows, or the sum of their weights, by the client of each row."""
+        """Return, by client, the number of rows, or the sum of the rows' ``weights``."""
         return np.bincount(client, weights=weights, minlength=self.clients).astype(np.int64)
 
     @property
@@ -202,7 +202,7 @@ class RunData:
 
     @cached_property
     def seen(self) -> Requests:
-        """The requests; unreported admissions are estimated."""
+        """The requests, in which unknown admission times are estimated."""
         return with_admissions(self.requests)
 
     @cached_property
@@ -217,12 +217,12 @@ class RunData:
 
     @property
     def tree(self) -> TenantShares:
-        """The shares of a run with tenants."""
+        """The shares of tenants and clients in a tree. Precondition: the run has tenants."""
         assert self.tenants is not None
         return self.tenants
 
     def noted_share(self, share: float) -> Noted:
-        """Return a share; the reason tells why shares are withheld, if they are."""
+        """Return a share as a metric's value, with the reason if shares are not reported."""
         return Noted(share, self.fair_shares.not_judged)
 
     @cached_property
@@ -233,7 +233,7 @@ class RunData:
 
     @cached_property
     def service_gap(self) -> float:
-        """The largest service gap in weighted tokens over weight; NaN without a joint backlog."""
+        """The largest service gap in weighted tokens over weight; NaN if no two clients waited."""
         backlog = Backlog.of_requests(self.requests, self.facts)
         return max_service_gap(backlog, self.log, self.facts).tokens if backlog.shared else NAN
 
@@ -255,12 +255,12 @@ class RunData:
 
     @cached_property
     def all_active(self) -> Window | None:
-        """The time in which all clients were active, None without such a time."""
+        """The period in which all clients were active together, or None."""
         return all_active_window(self.programs, self.facts)
 
     @cached_property
     def all_active_service(self) -> Floats:
-        """The service of each client while all were active, an empty array without such a time."""
+        """The service of each client in the period in which all clients were active, if any."""
         if self.all_active is None:
             return np.empty(0)
         booked = booked_in(self.log, self.all_active, self.clients)
@@ -270,7 +270,7 @@ class RunData:
 
     @cached_property
     def timeline(self) -> Timeline | None:
-        """The window in cells, None unless some client was short of service."""
+        """The window divided into short cells; None unless some client was short of service."""
         if not (self.clients and self.window.length_s and self.fair_shares.contended):
             return None
         return timeline(self.seen, self.programs, self.log, self.facts, self.window)
@@ -279,7 +279,7 @@ class RunData:
     def worst_shares(self) -> dict[float, Floats]:
         """Each client's share in its worst window, by the length of the windows in seconds.
 
-        The length 0 stands for the share while the client was backlogged.
+        The key 0 has the share while the client was backlogged.
         """
         line = self.timeline
         if line is None:
@@ -293,7 +293,7 @@ class RunData:
         return [Noted(share, why) for share in self.worst_shares[length_s].tolist()]
 
     def least_share_in_windows(self, length_s: float) -> Noted:
-        """Return the lowest share of any client in any window of this length."""
+        """Return the lowest share of any client in any window of this length, in seconds."""
         return Noted(least(self.worst_shares[length_s]), self.why_no_window)
 
     @property
@@ -305,7 +305,7 @@ class RunData:
 
     @property
     def has_targets(self) -> bool:
-        """Whether a client has latency targets."""
+        """Whether any client has latency targets."""
         return any(client.targets for client in self.facts.clients)
 
     @cached_property
@@ -333,26 +333,26 @@ class RunData:
 
     @cached_property
     def evicted_tokens(self) -> Floats:
-        """Tokens lost by each client (row) for each client (column), of recorded evictions."""
+        """Cached tokens that each client (row) lost to requests of each client (column)."""
         assert self.tables.memory is not None
         return evicted_tokens(self.tables.memory, self.clients, self.memory_window)
 
     @cached_property
     def stalls(self) -> Stalls | None:
-        """The stalls of answers, None if neither steps nor gaps between tokens are known."""
+        """The stalls of answers; None if neither decode steps nor gaps between tokens are known."""
         if self.measured.token_gaps is not None:
             return recorded_stalls(self.requests, self.measured.token_gaps, self.facts)
         return stalls_of(self.requests, self.log, self.facts)
 
     @property
     def known_stalls(self) -> Stalls:
-        """The stalls of a run whose steps, or gaps between tokens, are known."""
+        """The stalls of answers. Precondition: decode steps or gaps between tokens are known."""
         assert self.stalls is not None
         return self.stalls
 
     @property
     def victims_stalled(self) -> float:
-        """The most seconds of stalls per minute of answer of a well-behaved client."""
+        """The largest number of stalled seconds per minute of answer of any well-behaved client."""
         each = zip(self.facts.clients, self.known_stalls.per_minute(), strict=True)
         found = [value for client, value in each if not client.misbehaving and value == value]
         return max(found, default=NAN)
@@ -371,7 +371,7 @@ class RunData:
 
     @cached_property
     def sessions(self) -> dict[str, Ranked]:
-        """Times of recorded sessions by client, in seconds, and slowdowns of sessions by client.
+        """Latencies (in seconds) and slowdowns of each client's recorded sessions, by name.
 
         The names are ``session``, ``turn``, ``ttft``, ``turn_wait`` and ``slowdown``, and
         ``gate_wait`` for a run with a gateway.
@@ -395,23 +395,23 @@ class RunData:
         return RecordedSessions(self.tables, self.facts)
 
     def longest_wait(self) -> Noted:
-        """Return the longest wait of a call in seconds, so far if the call still waits."""
+        """Return the longest wait of a call in seconds; a lower bound if the call still waits."""
         longest = self.session_latency("turn_wait", 100)
         return max(longest, key=lambda one: one.value if one.value == one.value else -1.0)
 
     @cached_property
     def of_sessions(self) -> RunData | None:
-        """The run with every session as a client of its own, None for too many sessions."""
+        """The run with each session as a separate client; None if the run has too many sessions."""
         if not 0 < len(self.programs) <= MOST_SESSIONS:
             return None
         return RunData(*as_clients(self.own_sessions, self.tables, self.facts))
 
     @cached_property
     def session_shares(self) -> dict[float, Floats]:
-        """The share of each session's fair share, by the length of the window in seconds.
+        """The fraction of its fair share that each session received, by window length in seconds.
 
-        The length 0 stands for the whole window, in which a session is judged that is entitled to
-        four of its calls; another length stands for the worst window of this length.
+        The key 0 has the share in the whole window, in which a session is judged if it is entitled
+        to four mean calls. Another key has the share in the worst window of this length.
         """
         run = self.of_sessions
         line = None if run is None else run.timeline
@@ -434,28 +434,28 @@ class RunData:
         return client_percentiles(self.sessions[name], percent, self.lost_word)
 
     def victim_session_latency(self, name: str, percent: int) -> Noted:
-        """Return the mean percentile of the well-behaved clients with requests in the window."""
+        """Return the mean of the well-behaved clients' percentiles of a session latency, in s."""
         good = [at for at, one in enumerate(self.facts.clients) if not one.misbehaving]
         here = [at for at in good if self.sessions["ttft"].samples[at].n] or good
         return mean_of_clients(self.sessions[name], here, percent, self.facts, self.lost_word)
 
     @cached_property
     def sides(self) -> TwoSides | None:
-        """The prefill side and the decode side, None for colocated replicas."""
+        """The prefill workers and the decode workers as two sides; None for colocated replicas."""
         return sides_of(self.tables, self.facts)
 
     @property
     def both_sides(self) -> TwoSides:
-        """The sides of a disaggregated run."""
+        """The prefill workers and the decode workers of a disaggregated run."""
         assert self.sides is not None
         return self.sides
 
     def busy_ratio(self, side: int) -> float:
-        """Return the busy time of the workers of a side (0: prefill), over all their time."""
+        """Return the busy fraction of prefill (``side`` 0) or decode (1) workers' time."""
         workers = float(self.both_sides.workers[side])
         return ratio(float(self.both_sides.busy_s[side]), workers * self.facts.horizon_s)
 
     @cached_property
     def limit_values(self) -> Mapping[str, Any]:
-        """The limit of the run and its GPU time by purpose; empty if unknown."""
+        """Metrics of the run's limit and of GPU time by purpose, by key; empty if unknown."""
         return limit_values(self.tables, self.cut, self.fair_shares)

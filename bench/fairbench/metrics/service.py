@@ -1,9 +1,9 @@
 """Service of each client over time, exact to the decode step, and GPU time.
 
-A booking of service has an instant: tokens charged at admission have the start of an iteration,
-computed extend tokens have the end of the iteration, and each output token has the end of the step
-that made the token. A stretch is a time of constant batch composition. A batch of 64 requests of
-64 clients is 64 consecutive rows of the log with the same times, so that the times of a stretch are
+Tokens are booked at an instant: tokens charged at admission at the start of an iteration, computed
+extend (uncached input) tokens at the end of the iteration, and each output token at the end of the
+step that made the token. A stretch is a period of constant batch composition. A batch with requests
+of 64 clients is 64 consecutive rows of the log with equal times, so the times of a stretch are
 computed once.
 """
 
@@ -85,8 +85,8 @@ _KNOWN: WeakKeyDictionary[Service, Stretches] = WeakKeyDictionary()
 def step_times(log: Timed, row: Ints, number: Ints) -> Floats:
     """Return the time in seconds at which step ``number`` (from 1) of each row in ``row`` ended.
 
-    The first step of a row lasts d with ``steps * d + growth * steps * (steps - 1) / 2 = end -
-    start``.
+    The first step of a row lasts d seconds, where ``steps * d + growth * steps * (steps - 1) / 2 =
+    end - start``.
     """
     steps, growth = log.steps[row], log.step_growth_s[row]
     start, end = log.start_s[row], log.end_s[row]
@@ -105,7 +105,7 @@ def steps_before(log: Timed, at_s: float) -> Ints:
 def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
     """Return how many steps of each row in ``row`` had ended before the row's instant in ``at_s``.
 
-    If ``inclusive``, a step that ends at the instant counts, too.
+    If ``inclusive``, a step that ends at the instant itself counts, too.
     """
     steps, growth = log.steps[row], log.step_growth_s[row]
     start, end = log.start_s[row], log.end_s[row]
@@ -125,8 +125,8 @@ def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) 
     return end_s
 
 
-# The largest fraction of a client's computed tokens that may lie in prompts across the window's
-# edges without a correction.
+# Computed tokens are corrected if more than this fraction of a client's computed tokens belongs to
+# prompts that an edge of the window divides.
 MOST_UNDER_WAY = 0.1
 
 
@@ -159,7 +159,7 @@ class Booked(NamedTuple):
     output: Floats
 
     def seen(self, view: View, weights: ServiceWeights) -> Floats:
-        """Return the service of each client in a view, shape (n_clients,)."""
+        """Return each client's service, measured as ``view`` says, shape (n_clients,)."""
         output = weights.output * self.output
         match view:
             case View.CLIENT:
@@ -174,7 +174,7 @@ class Booked(NamedTuple):
                 return self.extend
 
     def on_one_clock(self) -> Booked:
-        """Book computed tokens at admission, like input, if prompts at the window's edges matter.
+        """Book computed tokens at admission if prompts at the window's edges distort the numbers.
 
         A prompt that an edge of the window divides has its input on one side of the edge and its
         computed tokens on the other side. If such prompts are more than ``MOST_UNDER_WAY`` of a
@@ -187,7 +187,7 @@ class Booked(NamedTuple):
 
 
 def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
-    """Return the tokens that were booked in the half-open window, for all views."""
+    """Return the tokens that were booked in the half-open window, as input for every ``View``."""
     total = np.zeros((4, clients))
     if window.length_s == 0:
         return Booked(*total)
@@ -203,7 +203,7 @@ def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
             (total[1], part.extend_charged_tokens, started),
             (total[2], part.extend_tokens, ended),
         ):
-            rows = np.flatnonzero(tokens)  # the few rows of prefill iterations
+            rows = np.flatnonzero(tokens)  # Only prefill iterations have such tokens, in few rows.
             rows = rows[when[own.of_row[rows]]]
             sums += np.bincount(part.client[rows], weights=tokens[rows], minlength=clients)
     return Booked(*total)
@@ -228,10 +228,11 @@ def cumulative(
 ) -> Floats:
     """Return the service of each client booked before each time, shape (clients, times).
 
-    At one instant, steps end before iterations start. With ``with_ends``, steps that end at a time
-    itself count for this time; with ``with_starts``, so do iterations that start at the time.
+    At one instant, steps end before iterations start. With ``with_ends``, steps that end exactly at
+    a time count as before the time; with ``with_starts``, iterations that start at the time count,
+    too.
     """
-    width = len(times) + 1  # the last column has the bookings after all times
+    width = len(times) + 1  # The last column has the bookings after all times.
     cells = np.zeros(clients * width)
     for part in log.parts():
         at_start, at_end, stepwise = booked_tokens(part, view, weights)
@@ -275,14 +276,14 @@ def booked_tokens(
 def _step_bookings(
     log: Stretches, stepwise: Floats, times: Floats, inclusive: bool
 ) -> tuple[Ints, Floats, Ints]:
-    """Return the bookings of rows' steps; steps without one of the times in between are merged.
+    """Return the bookings of decode steps; steps with no element of ``times`` between are merged.
 
-    Each row has one booking, and a further booking for each of the times inside the row. The
-    further bookings come last.
+    Each row has one booking, and a further booking for each element of ``times`` inside the row.
+    The further bookings come last.
 
     Returns:
-        The index of the first time by which each booking is booked (before this time or, if
-        ``inclusive``, at this time), the tokens of each booking, and the row of each further
+        For each booking, the index of the first time that the booking precedes (or, if
+        ``inclusive``, coincides with); the tokens of each booking; and the row of each further
         booking.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"
@@ -315,7 +316,7 @@ def _step_bookings(
 
 
 def one_per_stretch(log: Service) -> Service:
-    """Return one row per stretch of a worker's batch, for any number of clients in the batch."""
+    """Return a log with a single row per stretch, even if the batch has several clients."""
     order = np.lexsort((log.start_s, log.worker))
     worker, start_s = log.worker[order], log.start_s[order]
     new = np.ones(len(order), np.bool_)
@@ -348,13 +349,13 @@ def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
     return total
 
 
-WARN_ABOVE = 0.1  # a run with a larger fraction of busy time outside the fit is marked
+WARN_ABOVE = 0.1  # A run with a larger fraction of busy time outside the fit gets a warning.
 
 
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
-    """Return the fraction of busy time in decode steps with batches or contexts beyond the fit.
+    """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
 
-    The result is NaN if nothing was run, or if the range of the profile's fit is unknown. In a
+    The result is NaN if no worker was busy, or if the range of the profile's fit is unknown. In a
     stretch whose context grows beyond the fit, only the steps beyond the fit count.
     """
     if fit is None:
@@ -374,7 +375,7 @@ def _outside_fit(log: Service, fit: FitLimits) -> Floats:
     within = np.floor((limit - log.context_tokens) / np.maximum(log.batch_size, 1)) + 1
     beyond = 1 - np.clip(within, 0, log.steps) / log.steps
     outside: Floats = np.where(log.batch_size > fit.decode_batch, 1.0, beyond)
-    outside[log.context_tokens == 0] = 0.0  # the fit has no limit for prefills
+    outside[log.context_tokens == 0] = 0.0  # The fit has no limit for prefills.
     return outside
 
 

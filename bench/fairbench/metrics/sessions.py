@@ -1,6 +1,6 @@
-"""Sessions: how long each waits and lasts, its turns, and its share with sessions as clients.
+"""Sessions: waits, durations and turns of each session, and fair shares among sessions.
 
-A session is a program with several calls, its turns, and think time between them. Sessions that
+A session is a program with several calls (turns) and think time between calls. Only sessions that
 arrived in the window count.
 """
 
@@ -31,20 +31,21 @@ from fairbench.metrics.records import (
 from fairbench.metrics.service import service_of
 from fairbench.metrics.tables import Tables
 
-MOST_SESSIONS = 1_000  # maximum number of sessions whose shares are computed
-SESSION_WINDOW_S = 60.0  # length of the windows in which sessions are judged
-# a session is judged in a window in which it is entitled to at least this number of its calls
+MOST_SESSIONS = 1_000  # Shares are not computed for more sessions.
+SESSION_WINDOW_S = 60.0  # Sessions are judged in windows of this length.
+# A session is judged in a window if the session is entitled to at least this number of mean calls.
 LEAST_CALLS = 1.0
-WORST_SESSIONS = 10  # number of sessions that a summary lists
+WORST_SESSIONS = 10  # A summary lists this number of sessions.
 
 
 class Calls(NamedTuple):
     """The calls of sessions in order of session and arrival; times in seconds, shape (calls,).
 
     - ``session`` is the row of the call's program.
-    - ``end_s`` is the end of the call, or of the run.
-    - ``alone_s`` is the time of the call alone, with the cache of its own session.
-    - ``wait_s`` is the time from arrival to admission, so far for a call that still waits.
+    - ``end_s`` is the end of the call, or the end of the run for a call in progress.
+    - ``alone_s`` is the time that the call would take alone, with only the session's own prefix
+      cached.
+    - ``wait_s`` is the time from arrival to admission, or to the end of the run for a waiting call.
     """
 
     requests: Requests
@@ -56,7 +57,7 @@ class Calls(NamedTuple):
 
 
 class RecordedSessions:
-    """The sessions of a run, which are its programs, by session and by client."""
+    """The sessions of a run, with results by session and by client."""
 
     def __init__(self, tables: Tables, facts: Facts) -> None:
         self._programs, self._facts = tables.programs, facts
@@ -77,7 +78,7 @@ class RecordedSessions:
 
     @cached_property
     def slowdown(self) -> Floats:
-        """Each session's busy time over the busy time of its calls alone; at least 1, or NaN."""
+        """Each session's busy time, as a multiple (1 or more, or NaN) of its calls' time alone."""
         calls = self.calls
         ends_s = np.minimum(calls.end_s, calls.requests.arrival_s + calls.alone_s)
         alone_s = _union_s(calls, ends_s, len(self._programs))
@@ -118,7 +119,7 @@ class RecordedSessions:
         return self._samples(self._client, self.busy_s, done, open_ended, self._arrived)
 
     def slowdowns(self) -> list[Sample]:
-        """Return, by client, the slowdown of each session so far."""
+        """Return, by client, the slowdown of each session, up to the end of the run."""
         known = np.isfinite(self.slowdown)
         nothing = np.zeros(len(known), np.bool_)
         return self._samples(self._client, self.slowdown, known, nothing, self._arrived & known)
@@ -137,7 +138,7 @@ class RecordedSessions:
         return self._of_calls(calls.wait_s, ~still & ~refused, still)
 
     def gate_waits(self) -> list[Sample]:
-        """Return, by client, the seconds of each call in a gateway; the run has a gateway."""
+        """Return, by client, each call's seconds in the gateway. Precondition: a gateway."""
         requests = self.calls.requests
         assert requests.routed_s is not None
         held = np.isnan(requests.routed_s)
@@ -152,7 +153,7 @@ class RecordedSessions:
     def _samples(
         self, client: Ints, values: Floats, known: Flags, more: Flags, chosen: Flags
     ) -> list[Sample]:
-        """Return the values of each client: known values, lower bounds, and the rest as refused."""
+        """Return a sample per client: ``known`` values, lower bounds (``more``), else refused."""
         by_client = (
             self._split(client[rows], values[rows]) for rows in (chosen & known, chosen & more)
         )
@@ -185,7 +186,7 @@ class RecordedSessions:
         return [60 * ratio(count, time_s) for count, time_s in zip(turns, active_s, strict=True)]
 
     def least_by_client(self, shares: Floats) -> list[float]:
-        """Return, by client, the lowest share of a session; NaN without a known share."""
+        """Return, by client, the lowest share of a session; NaN if no session is judged."""
         rows = np.flatnonzero(self._arrived & np.isfinite(shares))
         lowest = np.full(self._clients, np.inf)
         np.minimum.at(lowest, self._client[rows], shares[rows])
@@ -201,7 +202,7 @@ class RecordedSessions:
 
 
 def _calls_of(requests: Requests, programs: Programs, horizon_s: float) -> Calls:
-    """Return the calls of programs that have a row, with estimates of unknown admissions."""
+    """Return the calls of the programs in the table, with unknown admission times estimated."""
     order = np.argsort(programs.program_id, kind="stable")
     ids = programs.program_id[order]
     place = np.minimum(np.searchsorted(ids, requests.program_id), max(0, len(ids) - 1))
@@ -217,10 +218,10 @@ def _calls_of(requests: Requests, programs: Programs, horizon_s: float) -> Calls
 
 
 def _alone_s(calls: Requests, session: Ints) -> Floats:
-    """Return the seconds of each call alone, if only its own session's cache were there.
+    """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
-    A call computes the tokens beyond the longest earlier prompt and answer of its session, at most
-    the tokens that it computed in the run. Times are those of the run's fastest calls.
+    Alone, a call computes the tokens beyond the longest earlier prompt and answer of the session,
+    but no more tokens than in the run. Times are estimated from the run's fastest calls.
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)
@@ -235,7 +236,7 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
 
 
 def _longest_so_far(values: Ints, session: Ints) -> Ints:
-    """Return the largest value up to each call of its session; calls are in order of session."""
+    """Return the session's largest value up to each call; calls are in order of session."""
     period = int(values.max(initial=0)) + 1
     longest: Ints = np.maximum.accumulate(values + session * period) - session * period
     return longest
@@ -244,7 +245,8 @@ def _longest_so_far(values: Ints, session: Ints) -> Ints:
 def _union_s(calls: Calls, end_s: Floats, sessions: int) -> Floats:
     """Return the seconds in which each session had a call in progress, given the calls' ends.
 
-    The times of each session are shifted by a period that is longer than the run.
+    The times of each session are shifted by a period longer than the run, so that one merge of
+    intervals handles all sessions.
     """
     begin_s = calls.requests.arrival_s
     period_s = 1.0 + max(begin_s.max(initial=0.0), end_s.max(initial=0.0))
@@ -260,7 +262,8 @@ def _union_s(calls: Calls, end_s: Floats, sessions: int) -> Floats:
 def as_clients(sessions: RecordedSessions, tables: Tables, facts: Facts) -> tuple[Tables, Facts]:
     """Return the tables and facts of a run in which every session is a client of its own.
 
-    The service of a call counts at its admission, at its first token, and evenly after that.
+    The service of a call counts at the call's admission, at the first token, and evenly after the
+    first token.
     """
     calls, owners = sessions.calls, tables.programs.client.tolist()
     requests = replace(calls.requests, client=calls.session)

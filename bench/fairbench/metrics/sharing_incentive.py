@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fairbench.metrics.fairness import least, max_min
+from fairbench.metrics.fair_shares import max_min
+from fairbench.metrics.fairness import least
 from fairbench.metrics.reasons import NAN, NO_VICTIM, NOT_ALONE, NOT_CONTENDED, Noted
 
 ClientRow = Mapping[str, Any]
@@ -21,7 +22,7 @@ TWO_BOUNDS = "both latencies are only lower bounds"
 
 
 class RunBeside:
-    """The summary of a run, and what other runs of its configuration and seed have in addition.
+    """The summary of a run, with results of other runs of the same configuration and seed.
 
     - ``best_tok_s`` is the highest service rate of any scheduler, in weighted tokens/s.
     - ``alone`` has a row for each client that was simulated alone on its part of the cluster.
@@ -51,7 +52,7 @@ class RunBeside:
 
     @cached_property
     def best_shares(self) -> list[Noted]:
-        """Each client's service over its fair share of the best total."""
+        """Each client's service divided by the client's fair share of the best total."""
         if not self._contended:
             return [Noted(NAN, NOT_CONTENDED)] * len(self._clients)
         rates = [client["service_rate_tok_s"] or 0.0 for client in self._clients]
@@ -60,7 +61,7 @@ class RunBeside:
 
     @property
     def least_share(self) -> Noted:
-        """The lowest of the clients' shares."""
+        """The lowest share that any client received of the fair share of the best total."""
         found = least(np.array([share.value for share in self.best_shares]))
         return Noted(found, "" if self._contended else NOT_CONTENDED)
 
@@ -84,10 +85,10 @@ class RunBeside:
 
 
 def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Noted:
-    """Return one client's latency on the shared cluster over its latency alone on a part.
+    """Return a client's latency on the shared cluster, over the latency alone on a fair part.
 
-    A value of at most 1 means that the client has no reason to leave the shared cluster. The ratio
-    of a bound is a bound.
+    A value of at most 1 means that the client has no reason to leave the shared cluster. If one
+    latency is a bound, the ratio is a bound, too.
 
     Args:
         shared: The client's row of the summary.

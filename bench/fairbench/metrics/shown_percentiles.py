@@ -1,6 +1,6 @@
-"""The percentiles of latency that tables show: chosen by the user, or with enough latencies.
+"""The percentiles of latency in tables: chosen by the user, or supported by enough latencies.
 
-A high percentile is random unless several latencies lie beyond the percentile. Three latencies are
+A high percentile is mostly chance unless several latencies are larger. Three larger latencies are
 required: a P99 needs 300 latencies, and a P95 needs 60. The summary of a single run always shows
 the P99; if the latencies are too few, the P99 is marked, and the P95 follows. Other tables show
 either the P99 or the P95.
@@ -14,7 +14,7 @@ from typing import Any
 
 from fairbench.errors import UsageError
 
-KEY = "percentiles"  # the key of the choice in a summary and in an experiment
+KEY = "percentiles"  # Summaries and experiments store the chosen percentiles under this key.
 
 ALLOWED = "must be different whole numbers from 1 to 99 with commas between, such as 50,90,95,99"
 
@@ -24,7 +24,7 @@ def parse_percentiles(text: str) -> tuple[int, ...]:
 
     Raises UsageError for a text that is no list of percentiles.
     """
-    if not isinstance(text, str):  # an edited experiment file may hold a number
+    if not isinstance(text, str):  # An edited experiment file may contain a number.
         raise UsageError(f"{KEY} = {text!r}: {ALLOWED}")
     words = [word.strip() for word in text.split(",")] if text.strip() else []
     ranks = sorted(int(word) for word in words if re.fullmatch(r"[0-9]{1,2}", word))
@@ -50,8 +50,8 @@ def common_percentiles(summaries: Iterable[Mapping[str, Any]]) -> tuple[int, ...
 
 
 P95, P99 = 95, 99
-TAILS = (P95, P99)  # the high percentiles of latency
-ENOUGH = {P95: 60, P99: 300}  # the number of latencies that a high percentile needs
+TAILS = (P95, P99)  # These percentiles of latency are called high.
+ENOUGH = {P95: 60, P99: 300}  # A high percentile needs this number of latencies.
 
 
 def shown_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
@@ -71,14 +71,14 @@ def is_carried(n: int | None, tail: int) -> bool:
 
 
 def is_few(n: int | None, rank: int) -> bool:
-    """Return whether percentile ``rank`` is high and ``n`` latencies are too few for it."""
+    """Return whether ``n`` latencies are too few for a high percentile ``rank``."""
     return rank in TAILS and not is_carried(n, rank)
 
 
 def _tail(known: Iterable[tuple[int | None, bool]]) -> int:
-    """Return the shown percentile, P99 or P95.
+    """Return P99 if all samples support a P99, else P95.
 
-    ``known`` has the number of latencies of each sample, and whether its summary has a P95.
+    ``known`` has, for each sample, the number of latencies, and whether the summary has a P95.
     """
     found = list(known)
     carried = all(is_carried(n, P99) for n, _ in found)

@@ -1,7 +1,7 @@
-"""Stalls: the time for which prompts hold up answers that are being generated, and by whom.
+"""Stalls: how long prompts hold up answers that are being generated, and whose prompts.
 
-A pass of an engine that computes prompts delays every sequence that decodes on the same replica.
-The delay is booked to the clients of the prompts, in proportion to the computed tokens.
+A batch with prompts delays every sequence that decodes on the replica. The delay is booked to the
+clients of the prompts, in proportion to the computed tokens.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from fairbench.metrics.records import Facts, Flags, Floats, Ints, Requests, Serv
 from fairbench.metrics.tables import ServiceRows
 from fairbench.targets import RequestCosts
 
-MOST_CLIENTS = 30  # maximum number of clients for which ``Stalls.matrix_s`` is computed
-STALL_S = 0.5  # minimum gap between two tokens that is a stall
-STALL_STEPS = 4.0  # minimum gap of a stall, as a multiple of a lone request's decode step
-_MARGIN_S = 1e-6  # rounding of two times that are equal
-_SHORTEST_S, _GROWTH, _BINS = 1e-6, 1.01, 2_800  # bins of gaps: 1 us to 10 days, each 1% wider
+MOST_CLIENTS = 30  # ``Stalls.matrix_s`` is not computed for more clients.
+STALL_S = 0.5  # A stall is a gap between two tokens of at least this time.
+STALL_STEPS = 4.0  # A stall lasts at least this multiple of a lone request's decode step.
+_MARGIN_S = 1e-6  # Times that differ by less, in seconds, count as equal.
+# The bins of gaps reach from 1 us to 10 days; each bin is 1% wider than the last.
+_SHORTEST_S, _GROWTH, _BINS = 1e-6, 1.01, 2_800
 
 
 class Answers(NamedTuple):
-    """The times in which requests decode: a row per request, or two if it was retracted."""
+    """The intervals in which requests decode: a row per request, or two for a retracted request."""
 
     worker: Ints
     client: Ints
@@ -41,7 +42,7 @@ class Rows(NamedTuple):
     """Rows of one worker's log, each of a client in a stretch, in order of time and client.
 
     - ``stretch`` is the position of the row's stretch in ``Steps``.
-    - ``prompt_s`` is the time that the client's prompts take from decoding sequences.
+    - ``prompt_s`` is the time for which the client's prompts delay sequences that decode.
     """
 
     client: Ints
@@ -60,7 +61,7 @@ class Steps(NamedTuple):
 
     - ``first_s`` is the end of the stretch's first step, ``later`` the number of later steps, and
       ``rest_s`` the mean duration of a later step.
-    - ``last_s`` is the end of the last step before the stretch in which sequences decoded.
+    - ``last_s`` is the end of the last decode step before the stretch.
     - ``decodes`` tells whether sequences decode in the stretch.
     """
 
@@ -80,8 +81,8 @@ class Gaps:
         self._limit_s = limit_s
         self._bins = np.zeros((clients, _BINS))
         self.largest_s = np.full(clients, nan)
-        self.above = np.zeros(clients)  # number of gaps above the limit
-        # tokens and seconds of gaps without (0) and with (1) prompts of other clients
+        self.above = np.zeros(clients)  # This array counts gaps above the limit.
+        # The first index is 1 for gaps in which prompts of other clients were computed, else 0.
         self._tokens, self._time_s = np.zeros((2, clients)), np.zeros((2, clients))
 
     def add(
@@ -107,7 +108,7 @@ class Gaps:
         self._time_s += np.bincount(cells, time_s, 2 * clients).reshape(2, clients)
 
     def pace_ratios(self) -> list[float]:
-        """Return each client's token rate beside prompts of others, over its rate without them."""
+        """Return each client's token rate beside other clients' prompts, over the rate without."""
         pairs = zip(self._tokens.T.tolist(), self._time_s.T.tolist(), strict=True)
         return [
             ratio(ratio(tokens[1], time_s[1]), ratio(tokens[0], time_s[0]))
@@ -131,7 +132,7 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """The stalls of a run.
+    """The time for which prompts held up answers in a run.
 
     - ``by_others_s`` and ``by_own_s`` are the seconds, summed over a client's answers, for which
       prompts of other clients and of the client itself held up the answers.
@@ -148,13 +149,13 @@ class Stalls:
     gaps: Gaps
 
     def per_minute(self) -> list[float]:
-        """Return each client's seconds of stalls by others, per minute of answer."""
+        """Return, by client, the seconds of stalls by other clients per minute of answer."""
         pairs = zip(self.by_others_s.tolist(), self.answer_s.tolist(), strict=True)
         return [60 * ratio(stalled_s, answer_s) for stalled_s, answer_s in pairs]
 
 
 def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | None:
-    """Return the stalls of a run; None if the composition of steps, or their cost, is unknown."""
+    """Return the stalls of a run; None if batches or the costs of steps are unknown."""
     if facts.costs is None:
         return None
     clients = len(facts.clients)
@@ -162,8 +163,9 @@ def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | No
     gaps = Gaps(clients, stall_limit_s(facts))
     total_s, own_s = np.zeros(clients), np.zeros(clients)
     matrix_s = np.zeros((clients, clients)) if clients <= MOST_CLIENTS else None
-    ends_s: dict[int, float] = {}  # worker -> end of the last step that decoded
-    asked: dict[int, Requests] = {}  # worker -> requests whose answers the worker generates
+    ends_s: dict[int, float] = {}  # ``ends_s`` has, by worker, the end of the last decode step.
+    # ``asked`` has, by worker, the requests whose answers the worker generates.
+    asked: dict[int, Requests] = {}
     for part in log.parts():
         if part.gpu_s is None:
             return None
@@ -194,14 +196,14 @@ def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | No
 
 
 def stall_limit_s(facts: Facts) -> float:
-    """Return the gap between two tokens above which a gap is a stall, in seconds."""
+    """Return the shortest gap between two tokens that counts as a stall, in seconds."""
     return max(STALL_S, STALL_STEPS * facts.lone.step_s) if facts.lone else STALL_S
 
 
 def answers_of(requests: Requests, horizon_s: float) -> Answers:
     """Return when requests decode, from their first token to their end.
 
-    The last retraction of a request, up to the admission after it, is left out.
+    The time from a request's last retraction to the following admission is left out.
     """
     worker = _decode_worker(requests)
     begun = np.isfinite(requests.first_token_s) & (worker >= 0)
@@ -234,7 +236,7 @@ def by_client(answers: Answers, values: Floats, clients: int) -> Floats:
 def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps, Rows]:
     """Return the stretches and the rows of a part of one worker's log.
 
-    ``ended_s`` is the end of the last step before the part in which sequences decoded.
+    ``ended_s`` is the end of the last decode step before the part.
     """
     start_s, first, stretch = np.unique(log.start_s, return_index=True, return_inverse=True)
     end_s, count = log.end_s[first], log.steps[first]
@@ -243,7 +245,8 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
     outputs = np.bincount(stretch, log.output_tokens, len(first))
     context, length_s = log.context_tokens[first], end_s - start_s
     mixed = np.flatnonzero((context > 0) & (every > 0))
-    decode_s = np.zeros(len(first))  # the time of the step without its prompts
+    # This array has the time that each step would take without prompts.
+    decode_s = np.zeros(len(first))
     decode_s[mixed] = [
         costs.decode_step_s(max(1, int(outputs[at])), int(context[at])) for at in mixed
     ]
@@ -262,7 +265,7 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
 
 
 def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
-    """Return the seconds for which some prompts held up each answer, shape (answers,).
+    """Return the seconds for which the given prompts held up each answer, shape (answers,).
 
     A prompt's time counts evenly over the prompt's stretch.
     """
@@ -298,7 +301,7 @@ def _held_up_by_own_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
 
 
 def growth(times_s: Floats, sums: Floats, begin_s: Floats, end_s: Floats) -> Floats:
-    """Return by how much a sum that is linear between ``times_s`` grows from begin to end."""
+    """Return the growth from begin to end of a sum that is linear between ``times_s``."""
     grown: Floats = np.interp(end_s, times_s, sums) - np.interp(begin_s, times_s, sums)
     return grown
 
@@ -307,8 +310,8 @@ def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
     """Add the gaps between tokens that one worker generated in a part of the log.
 
     The records hold the first token of each request and the tokens of each step. The gap of a token
-    is the time since the last step that decoded; the gap of a second token is the time since the
-    first token.
+    is the time since the last decode step; the gap of a second token is the time since the first
+    token.
     """
     made = _first_tokens(requests, steps, rows)
     here = made >= 0
@@ -350,7 +353,7 @@ class OtherPrompts:
         self._own = np.append(0.0, np.cumsum(rows.computed_tokens[prompts][order]))
 
     def between(self, client: Ints, after: Ints, upto: Ints) -> Flags:
-        """Return whether others' prompts were computed after one stretch and up to another."""
+        """Return whether other clients' prompts were computed from ``after`` up to ``upto``."""
         every = self._upto[upto + 1] - self._upto[after + 1]
         first = client * self._stretches
         own = self._own[np.searchsorted(self._keys, first + upto, "right")]
@@ -360,10 +363,9 @@ class OtherPrompts:
 
 
 def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
-    """Return the stretch at whose end each request's first token was made, -1 outside the part.
+    """Return the stretch that ended with each request's first token, -1 if in another part.
 
-    The stretch is the last one before the client received the token that computed prompts of the
-    client.
+    The stretch is the last stretch with prompts of the client before the client received the token.
     """
     prompts = np.flatnonzero(rows.computed_tokens > 0)
     first_s = np.where(np.isfinite(requests.first_token_s), requests.first_token_s, -1.0)

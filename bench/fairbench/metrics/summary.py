@@ -48,7 +48,7 @@ def summarize(tables: Tables, facts: Facts, measured: Measurements = NO_MORE) ->
 
 
 def stall_summary(tables: Tables, facts: Facts, measured: Measurements) -> dict[str, Any]:
-    """Return the metrics of stalls alone, with the keys that ``summarize`` has for them."""
+    """Return only the metrics of stalls, with the keys that ``summarize`` uses."""
     run = RunData(tables, facts, measured)
     values = _Values(run)
     for metric in STALLS:
@@ -92,7 +92,7 @@ class _Values:
     def _noted_value(
         self, key: str, metric: Metric, value: Value, *, inside: bool = False
     ) -> float:
-        """Return a value; note why it is missing, or that it is a bound or an estimate."""
+        """Return a value; note why the value is missing, or is a bound or an estimate."""
         found = value if isinstance(value, Noted) else Noted(value)
         if inside and (found.bound or found.remark or not isfinite(found.value)):
             key += metric.key
@@ -106,7 +106,7 @@ class _Values:
 
 
 def _descriptions(run: RunData) -> dict[str, Any]:
-    """Return what a summary says about the run beside its metrics."""
+    """Return the fields of a summary that are not metrics, such as tenants and evictions."""
     found: dict[str, Any] = {}
     if run.facts.percentiles:
         found[KEY] = written_percentiles(run.facts.percentiles)
@@ -129,7 +129,7 @@ def _descriptions(run: RunData) -> dict[str, Any]:
 
 
 def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
-    """Return the sessions with the longest wait of a call, each with what it paid."""
+    """Return rows for the sessions with the longest wait of a call."""
     own, shares, names = run.own_sessions, run.session_shares, run.facts.clients
     return [
         {
@@ -146,11 +146,12 @@ def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
     ]
 
 
-SHARES = {"share": 0.0, "share_60s": SESSION_WINDOW_S}  # keys of shares, by length of the window
+# The numbers are lengths of windows in seconds; 0 stands for the whole window of the run.
+SHARES = {"share": 0.0, "share_60s": SESSION_WINDOW_S}
 
 
 def _stalls_of(run: RunData) -> dict[str, Any]:
-    """Return who stalls whom, and the prompts that caused the longest recorded stalls."""
+    """Return which clients stall which clients, and the prompts of the longest recorded stalls."""
     found: dict[str, Any] = {}
     names = [client.name for client in run.facts.clients]
     if run.stalls is not None and run.stalls.matrix_s is not None:
@@ -165,7 +166,7 @@ def _stalls_of(run: RunData) -> dict[str, Any]:
 
 
 def _client_rows(run: RunData, values: _Values) -> list[dict[str, Any]]:
-    """Return a row for each client: its name, its metrics, and its settings that matter."""
+    """Return a row for each client: name, metrics, and the settings in use."""
     owners = run.tenants.owners if run.tenants else [""] * run.clients
     rows = []
     for client, metrics, owner in zip(run.facts.clients, values.clients, owners, strict=True):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-COLUMN_BYTES = 8  # the number of bytes of a value in a column's file
+COLUMN_BYTES = 8  # A value in a column's file has this number of bytes.
 
 
 class ServiceRows(Protocol):
@@ -36,11 +36,11 @@ class ServiceRows(Protocol):
     def __len__(self) -> int: ...
 
     def parts(self) -> Iterator[Service]:
-        """Yield all rows in order, in parts; the rows of a stretch are in one part."""
+        """Yield all rows in order, in parts; the rows of one stretch of time are in one part."""
         ...
 
     def between(self, first: int, after: int) -> Service:
-        """Return the rows from ``first`` up to ``after``. Precondition: there is such a row."""
+        """Return the rows ``first`` to ``after - 1``. Precondition: ``first < after``."""
         ...
 
 
@@ -48,7 +48,7 @@ class ServiceRows(Protocol):
 class FiledService:
     """A service log of ``rows`` rows in order of time, with a file for each column in ``folder``.
 
-    The files are mapped into memory, not copied; the memory is free when no array uses it.
+    The files are mapped into memory, not copied; the memory is freed when no array uses the file.
     """
 
     folder: Path
@@ -63,7 +63,7 @@ class FiledService:
             yield self.between(first, after)
 
     def between(self, first: int, after: int) -> Service:
-        """Return the rows from ``first`` up to ``after``. Precondition: there is such a row."""
+        """Return the rows ``first`` to ``after - 1``. Precondition: ``first < after``."""
         columns = self.column_types()
         return Service(**{name: self._column(name, first, after) for name in columns})
 
@@ -95,7 +95,7 @@ class FiledService:
 def to_arrow(values: NDArray[Any]) -> pa.Array:
     """Return numbers as an Arrow array without nulls; a contiguous array is not copied.
 
-    The conversions of pyarrow are avoided: they import pandas, if installed, which takes 45 MiB.
+    The function avoids pyarrow's conversions, which import pandas, if installed, and take 45 MiB.
     """
     import pyarrow as pa
 
@@ -121,7 +121,7 @@ def named(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(to_arrow(codes.astype(np.int32)), dictionary)
 
 
-NOBODY = -1  # the number in ``by`` for a change that no request of a client caused
+NOBODY = -1  # No request of a client caused the change.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,7 +144,7 @@ class Memory(Table):
 
 
 class SavedColumns(NamedTuple):
-    """The columns of each table as files store them: with names of clients and states."""
+    """The columns of each table as files store the columns: with names instead of numbers."""
 
     requests: dict[str, Any]
     programs: dict[str, Any]
@@ -153,7 +153,7 @@ class SavedColumns(NamedTuple):
 
 
 class FiledColumns(Mapping[str, Any]):
-    """The stored columns of a service log in files; a column is read when asked for by name."""
+    """The stored columns of a service log in files, by name; a column is read when accessed."""
 
     def __init__(self, log: FiledService, saved: Callable[[Table], dict[str, Any]]) -> None:
         self._log, self._saved = log, saved
@@ -193,7 +193,7 @@ class Tables:
         return len(status) > 0 and bool((status == REFUSED).all())
 
     def columns(self) -> SavedColumns:
-        """Return the columns of all tables as files store them."""
+        """Return the columns of all tables in the form in which files store columns."""
         log = self.service
         assert isinstance(log, Service | FiledService)
         return SavedColumns(
@@ -219,7 +219,8 @@ class RunResult:
     """The result of a run: its tables, as columns by name, and its summary.
 
     - ``complete`` tells whether the run ran to its end.
-    - ``memory`` is the table of the holders of KV memory, None if they were not recorded.
+    - ``memory`` is the table of the clients that hold KV memory, None if the run did not record the
+      table.
     - ``about`` holds further facts for the run's manifest.
     """
 

@@ -1,4 +1,4 @@
-"""Quantities of a whole run: latencies of requests, cache hits, KV memory, and the two sides."""
+"""Quantities of a whole run: latencies, cache hits, KV memory, and prefill and decode workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairbench.metrics.tables import NOBODY, Memory, Tables
 
 
 def cache_hit_rate(requests: Requests, chosen: Flags) -> float:
-    """Return the cached fraction of the input of chosen, admitted requests; NaN without any."""
+    """Return the cached fraction of the input of ``chosen`` requests; NaN if none was admitted."""
     admitted = chosen & ~np.isnan(requests.admitted_s)
     cached = float(requests.cached_tokens[admitted].sum())
     return ratio(cached, cached + float(requests.extend_tokens[admitted].sum()))
@@ -33,7 +33,7 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
     """Return each client's cache hit rate, or NaN for a client without an admitted request."""
     admitted = ~np.isnan(requests.admitted_s)
     client = requests.client[admitted]
-    cached, extended = (  # sums of whole numbers of tokens are exact
+    cached, extended = (  # Sums of whole numbers of tokens are exact.
         np.bincount(client, weights=tokens[admitted], minlength=clients).tolist()
         for tokens in (requests.cached_tokens, requests.extend_tokens)
     )
@@ -43,8 +43,8 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
 def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
     """Return the time in seconds at which ``percent`` of the programs had finished.
 
-    Only programs that arrived before the end of the window count: these programs are the same
-    under every scheduler. The result is NaN without programs, or if too few programs finished.
+    Only programs that arrived before the end of the window count, because every scheduler gets
+    these programs. The result is NaN without programs, or if too few programs finished.
     """
     fixed = programs.take(programs.arrival_s < window.end_s)
     finishes = np.sort(fixed.finish_s[fixed.status == FINISHED])
@@ -53,7 +53,7 @@ def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
 
 
 class RequestLatencies(NamedTuple):
-    """Latencies of completed requests in ms, by name, and their decoding.
+    """Latencies of completed requests in ms, by name, and decode times.
 
     ``ms`` holds ``ttft`` and ``e2el`` of every completed request, and ``tpot``, the mean gap
     between tokens, of the requests with two tokens or more. For these requests ``decode_s`` is the
@@ -79,7 +79,7 @@ def request_latencies(requests: Requests) -> RequestLatencies:
     return RequestLatencies(ms, float(decode.sum()), float(gaps.sum()))
 
 
-RANKS = {"median": 50, "max": 100}  # statistics that are percentiles with another name
+RANKS = {"median": 50, "max": 100}  # These statistics are percentiles.
 
 
 def statistic_of(name: str, values: Floats | None) -> float:
@@ -94,7 +94,8 @@ def statistic_of(name: str, values: Floats | None) -> float:
 def held_token_s(memory: Memory, clients: int, window: Window) -> Floats:
     """Return the token-seconds of KV memory that each client held in the window.
 
-    A token that k clients hold counts 1/k for each of them. The result has the shape (n_clients,).
+    A token that k clients hold counts 1/k for each of these clients. The result has the shape
+    (n_clients,).
     """
     left_s = np.clip(window.end_s - np.maximum(memory.at_s, window.start_s), 0, None)
     weights = memory.change / memory.holders * left_s
@@ -128,7 +129,7 @@ class TwoSides(NamedTuple):
 
 
 def sides_of(tables: Tables, facts: Facts) -> TwoSides | None:
-    """Return the two sides of a disaggregated run, or None for colocated replicas."""
+    """Return the prefill and decode sides of a run; None without disaggregated workers."""
     prefills, requests = facts.prefill_workers, tables.requests
     if prefills is None or requests.sent_s is None or requests.received_s is None:
         return None

@@ -1,4 +1,4 @@
-"""Traffic: the requests of a run or a log, and overloads."""
+"""Traffic: the requests of a run or a log in order of arrival, and times of overload."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def weighted_tokens(input_tokens: Ints, output_tokens: Ints) -> Floats:
 
 
 class EventStretch(NamedTuple):
-    """The events with indices ``first`` to ``last`` of a sequence, and their total gain."""
+    """The events ``first`` to ``last`` (indices) of a sequence, and the events' total gain."""
 
     first: int
     last: int
@@ -75,12 +75,12 @@ def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> 
 
 
 def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
-    """Return the stretch of consecutive events with the largest total gain minus cost.
+    """Return the run of consecutive events with the largest total gain minus cost.
 
     Args:
         gains: The gain of each event, shape (n_events,), with at least one event.
-        cost: The ascending cost up to each event. A stretch costs the difference between its last
-            and its first event.
+        cost: The ascending cost up to each event. A run of events costs the last event's element
+            minus the first event's element.
     """
     after = np.cumsum(gains) - cost
     before = np.concatenate([[0.0], np.cumsum(gains)[:-1]]) - cost
@@ -90,8 +90,9 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     return EventStretch(first, last, float(after[last] - before[first]))
 
 
-# A request waits long if its wait exceeds LONG_S seconds and LONGER times the shortest waits: long
-# prompts take long without any queue. SHORTEST is the percentile of the shortest waits.
+# A request waits long if the wait exceeds LONG_S seconds and also LONGER times the shortest waits,
+# because long prompts take long even without a queue. The percentile SHORTEST of all waits stands
+# for the shortest waits.
 LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
 # In an overload at least LEAST_LATE requests wait long, and at least this fraction of the clients
 # have at least this fraction of their requests waiting long.

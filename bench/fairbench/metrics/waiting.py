@@ -17,7 +17,8 @@ class Intervals(NamedTuple):
     end: Floats
 
 
-EVERYWHERE = -1  # the worker number of a wait in a gateway, where a request waits for any worker
+# This worker number marks a wait in a gateway, in which a request waits for any worker.
+EVERYWHERE = -1
 
 
 class Waits(NamedTuple):
@@ -35,8 +36,8 @@ class Waits(NamedTuple):
 def waits(requests: Requests, horizon_s: float) -> Waits:
     """Return every wait: from arrival to admission, and from last retraction to readmission.
 
-    If the memory of the decode worker was not reserved earlier, a computed prompt waits for this
-    memory, too. A request that was not admitted or readmitted waits until the horizon; a refused
+    With disaggregated workers, a computed prompt also waits until the decode worker's memory is
+    reserved. A request that was not admitted or readmitted waits until the horizon; a refused
     request never waits. A request in the queue of a gateway waits ``EVERYWHERE``, and also at the
     worker to which the request goes later.
     """
@@ -93,7 +94,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
     return queue[first], Intervals(start[first], reach[last])
 
 
-# A run is limited by demand if no request waits in a larger fraction of the window.
+# A run is below saturation if no request waits in more than this fraction of the window.
 DEMAND_LIMITED_ABOVE = 0.05
 
 
@@ -121,7 +122,7 @@ class Backlog(NamedTuple):
 
     @classmethod
     def of_requests(cls, requests: Requests, facts: Facts) -> Backlog:
-        """Return when each client had a request waiting at every worker.
+        """Return the intervals in which each client had a request waiting at every worker.
 
         A request in a gateway waits at every worker. The proof of [DLPM] Theorem 5.1 assumes a
         backlog at every worker. Workers that compute no prompts have no queue and do not count.
@@ -166,10 +167,10 @@ class Backlog(NamedTuple):
 
 
 class Overlaps:
-    """The rows of a table, prepared for searches of rows that overlap with given intervals."""
+    """A search structure that finds the rows of a table that overlap with given intervals."""
 
     def __init__(self, table: Backlog) -> None:
-        # The rank of a time replaces the time, so that one number holds a client and a time.
+        # Times are replaced by ranks, so that one number encodes a client and a time.
         self._times = np.unique(np.concatenate([table.start, table.end]))
         self._starts = self._keys(table.client, np.searchsorted(self._times, table.start))
         self._ends = self._keys(table.client, np.searchsorted(self._times, table.end))

@@ -1,9 +1,10 @@
-"""Records of requests: any log, trace or export, read into columns by field.
+"""Records of requests: logs, traces and exports of any tool, read into columns by field.
 
-``source`` yields the records of a file, ``layouts`` lists the known formats, ``column_names`` knows
-the usual names of columns, and ``columns`` reads a file into ``FileColumns``. ``requests`` removes
-records that are no requests and counts whole prompts; ``times`` converts times and finds their
-units. All commands that read a log use this package.
+Module ``source`` yields the records of a file, ``layouts`` lists the known formats,
+``column_names`` lists the usual names of columns, and ``columns`` reads a file into
+``FileColumns``. Module ``requests`` removes records that are not requests and counts the tokens of
+whole prompts; ``times`` converts times and finds the units of times. All commands that read a log
+use this package.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The usual names of columns in users' files, and hints for names that are not recognised."""
+"""The usual names of columns in users' files, and hints for columns that are not recognised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.files.formats import parsed
 from fairbench.records.layout import MAPPED
 
 OWN = "="
-"""Prefix of the keys under which a layout stores computed fields."""
+"""The prefix of keys under which a layout stores fields that the layout computes."""
 
 MOMENTS = ("start", "first_token", "end", "admitted")
 """Fields that are times on a clock."""
@@ -25,10 +25,10 @@ COUNTS = (
     *("reasoning_tokens", "total_tokens", "block_size"),
 )
 LABELS = ("client", "session", "request_id")
-FIRST = ("first_token", "ttft")  # fields that state when the first token arrived
-LAST = ("end", "latency", "itls")  # fields that state when the last token arrived
+FIRST = ("first_token", "ttft")  # fields from which the arrival of the first token follows
+LAST = ("end", "latency", "itls")  # fields from which the arrival of the last token follows
 
-# Usual names of each field's columns in the form of ``plain``, best first.
+# The usual names of each field's columns, best first, as ``plain`` writes names.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "start": (
         *("start", "time", "timestamp", "t", "ts", "arrival", "arrivaltime", "arrivaltimestamp"),
@@ -126,7 +126,7 @@ FLAT = (
     *("delay", "gaps", "admitted", "worker", "status", "error", "hash_ids", "text", "block_size"),
     *("branch", "synthetic"),
 )
-"""Fields whose usual names are too common to be searched for in nested objects."""
+"""Fields that are not searched for in nested objects, because their usual names are too common."""
 
 SYNONYMS = {"time": "start", "program": "session", "id": "request_id"}
 """Further names of fields in ``--map``."""
@@ -139,7 +139,7 @@ _NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns
 _NAMED_UNITS |= {"minutes": "min", "minute": "min", "mins": "min", "hours": "h", "hour": "h"}
 _MARKS = re.compile(r"[^A-Za-z0-9]")
 _HUMP = re.compile(r"(?<=[^\WA-Z_])(?=[A-Z])", re.ASCII)
-# Last words of names of columns that contain neither times nor durations.
+# A column whose name ends in one of these words contains neither times nor durations.
 _NO_TIME = {"id", "ids", "idx", "index", "reason", "type", "name", "count", "number", "no", "model"}
 _NO_TIME |= {"tokens", "status", "code", "version", "url", "path", "size", "bytes", "cost"}
 _NO_TIME |= {"min", "max", "mean", "avg", "median", "p50", "p90", "p95", "p99"}
@@ -156,13 +156,13 @@ def split_unit(name: str) -> tuple[str, str | None]:
     """Split ``ttft_ms`` into ``ttft`` and ``ms``; the unit is None if the name contains no unit."""
     words = _words_of(name)
     last = words[-1].lower()
-    # In a name, ``min`` stands for a minimum, not for minutes.
+    # In a column's name, ``min`` stands for a minimum, not for minutes.
     unit = _NAMED_UNITS.get(last) if len(words) > 1 and last != "min" else None
     return (name, None) if unit is None else (" ".join(words[:-1]), unit)
 
 
 def _words_of(name: str) -> list[str]:
-    """Return the words in a name, such as ``time, To, First`` of ``timeToFirst``."""
+    """Return the words of a name, such as ``time``, ``To``, ``First`` for ``timeToFirst``."""
     if len(name) > LONGEST:
         return [name]
     return _MARKS.sub(" ", _HUMP.sub(" ", name)).split() or [name]
@@ -174,7 +174,7 @@ def plain(name: str) -> str:
 
 
 def can_hold(field: str, value: Any) -> bool:
-    """Return whether a value has a type and a size that a field allows."""
+    """Return whether a value has a type and a size that are possible for a field."""
     if field in MOMENTS:
         return cells.is_moment(value)
     if field in LENGTHS:
@@ -190,7 +190,7 @@ def can_hold(field: str, value: Any) -> bool:
 def recognised(
     field: str, names: Iterable[str], values: Mapping[str, list[Any]]
 ) -> list[FieldColumn]:
-    """Return the columns that may hold a field, by their usual names, best first.
+    """Return the columns whose names are usual names of a field, best first.
 
     Args:
         field: Field of ``NAMES``.
@@ -215,7 +215,7 @@ def recognised(
 def _without_durations(
     columns: list[FieldColumn], names: Iterable[str], values: Mapping[str, list[Any]]
 ) -> list[FieldColumn]:
-    """Return the columns except durations, such as ``request_time`` beside a column of dates."""
+    """Return ``columns`` without durations, such as ``request_time`` beside a column of dates."""
     seen = (value for name in names for value in values.get(name, [])[:1])
     texts = any(
         isinstance(one, str) and cells.is_calendar(one) and cells.is_moment(one) for one in seen
@@ -237,17 +237,18 @@ def _is_dated(column: FieldColumn, values: Mapping[str, list[Any]]) -> bool:
 
 
 def _mostly_fit(field: str, values: list[Any], *, empty: bool = False) -> bool:
-    """Return whether at least half of some values fit a field; ``empty`` without values."""
+    """Return whether at least half of the values fit a field; without values, return ``empty``."""
     right = sum(can_hold(field, value) for value in values)
     return 2 * right >= len(values) if values else empty
 
 
 def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -> str:
-    """Return the column whose name is closest to a field's names and whose values fit, or "".
+    """Return the column whose name is closest to a field's usual names, or "" if none is close.
 
     Args:
         field: Field of ``NAMES``.
-        values: Some values of each column, by dotted name; columns of objects are not included.
+        values: Some values of each column, by dotted name. Columns whose values do not fit the
+            field are skipped.
         taken: Columns that hold other fields.
     """
     timed = field in TIMES
@@ -269,8 +270,8 @@ def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -
 def parse_map(texts: Iterable[str], needed: Iterable[str] = ()) -> dict[str, str]:
     """Parse the texts ``FIELD=COLUMN`` of ``--map``. Raises UsageError for a wrong form or field.
 
-    An empty column states that the file lacks the field, which is not allowed for ``needed``
-    fields.
+    ``FIELD=`` without a column states that the file lacks the field; for ``needed`` fields this is
+    an error.
     """
     names = {}
     for text in texts:
@@ -285,7 +286,7 @@ def parse_map(texts: Iterable[str], needed: Iterable[str] = ()) -> dict[str, str
 
 
 def mapped(names: Mapping[str, str]) -> dict[str, FieldColumn]:
-    """Return the columns that a user named, by field. Raises UsageError for an unknown field."""
+    """Return the columns from ``--map`` by field. Raises UsageError for an unknown field."""
     found = {}
     for field, column in names.items():
         base, _, unit_name = field.rpartition("_")
@@ -300,7 +301,10 @@ def mapped(names: Mapping[str, str]) -> dict[str, FieldColumn]:
 def no_column(
     field: str, values: Mapping[str, list[Any]], taken: Iterable[str], where: str
 ) -> DataError:
-    """Return the error for a field without a recognised column; ``taken`` are columns in use."""
+    """Return the error that no column is recognised for a field, with a suggestion.
+
+    ``taken`` are the columns of other fields, which are not suggested.
+    """
     near = nearest(field, values, taken)
     called = next((name for name, one in SYNONYMS.items() if one == field), field)
     hint = f" Did you mean {called}={near}?" if near else ""
@@ -311,21 +315,22 @@ def no_column(
 
 
 def no_client(values: Mapping[str, list[Any]], taken: Iterable[str]) -> str:
-    """Return the remark on a file without a recognised column of clients."""
+    """Return the remark that no column of clients is recognised in a file."""
     near = nearest("client", values, taken) or "COLUMN"
     return f"no column for client (has {first_columns(values)}): name it with --clients-from {near}"
 
 
 def first_columns(names: Iterable[str]) -> str:
-    """Return the names of the first columns of a file, for messages."""
+    """Return the names of a file's first columns as a text for messages."""
     known = (printable(str(one)) for one in names if not str(one).startswith(OWN))
     return shortened(", ".join(islice(known, 12)))
 
 
 def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataError:
-    """Return the error for a missing column that a user named, with the columns that exist.
+    """Return the error that the file lacks a column named by the user, with existing columns.
 
-    The part of ``name`` before its first dot may be the name of an object in ``record``.
+    If an object in ``record`` is named like the part of ``name`` before the first dot, the message
+    lists the keys of the object.
     """
     outer = name.partition(".")[0]
     inside = outer != name and isinstance(record.get(outer), Mapping)
@@ -334,7 +339,7 @@ def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataErro
     return DataError(f"{where}: {printable(str(missing))}")
 
 
-MAX_LEAVES = 500  # maximum number of values of an object whose names are read
+MAX_LEAVES = 500  # maximum number of values in an object whose names are collected
 
 
 def leaves(value: Mapping[str, Any], before: str = "") -> Iterator[str]:
@@ -351,9 +356,9 @@ def _leaves(value: Mapping[str, Any], before: str) -> Iterator[str]:
 
 
 def cell_of(record: Mapping[str, Any], name: str) -> Any:
-    """Return a record's value under a name whose dots may lead into nested objects.
+    """Return the value under ``name`` in a record, or under ``a.b`` in a nested object ``a``.
 
-    Keys may contain dots, too, at any level.
+    A key may contain dots at any level.
     """
     if name in record or "." not in name:
         return record.get(name)
@@ -367,9 +372,9 @@ def cell_of(record: Mapping[str, Any], name: str) -> Any:
 
 
 def object_of(value: Any) -> Any:
-    """Return the object, or list of objects, that a text contains as JSON; else the value itself.
+    """Parse a text that contains a JSON object or a list; return any other value unchanged.
 
-    Exports to CSV store nested objects as texts. A damaged text gives None.
+    Exports to CSV store nested objects as texts. A text with invalid JSON becomes None.
     """
     if isinstance(value, str) and value.startswith(("{", "[{")):
         try:

@@ -1,4 +1,4 @@
-"""The requests of a file as columns of values by field."""
+"""The reader of a file's requests into columns of values, by field."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ from fairbench.records.source import records_of, separator_of
 
 Floats = npt.NDArray[np.float64]
 
-BATCH = 16_384  # number of records that are in memory as objects at a time
-ROW_BYTES, NAME_BYTES = 200, 200  # upper estimates of memory per row, and per different text
-SAMPLE = 50  # number of a column's values from which its meaning is inferred
+BATCH = 16_384  # number of records that are kept as Python objects at a time
+# upper estimates of memory in bytes per row, and per distinct text
+ROW_BYTES, NAME_BYTES = 200, 200
+SAMPLE = 50  # number of values from which the meaning of a column is inferred
 MAX_COLUMNS = 2_000  # maximum number of columns of a file whose names are read
 SHOWN_ROWS = 100  # number of rows whose keys are kept for messages
 NUMERIC = frozenset({*naming.COUNTS, *naming.MOMENTS, *naming.LENGTHS})
 WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
-"""Keys under which the only object of a file, such as an answer of an API, may have its records."""
+"""Keys under which a file with a single object, such as the answer of an API, may have records."""
 CONTAINER = {"log", "stream", "time"}
-"""Keys of a line that Docker wrote for a container."""
+"""The keys of a line in Docker's log of a container."""
 
 
 class ColumnValues(NamedTuple):
     """The values of a field's column: an array of numbers, or a list of values as in the file.
 
-    ``name`` is the column's name in the file, and ``unit`` the unit of its times, None if unknown.
-    ``first`` is the first value that is not missing.
+    ``name`` is the column's name in the file. ``unit`` is the unit of times in the column, None if
+    unknown. ``first`` is the first value that is not missing.
     """
 
     field: str
@@ -51,16 +52,18 @@ class ColumnValues(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to read a file.
+    """Options for reading a file.
 
     Attributes:
         fields: Fields to read.
-        names: Columns that the user named, by field; an empty name means that there is no column.
+        names: Columns that the user named, by field; an empty name means that the file lacks the
+            field.
         layout: Name of the layout, None to detect it.
-        calls: Names of layouts by the command's own names of formats.
+        calls: Names of layouts by the names of formats that the command accepts.
         line: Number of the run in a file with several runs, from 1; 0 for the only run.
         line_flag: The flag that sets ``line``, for messages.
-        signs: Plain names of columns that state how a request ended.
+        signs: Names of columns that state how a request ended, as ``column_names.plain`` writes
+            names.
         convert: Functions that convert values of a field, given the value and its location.
     """
 
@@ -88,11 +91,12 @@ class FileColumns:
         samples: Some values of every column in the file.
         record: A record of the file, for messages.
         first_where: Location of the first record.
-        odd: Keys of some records that lack every column of the last token's time.
-        unseen: Columns that the user named and no record has.
+        odd: Keys of some records that have no column for the time of the last token, by row.
+        unseen: Columns that the user named but that no record has.
         answered: Number of requests that a gateway answered from its cache.
         chosen: Columns that the user named, by field.
-        completed: Number of successful requests that the file states, or None.
+        completed: Number of successful requests according to the file, None if the file does not
+            say.
         remarks: Remarks on facts that the file lacks.
         run: The record of the run, if the file has one record per run.
         text: Whether all values of the file are texts, as in CSV.
@@ -127,7 +131,7 @@ class FileColumns:
         return f"{self.file}, line {place}" if isinstance(place, int) else place
 
     def problem(self, row: int, what: str) -> RecordError:
-        """Return an error about a request; rows count from 0."""
+        """Return an error with message ``what`` about the request in ``row`` (from 0)."""
         return RecordError(f"{self.where(row)}: {what}")
 
     def of_fields(self, *fields: str) -> list[ColumnValues]:
@@ -137,7 +141,7 @@ class FileColumns:
     def field_values(self, name: str) -> list[Any] | None:
         """Return the values of a field, or None if no request has a value.
 
-        A missing value in the field's best column is filled from its next column.
+        A value that is missing in the field's best column is taken from the field's next column.
         """
         found: list[Any] | None = None
         for column in self.of_fields(name):
@@ -153,12 +157,12 @@ class FileColumns:
         return name in self.chosen
 
     def chosen_name(self, name: str) -> str:
-        """Return the column that the user named for a field, or ""."""
+        """Return the column that the user named for a field, or "" if the user named none."""
         return self.chosen[name].name if name in self.chosen else ""
 
     @property
     def taken(self) -> list[str]:
-        """The names of all columns that hold a field."""
+        """The names of all columns that were recognised as a field."""
         return [column.name for one in self.fields.values() for column in one]
 
     def keep_rows(self, rows: npt.NDArray[np.bool_]) -> None:
@@ -177,7 +181,7 @@ class FileColumns:
 
 
 class RecordError(DataError):
-    """A record with an impossible value, in a file whose columns are known."""
+    """An error about an impossible value in a record, in a file whose columns are known."""
 
 
 def _column_of_rows(
@@ -190,7 +194,7 @@ def _column_of_rows(
 
 
 def listed(values: Sequence[Any] | Floats) -> list[Any]:
-    """Return values as a list, with None instead of NaN."""
+    """Return the values as a list in which None replaces NaN."""
     if isinstance(values, np.ndarray):
         return [None if one != one else one for one in values.tolist()]
     return list(values)
@@ -218,7 +222,7 @@ def read_columns(path: Path, asked: ReadOptions) -> FileColumns:
 
 
 class Beginning(NamedTuple):
-    """Whether all values of a file are texts (CSV), the first records, and all records."""
+    """The beginning of a file: whether all values are texts (CSV), first records, all records."""
 
     texts: bool
     head: list[FilePlace]
@@ -226,7 +230,7 @@ class Beginning(NamedTuple):
 
 
 def beginning(path: Path) -> Beginning:
-    """Return the records of a file; texts that contain JSON objects are replaced by the objects."""
+    """Return the records of a file, with JSON objects in cells of CSV parsed."""
     records = iter(records_of(path, streamed=True, stripped=True))
     head = list(islice(records, BATCH))
     if len(head) == 1 and (inside := _records_inside(head[0])):
@@ -238,7 +242,7 @@ def beginning(path: Path) -> Beginning:
 
 
 def _records_inside(place: FilePlace) -> list[FilePlace]:
-    """Return the records inside the only object of a file, or an empty list."""
+    """Return the records in a list under a key of a file's only object, or [] if there are none."""
     if layout_of(None, [place.value]) is not PLAIN:
         return []
     found = next((place.value[name] for name in WRAPPERS if place.value.get(name)), None)
@@ -248,7 +252,7 @@ def _records_inside(place: FilePlace) -> list[FilePlace]:
 
 
 def _objects_in_texts(rows: Sequence[Record]) -> tuple[str, ...]:
-    """Return the columns of CSV whose cells contain JSON objects, or lists of JSON objects."""
+    """Return the names of CSV columns whose cells contain JSON objects, or lists of objects."""
     samples = {name: _sample_values(rows, name)[:1] for name in rows[0]}
     return tuple(
         name
@@ -258,12 +262,13 @@ def _objects_in_texts(rows: Sequence[Record]) -> tuple[str, ...]:
 
 
 def _with_objects(place: FilePlace, names: tuple[str, ...]) -> FilePlace:
-    """Return a record in which these columns contain objects instead of texts."""
+    """Return a record with the JSON texts in columns ``names`` replaced by objects."""
     if not names:
         return place
     record = {**place.value, **{n: naming.object_of(place.value[n]) for n in names}}
     if record.keys() == CONTAINER and isinstance(record["log"], dict):
-        record = record["log"]  # the time beside ``log`` is when the line was written
+        # The time beside ``log`` is ignored, because Docker writes the line later than the request.
+        record = record["log"]
     return FilePlace(place.where, record)
 
 
@@ -290,7 +295,7 @@ class _Reader:
         self._text = texts
 
     def add_run(self, places: list[FilePlace]) -> None:
-        """Add the requests of the chosen run, or of the only run."""
+        """Add the requests of the run that the user chose, or of the only run."""
         make = self._layout.runs
         assert make is not None
         runs = make([one.value for one in places], self._file)
@@ -319,7 +324,7 @@ class _Reader:
             self._add(part, [f"{where}, request {begin + n}" for n in range(1, len(part) + 1)])
 
     def add_records(self, batch: list[FilePlace]) -> None:
-        """Add some records, each spread into its requests."""
+        """Add the requests in a batch of records."""
         keep, begin = self._layout.keep, f"{self._file}, line "
         rows: list[Any] = []
         places: list[str | int] = []
@@ -379,7 +384,7 @@ class _Reader:
         return made
 
     def _packed(self, name: str, values: list[Any]) -> Sequence[Any] | Floats:
-        """Return numbers as an array if all values are numbers; equal labels become one object."""
+        """Return an array if all values are numbers; otherwise store equal texts only once."""
         pointed = (
             self._text
             and name in naming.COUNTS
@@ -398,7 +403,7 @@ class _Reader:
     def _note_odd(
         self, rows: Sequence[Record], chosen: Mapping[str, list[naming.FieldColumn]], begin: int
     ) -> None:
-        """Keep the keys of records that lack every column of the last token's time."""
+        """Remember the keys of records that have no column for the time of the last token."""
         ends = [column.name for name in naming.LAST for column in chosen.get(name, ())]
         if not ends or any("." in one for one in ends):
             return
@@ -411,7 +416,7 @@ class _Reader:
     def _chosen_columns(
         self, keys: tuple[str, ...], rows: Sequence[Record]
     ) -> dict[str, list[naming.FieldColumn]]:
-        """Return the columns of each wanted field among the keys of some records."""
+        """Return the columns of each wanted field for records with the given keys."""
         if keys in self._known:
             return self._known[keys]
         samples = {name: _sample_values(rows, name) for name in keys}
@@ -428,7 +433,7 @@ class _Reader:
     def _nested_samples(
         self, samples: Mapping[str, list[Any]], rows: Sequence[Record]
     ) -> dict[str, list[Any]]:
-        """Return values of the columns with dotted names, most of which are in nested objects."""
+        """Return samples of the columns in nested objects, by dotted name."""
         inside: dict[str, None] = {}
         for name, values in samples.items():
             if any(isinstance(one, Mapping) for one in values):
@@ -449,7 +454,7 @@ class _Reader:
         nested: Mapping[str, list[Any]],
         rows: Sequence[Record],
     ) -> list[naming.FieldColumn]:
-        """Return the columns of a field: the user's, the layout's, or columns with usual names."""
+        """Return a field's columns: named by the user, by the layout, or with a usual name."""
         named, layout = self._asked.names, self._layout
         if name in named:
             return [named[name]] if named[name].name else []
@@ -473,11 +478,12 @@ class _Reader:
             if not any(samples[one.name] for one in found):
                 found = _only_nested_column(name, nested) or found
             elif any(row.keys().isdisjoint(one.name for one in found) for row in rows):
-                found = [*found, *_only_nested_column(name, nested)]  # some records lack ``found``
+                # Some records lack the columns in ``found``.
+                found = [*found, *_only_nested_column(name, nested)]
         return [one._replace(unit=self._unit_of_column(name, one.name, one.unit)) for one in found]
 
     def _unit_of_column(self, name: str, column: str, own: str | None = None) -> str | None:
-        """Return the unit that a column's name or the layout states for times."""
+        """Return the unit of a column's times by its name or by the layout, or None."""
         if name in naming.MOMENTS or name in naming.LENGTHS or name in ("itls", "gaps"):
             return own or naming.split_unit(column)[1] or self._layout.units.get(name)
         return None
@@ -510,7 +516,7 @@ class _Reader:
 
 
 class _Values:
-    """The values of a column, which some batches may lack."""
+    """The values of a column, collected by batch; batches without the column give missing rows."""
 
     def __init__(self, unit: str | None) -> None:
         self.unit = unit
@@ -541,9 +547,9 @@ def _sample_values(rows: Sequence[Record], name: str) -> list[Any]:
 
 
 def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[naming.FieldColumn]:
-    """Return the nested column with a usual name of a field, if only one object has the column."""
+    """Return the nested column with a usual name of a field, or [] if several objects have one."""
     ends: dict[str, str] = {}
-    for parts in (2, 1):  # names such as ``user.id`` are recognised in any nested object
+    for parts in (2, 1):  # Names such as ``user.id`` are recognised in any nested object.
         tails = [".".join(one.split(".")[-parts:]) for one in nested]
         count = Counter(tails)
         ends |= {tail: one for tail, one in zip(tails, nested, strict=True) if count[tail] == 1}
@@ -553,7 +559,7 @@ def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[nami
 
 
 def as_numbers(values: list[Any]) -> Floats | None:
-    """Return numbers, or texts of numbers, as an array, or None if any value is no number."""
+    """Return numbers, or texts of numbers, as an array; return None if a value is not a number."""
     kinds = set(map(type, values))
     try:
         if kinds <= {int, float, type(None)}:

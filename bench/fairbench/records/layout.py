@@ -1,4 +1,4 @@
-"""The description of a record format, and the texts and token estimates of stored prompts."""
+"""The description of a format of records, and functions for the texts of stored prompts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MAPPED = (
 Object = dict[str, Any]
 Record = Mapping[str, Any]
 Spread = Callable[[Record, str], Iterable[Object]]
-"""A function from a record and its location to the requests in the record."""
+"""A function that takes a record and the record's location, and returns the record's requests."""
 
 
 class Run(NamedTuple):
     """The requests of one run of a benchmark, with facts that the file states about the run.
 
-    ``completed`` is the stated number of successful requests, or None; ``remarks`` name the facts
-    about requests that the file lacks.
+    ``completed`` is the number of successful requests according to the file, or None. ``remarks``
+    tell the user which facts about requests the file lacks.
     """
 
     requests: list[Object]
@@ -38,23 +38,24 @@ class Layout:
 
     Attributes:
         name: Name that commands show and accept.
-        fits: Function that returns whether a file beginning with a record has the format.
-        fields: Columns by field, best first; dots lead into nested objects. Other fields are found
-            by usual names, unless ``exact``.
+        fits: Function that returns whether a record, usually the first of a file, has this format.
+        fields: Columns by field, best first; a dot leads into a nested object. All other fields are
+            found by the usual names of columns, unless ``exact`` is True.
         units: Units of times by field, for columns whose names contain no unit.
-        unit: Unit of all times without a unit in the column's name or in ``units``.
+        unit: Unit of all times for which neither the column's name nor ``units`` gives a unit.
         spread: Function that returns a ``Spread`` for a file with nested records.
-        runs: Function that returns the runs of a file, or functions that make the runs, if each
-            record is a run or a part of a run.
+        runs: Function that returns the runs of a file in which each record is a run or a part of a
+            run. Instead of a run, the list may contain a function that makes the run.
         keep: Function that returns whether a record is a request that reached a server.
         exact: Whether fields that ``fields`` does not list are absent.
-        events: Whether records without token counts are no requests.
+        events: Whether records without token counts are other events, which are skipped.
         block_size: Tokens of a block in ``hash_ids``.
-        own_units: Whether the file states all units, so users cannot state units.
+        own_units: Whether the file states all units, so a unit given by the user is refused.
         at_once: Whether all requests start at time 0, because the file has no start times.
         uncached: Whether the server has no prefix cache.
         keeps_clock: Whether times count from the start of the run, and are not shifted.
-        refuses: Whether a request without an end counts as refused; otherwise it failed.
+        refuses: Whether a request without an end was refused by the server; if False, the request
+            failed.
         nothing: Message for a file without requests.
     """
 
@@ -80,7 +81,8 @@ class Layout:
 def columns(*texts: str) -> dict[str, tuple[str, ...]]:
     """Return columns by field from texts such as ``"start=startTime client={user,team}_id|org"``.
 
-    A bar separates the columns of a field, best first, and braces contain alternatives.
+    A bar separates the columns of a field, best first. Braces contain alternatives:
+    ``{user,team}_id`` stands for ``user_id|team_id``.
     """
     pairs = (word.split("=", 1) for word in " ".join(texts).replace(" |", "|").split())
     return {
@@ -110,7 +112,7 @@ def first_given(*values: Any) -> Any:
 
 def estimated_tokens(text: str) -> int:
     """Return the approximate number of tokens in a text, at 4.6 characters per token."""
-    return max(1, -(-10 * len(text) // 46))  # the division rounds up without floats
+    return max(1, -(-10 * len(text) // 46))  # The integer division rounds up.
 
 
 def text_of(value: Any) -> str:

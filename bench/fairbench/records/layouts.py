@@ -1,6 +1,7 @@
-"""The known record formats in the order in which they are tried, and the choice for a file.
+"""The known formats of records, in the order in which a file is tested for the formats.
 
-This module defines the formats with one record per request, and runs with one list per field.
+This module also defines the formats with one record per request, and of runs that consist of one
+list per field.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from typing import Any
 from fairbench.errors import DataError, unknown_name
 from fairbench.files.formats import inner, objects_in
 from fairbench.files.times import is_missing
-from fairbench.records.benchmarks import TOOLS
+from fairbench.records.benchmark_exports import TOOLS
 from fairbench.records.column_names import OWN
-from fairbench.records.exports import EXPORTS
 from fairbench.records.layout import (
     Layout,
     Object,
@@ -24,15 +24,17 @@ from fairbench.records.layout import (
     first_given,
     has_all,
 )
+from fairbench.records.service_logs import EXPORTS
 
 # Columns of measured runs by field: VTC for VTC-artifact's ``run_exp.py`` (Ying1123/VTC-artifact at
 # 192c2e2), VLLM for ``vllm bench serve --save-result --save-detailed`` (vllm/benchmarks/serve.py)
-# and for sglang.bench_serving, which exports no times, SERVING for ``fairbench validate``.
+# and for sglang.bench_serving, which exports no start times; SERVING for ``fairbench validate``.
 VTC = {"client": "client", "start": "req_time", "ttft": "first_token_latency"}
 VTC |= {"latency": "request_latency", "input_tokens": "prompt_len", "output_tokens": "output_len"}
 VLLM = {"start": "start_times", "input_tokens": "input_lens", "output_tokens": "output_lens"}
 VLLM |= {"ttft": "ttfts", "itls": "itls", "cached_tokens": "cached_tokens", "error": "errors"}
-WHOLE = {"latency": "latencies"}  # replaces the gaps of an answer that was not streamed
+# durations of answers, used if answers were not streamed and therefore have no gaps
+WHOLE = {"latency": "latencies"}
 SERVING = {"start": "submit_s", "client": "client", "input_tokens": "prompt_tokens"}
 SERVING |= {"output_tokens": "output_tokens", "ttft": "ttft_s", "latency": "latency_s"}
 SERVING |= {"error": "error"}
@@ -41,7 +43,7 @@ IN_SECONDS = dict.fromkeys(("start", "ttft", "latency", "itls", "end", "first_to
 
 
 def _run_of_lists(item: Object, where: str, columns: Mapping[str, str], *, at_once: bool) -> Run:
-    """Return the requests of a run that has one list for each of these columns."""
+    """Return the requests of a run that has a list of values for each of ``columns``."""
     lists = {name: item[name] for name in columns.values() if name in item}
     for field in NEEDED[at_once:]:
         if columns[field] not in lists:
@@ -63,7 +65,7 @@ def _run_of_lists(item: Object, where: str, columns: Mapping[str, str], *, at_on
 def _columnwise(
     name: str, columns: Mapping[str, str], inside: str = "", *, at_once: bool = False, **more: Any
 ) -> Layout:
-    """Return the layout of files with one run per object; key ``inside`` has the run's lists."""
+    """Return the layout of files with one run per object, whose lists are under key ``inside``."""
 
     def lists_of(item: Record) -> Object:
         found = item.get(inside) if inside else item
@@ -86,7 +88,7 @@ def _columnwise(
 def _with_session(first: dict[str, str], record: Record, where: str) -> Iterator[Object]:
     """Yield a turn of a chat, with the first turn of the chat as its session.
 
-    If the file lacks the first turn, the session is named after the earliest missing turn.
+    If the file lacks the first turn, the session is named after the earliest known ``chat_id``.
     """
     if not {"chat_id", "parent_chat_id"} <= record.keys():
         raise DataError(f"{where}: must have the keys chat_id and parent_chat_id")
@@ -118,7 +120,7 @@ SINCE_1970_S = 10**9
 def _is_mooncake(first: Record) -> bool:
     at = first.get("timestamp")
     dated = isinstance(at, int | float) and SINCE_1970_S <= at < 100 * SINCE_1970_S
-    # Later turns of a session may have a delay after the previous answer instead of a time.
+    # Later turns of a session may state a delay after the previous answer instead of a time.
     timed = "timestamp" in first or ("session_id" in first and "time" not in first)
     named = {"input_length", "output_length", "hash_ids"} <= first.keys()
     return timed and named and not dated and not FOREIGN & first.keys()
@@ -145,7 +147,7 @@ ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit
 
 
 def _is_message(value: Any) -> bool:
-    """Return whether a value is a message of a chat; a failed answer has no content."""
+    """Return whether a value is a message of a chat; the content of a failed answer is None."""
     known = isinstance(value, Mapping) and isinstance(value.get("role"), str)
     return known and isinstance(value.get("content"), str | None)
 
@@ -154,7 +156,7 @@ def _answers(record: Record, where: str) -> Iterator[Object]:
     """Yield a request for each answer in the one or two conversations of a row.
 
     All requests of a row have the time of the row, and the requests of a conversation are a
-    session. The texts of prompts begin with the model, because two models share no cache.
+    session. The name of the model is put before each prompt, because two models share no KV cache.
     """
     facts = {key: one for key, one in record.items() if not isinstance(one, list | Mapping)}
     name = first_given(record.get("question_id"), record.get("conversation_id"), where)
@@ -165,7 +167,7 @@ def _answers(record: Record, where: str) -> Iterator[Object]:
         texts = [one.get("content") or "" for one in messages]
         answers = [n for n, one in enumerate(messages) if one["role"] == "assistant"]
         if not messages or answers[-1:] != [len(messages) - 1]:
-            answers.append(len(messages))  # the last message has no answer
+            answers.append(len(messages))  # The last message has no answer.
         for at in answers:
             yield {
                 **facts,
@@ -200,7 +202,7 @@ ARENA_ROWS = Layout(
 
 
 def _has_text_columns(needs: tuple[str, ...]) -> Callable[[Record], bool]:
-    """Return a test for rows of CSV with these columns."""
+    """Return a function that tests whether a row of CSV has the columns ``needs``."""
     has_needed = has_all(*needs)
     return lambda first: has_needed(first) and all(isinstance(one, str) for one in first.values())
 
@@ -264,8 +266,9 @@ FAIRBENCH = Layout(
 
 
 PLAIN = Layout("lines")
-"""The layout of records whose columns have usual names."""
-LOOKED_AT = 100  # number of first records in which a format of programs is searched for
+"""The layout of records whose columns all have usual names."""
+# number of records at the beginning of a file that are tested for a format of programs
+LOOKED_AT = 100
 
 LAYOUTS: tuple[Layout, ...] = (
     *(AGENT, BAILIAN, MOONCAKE, AZURE, BURSTGPT, ARENA_ROWS, ARENA, *EXPORTS, *TOOLS),
@@ -278,12 +281,12 @@ OURS = ("client", "start", "input_tokens", "output_tokens")
 
 
 def kinds_of(records: Sequence[Record]) -> list[Record]:
-    """Return the first record of each kind; records of one kind have the same keys."""
+    """Return the first record for each distinct set of keys."""
     return list({tuple(one): one for one in reversed(records)}.values())[::-1]
 
 
 def _is_ours(record: Record) -> bool:
-    """Return whether a record has fairbench's names, so any other layout would fit by chance."""
+    """Return whether a record has fairbench's names of columns; other layouts would be wrong."""
     first = "first_token" in record or "ttft" in record
     last = "end" in record or "latency" in record or "itls" in record
     return first and last and all(name in record for name in OURS)
@@ -294,7 +297,8 @@ def layout_of(
 ) -> Layout:
     """Return the layout with a name, or the first layout that fits one of the records.
 
-    ``calls`` maps a command's own names to names of layouts. Raises UsageError for an unknown name.
+    ``calls`` maps names of formats that a command accepts to names of layouts. Raises UsageError
+    for an unknown name.
     """
     seen = list(records)
     if name is not None:

@@ -1,9 +1,9 @@
-"""The requests of a file: each request once, with its whole prompt and its start.
+"""The requests of a file: each request occurs once, with whole prompt and start time.
 
-Tracing tools record more than requests. The span of an agent or a chain repeats the sum of the
-calls below the span, and several lines may describe one request. Some services count cached tokens
-as part of the input; other services count cached tokens separately. This module resolves the
-differences between tools for all commands.
+Tracing tools also record spans that are not requests: the span of an agent or a chain repeats the
+sum of the calls below the span. Several lines of a log may describe one request. Some services
+count cached tokens as part of the input; other services count cached tokens separately. This module
+converts the records of all tools to one form.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ NO_CALLS = frozenset(
         *("guardrail", "evaluator", "prompt"),
     }
 )
-"""Kinds of spans that are no calls of a model, in lower case."""
+"""Kinds of spans that are not calls of a model, in lower case."""
 CALLS = frozenset({"llm", "chat", "generation", "completion", "text_completion", "chat_model"})
 NOBODY = frozenset({"default_user_id"})
-"""Names that stand for no client."""
-SAME_S = 1e-3  # lines with equal ids whose starts differ by less (seconds) are one request
+"""Names in the column of clients that mean: no client."""
+SAME_S = 1e-3  # lines with equal ids whose starts differ by fewer seconds describe one request
 BESIDE = ("cacheread", "cachecreation", "cachewrite")
 WHOLE_INPUT = ("inputtokens", "inputtokencount", "inputtokenscount", "input")
 
@@ -42,8 +42,8 @@ class FileRequests:
     """The requests of a file; ``columns`` and all arrays have one row per request.
 
     ``input_tokens`` counts whole prompts, including cached tokens; unknown counts are NaN.
-    ``repeated`` is the number of lines that described a request again, and ``spans`` the number of
-    records that were no requests.
+    ``repeated`` is the number of lines that described an earlier request again, and ``spans`` the
+    number of records that were not requests.
     """
 
     columns: FileColumns
@@ -59,7 +59,7 @@ class FileRequests:
         return len(self.columns)
 
     def labels(self, field: str) -> list[str]:
-        """Return the names in a field as texts, "" if missing; numbers are allowed as names."""
+        """Return the values of a field as texts, "" if missing; numbers become texts."""
         return labels_of(self.columns, field)
 
 
@@ -73,7 +73,7 @@ def lacks_counts(requests: FileRequests) -> bool:
 
 
 def counted_alike(requests: FileRequests) -> FileRequests:
-    """Return the requests with one token for each prompt and each answer."""
+    """Return the requests, with 1 token as the length of each prompt and each answer."""
     one = np.ones(len(requests))
     return replace(requests, input_tokens=one, output_tokens=one)
 
@@ -83,12 +83,12 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
 
     Args:
         path: File to read.
-        asked: Wanted fields, and the user's choices.
+        asked: Fields to read, and choices of the user such as columns.
         unit: Unit of times without a unit, None if unknown.
 
     Raises:
-        DataError: If the file contains no requests, or an impossible value.
-        UsageError: If the choices do not fit the file.
+        DataError: If the file contains no requests, or if a value is impossible.
+        UsageError: If an option in ``asked`` or ``unit`` contradicts the file.
     """
     columns = read_columns(path, asked)
     if unit is not None and columns.layout.own_units:
@@ -117,11 +117,11 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
 
 
 SUMS = ("nummodelrequests", "numrequests", "requestcount", "totalrequests", "requestscount")
-"""Plain names of columns that state how many requests a row sums up."""
+"""Names of columns that state how many requests a row sums up, as ``plain`` writes names."""
 
 
 def _check_single(columns: FileColumns) -> None:
-    """Raise DataError for an export of usage whose rows are sums over several requests."""
+    """Raise DataError for a usage report, whose rows are sums over several requests."""
     for name, values in columns.samples.items():
         if plain(name) in SUMS and any((number_of(one) or 0) > 1 for one in values):
             raise DataError(
@@ -137,7 +137,7 @@ _COUNTED = (
 
 
 def known_counts(columns: FileColumns, field: str) -> Floats:
-    """Return the token counts of a field, each from the best column with a value."""
+    """Return a field's token counts, for each request from the first column with a value."""
     found = np.full(len(columns), np.nan)
     for column in columns.of_fields(field):
         found = np.where(np.isnan(found), numbers(columns, column), found)
@@ -145,7 +145,10 @@ def known_counts(columns: FileColumns, field: str) -> Floats:
 
 
 def labels_of(columns: FileColumns, field: str) -> list[str]:
-    """Return the names in a field as texts, "" if missing, each from the best column."""
+    """Return a field's values as texts, for each request from the first column with a value.
+
+    A missing value of the field becomes "".
+    """
     found: list[str] | None = None
     for column in columns.of_fields(field):
         known: dict[Any, str] = {}
@@ -171,7 +174,7 @@ NOBODY_AT_ALL: tuple[Any, ...] = ([], {})
 
 
 def _model_calls(columns: FileColumns, counts: Mapping[str, Floats]) -> Flags:
-    """Return which records are calls of a model, and not sums over other records."""
+    """Return, for each record, whether the record is a call of a model, not a sum of calls."""
     kept = np.ones(len(columns), dtype=np.bool_)
     counted = ~(np.isnan(counts["input_tokens"]) & np.isnan(counts["output_tokens"]))
     kinds = [str(one).lower() for one in columns.field_values("span_kind") or ()]
@@ -189,7 +192,7 @@ def _model_calls(columns: FileColumns, counts: Mapping[str, Floats]) -> Flags:
 
 
 def _ancestors(row_of: Mapping[str, int], parents: list[Any], rows: list[int]) -> Flags:
-    """Return which records are ancestors of the given rows in the tree of spans."""
+    """Return the rows that are ancestors of the given rows in the tree of spans."""
     above = np.zeros(len(parents), dtype=np.bool_)
     for row in rows:
         at = row_of.get(str(parents[row]))
@@ -200,7 +203,7 @@ def _ancestors(row_of: Mapping[str, int], parents: list[Any], rows: list[int]) -
 
 
 def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[Floats, Floats]:
-    """Return the tokens of whole prompts, and the cached tokens among them.
+    """Return the tokens of whole prompts, and the numbers of cached tokens among them.
 
     OpenAI and vLLM count cached tokens as part of the input. Anthropic and Bedrock count tokens
     that were read from a cache, or written to a cache, separately.
@@ -216,7 +219,7 @@ def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[
 
 
 def _whole_answers(read: Floats, counts: Mapping[str, Floats]) -> Floats:
-    """Return the tokens of whole answers, with reasoning tokens that only the totals include."""
+    """Return the tokens of answers, including reasoning tokens that only the totals count."""
     output, thought = counts["output_tokens"], np.nan_to_num(counts["reasoning_tokens"])
     missing = counts["total_tokens"] - read - output
     return np.where((thought > 0) & (missing == thought), output + thought, output)
@@ -225,8 +228,9 @@ def _whole_answers(read: Floats, counts: Mapping[str, Floats]) -> Floats:
 def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floats) -> bool:
     """Return whether cached tokens are counted separately from the input.
 
-    A part is never larger than the whole, so the counts may decide; otherwise the totals or the
-    names of the columns decide.
+    If a column's name suggests separate counts, and more tokens are cached than the input has, the
+    counts are separate. Otherwise the column of total tokens decides, or else the names of the
+    columns.
     """
     names = [one.name for one in columns.of_fields("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]
@@ -245,11 +249,11 @@ def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floa
 
 
 def _without_repetitions(made: FileRequests) -> FileRequests:
-    """Return the requests without lines that describe a request again.
+    """Return the requests without lines that describe an earlier request again.
 
-    A repetition has the id, client, session and prompt of another line, and also its start if
-    durations are recorded. The request keeps the most output tokens and the earliest start of all
-    its lines.
+    A repetition agrees with another line in id, client, session and prompt, and also in the start
+    if durations are recorded. Of all lines of a request, the largest number of output tokens and
+    the earliest start are kept.
     """
     columns = made.columns
     ids = columns.field_values("request_id")
@@ -297,6 +301,6 @@ def _without_repetitions(made: FileRequests) -> FileRequests:
 
 
 def _are_ids(columns: FileColumns, ids: list[Any]) -> bool:
-    """Return whether values identify requests, and not, for example, users."""
+    """Return whether the values identify requests rather than, for example, users."""
     name = plain(columns.of_fields("request_id")[0].name.rpartition(".")[2])
     return name != "id" or any(isinstance(one, str) and not one.isdigit() for one in ids)

@@ -23,7 +23,7 @@ from fairbench.files.formats import (
 from fairbench.files.reader import ReadMemory, opened
 from fairbench.files.times import FIRST_DATE_S, is_moment, is_number, number_of
 
-PEEKED = 4096  # number of bytes at a file's beginning from which its format is inferred
+PEEKED = 4096  # number of bytes at the beginning of a file from which the file's format is inferred
 NO_TEXT = {
     b"\x1f\x8b": "is compressed with gzip; rename it so that it ends in .gz",
     b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV",
@@ -31,10 +31,10 @@ NO_TEXT = {
     b"\xff\xfe": "is UTF-16: save it as UTF-8",
     b"\xfe\xff": "is UTF-16: save it as UTF-8",
 }
-"""First bytes of files that are often mistaken for CSV, each with advice for the user."""
+"""First bytes of files that users often take for CSV, each with advice for the user."""
 
 MAX_KEYS = 10_000  # maximum number of keys of a record
-OBJECT_BYTES, VALUE_BYTES = 200, 100  # upper estimates of memory per row and per value
+OBJECT_BYTES, VALUE_BYTES = 200, 100  # upper estimates of memory in bytes per row and per value
 
 
 class FileKind(Enum):
@@ -50,7 +50,7 @@ _BY_NAME = {".csv": FileKind.CSV, ".tsv": FileKind.CSV}
 
 
 def kind_of(path: Path, shown: str) -> FileKind:
-    """Return the form of a file, by its name or else by its first bytes.
+    """Return the form of a file, by the file's name or else by the first bytes.
 
     Raises DataError if the file is unreadable or not text.
     """
@@ -70,7 +70,7 @@ def kind_of(path: Path, shown: str) -> FileKind:
 
 
 def separator_of(path: Path) -> str:
-    """Return the separator of columns in a CSV file."""
+    """Return the character that separates columns in a CSV file."""
     with opened(path, f"{path}") as stream:
         start = stream.read(PEEKED).decode("utf-8", "replace")
     return separator_in(header_in(start))
@@ -79,13 +79,15 @@ def separator_of(path: Path) -> str:
 def records_of(
     path: Path, *, streamed: bool = False, stripped: bool = False
 ) -> Iterator[FilePlace]:
-    """Yield a file's objects, or its rows of CSV or Parquet as dictionaries, with locations.
+    """Yield the JSON objects of a file, or rows of CSV or Parquet as dictionaries, with locations.
 
-    Raises DataError at once if the file has no records, and later for a record that is no object.
+    Raises DataError at once if the file has no records, and during the iteration for a record that
+    is not an object.
 
     Args:
-        path: File to read. A pipe, which can only be read once, contains objects.
-        streamed: Whether the content is discarded after use (see ``reader.lines``).
+        path: File to read. A pipe must contain JSON objects, because a pipe can be read only once.
+        streamed: Whether the caller keeps no content, so the file's size is unlimited (see
+            ``reader.lines``).
         stripped: Whether texts of CSV are stripped of surrounding blanks.
     """
     kind = kind_of(path, f"{path}") if path.is_file() else FileKind.OBJECTS
@@ -120,7 +122,7 @@ def _csv_records(path: Path, *, streamed: bool, stripped: bool) -> Iterator[File
 
 
 def _check_header(names: list[str], shown: str) -> None:
-    """Raise DataError if the first line is a record, such as a line of a web server's log."""
+    """Raise DataError if the first line is a record rather than a line of column names."""
     prose = len(names) == 1 and names[0].count(" ") >= 3
     if prose or any(_is_time(name) for name in names):
         raise DataError(
@@ -131,7 +133,7 @@ def _check_header(names: list[str], shown: str) -> None:
 
 
 def _is_time(name: str) -> bool:
-    """Return whether the name of a column is a time or a fraction, so it must be a value."""
+    """Return whether a column's name is a time or a fraction, so the line must be a record."""
     number = number_of(name)
     if number is not None:
         return number % 1 != 0 or number >= FIRST_DATE_S
@@ -147,7 +149,7 @@ def _json_list_records(path: Path) -> Iterator[FilePlace]:
 
 
 def _parquet_rows(path: Path) -> Iterator[FilePlace]:
-    """Yield the rows of a table; equal texts in many rows are one object in memory."""
+    """Yield the rows of a Parquet file; equal texts share one object in memory."""
     table = read_parquet(path, any_type=True)
     ReadMemory(f"{path}").take_bytes(len(table) * (OBJECT_BYTES + VALUE_BYTES * table.num_columns))
     names, number = table.column_names, 0

@@ -1,4 +1,4 @@
-"""Times and counts of requests as numbers; units that a file does not state are inferred."""
+"""The conversion of times and counts of requests to numbers, and the inference of units."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ NEVER_NS = -(2**63)
 """The time in ns that stands for a missing time."""
 LARGEST_NS = 2**62
 
-DATED_S = 1e8  # larger times in seconds are dates (after March 1973), because no run is so long
+# larger times in seconds are dates (after March 1973), because a run never lasts so long
+DATED_S = 1e8
 APART = 100  # dates on one clock differ by less than this factor
 
-SLOWEST_TOKEN_S = 2.0  # on no server do fast answers take more seconds per token
-SLOWEST_ANSWER_S = 20.0  # on no server do fast answers of one token take more seconds
-FASTEST_TOKEN_S = 2e-5  # on no server do slow answers take fewer seconds per token
+SLOWEST_TOKEN_S = 2.0  # seconds per token; on every server, fast answers are faster
+# seconds for an answer of one token; on every server, fast answers are faster
+SLOWEST_ANSWER_S = 20.0
+FASTEST_TOKEN_S = 2e-5  # seconds per token; on every server, slow answers are slower
 FAST_PERCENT, SLOW_PERCENT = 10, 90  # percentiles of fast and slow answers
-# Whole numbers without a unit may be milliseconds if their 10th percentile and
-# their median are above these values.
+# Whole numbers without a unit may be milliseconds if the 10th percentile and the median of the
+# numbers are above these values.
 LEAST_MS, WHOLE_FROM = 20.0, 50.0
-NEVER = -1  # duration that VTC-artifact writes for an event that did not happen, in any unit
+NEVER = -1  # the duration that VTC-artifact writes, in any unit, for an event that did not happen
 
 
 class Moments(NamedTuple):
@@ -46,26 +48,27 @@ class Moments(NamedTuple):
 class Times:
     """A reader of the times of a file.
 
-    Unix times that are too large for seconds are in ms, us or ns according to their size, unless
-    the user states a unit other than seconds. If the unit of a duration is not stated, the unit in
-    the name of the start's column is used, or else seconds. An inferred unit must be plausible for
-    the tokens of the answers.
+    Unix times that are too large for seconds are read as ms, us or ns according to their size,
+    unless the user states a unit other than seconds. If the unit of a duration is not stated, the
+    unit in the name of the column of start times is used, or else seconds. Raises DataError if an
+    inferred unit implies implausible times per output token.
     """
 
     def __init__(self, columns: FileColumns, unit: str | None, output_tokens: Floats) -> None:
         self._columns, self._asked, self._output = columns, unit, output_tokens
-        self._stated: str | None = None  # the unit that the name of the start states
-        self._guessed: str | None = None  # the unit of the starts, if only their size shows it
+        self._stated: str | None = None  # the unit in the name of the column of start times
+        # the unit of start times, if inferred from the size of the times
+        self._guessed: str | None = None
         self.said, self.zone = "", "UTC"
         self._comma = _has_decimal_comma(columns)
 
     def for_rows(self, columns: FileColumns, output_tokens: Floats) -> Times:
-        """Return the reader for a part of the requests, with units as found for all requests."""
+        """Return this object for a part of the requests; units found for all requests are kept."""
         self._columns, self._output = columns, output_tokens
         return self
 
     def moments(self, *fields: str, skipped: Flags | None = None) -> Moments:
-        """Return the times of these fields; each request has the first known value."""
+        """Return, for each request, the first known time among the given fields."""
         length = len(self._columns)
         found = Moments(np.full(length, np.nan), np.full(length, NEVER_NS))
         for column in self._columns.of_fields(*fields):
@@ -77,7 +80,7 @@ class Times:
         return found
 
     def lengths(self, field: str, skipped: Flags | None = None) -> Floats:
-        """Return the durations of a field in seconds, NaN for missing values and -1."""
+        """Return the durations of a field in seconds; missing values and -1 become NaN."""
         found = np.full(len(self._columns), np.nan)
         for column in self._columns.of_fields(field):
             rows = np.isnan(found) if skipped is None else np.isnan(found) & ~skipped
@@ -101,7 +104,7 @@ class Times:
         return [row * scale for row in rows]
 
     def _column_part(self, column: ColumnValues, rows: Flags) -> ColumnValues | None:
-        """Return the column with values of some rows only, or None if these rows have no values."""
+        """Return the column with only the values in ``rows``, or None if all are missing."""
         values = column.values
         if isinstance(values, np.ndarray):
             values = values if rows.all() else np.where(rows, values, np.nan)
@@ -143,7 +146,7 @@ class Times:
                 )
 
     def _mixed_moments(self, column: ColumnValues) -> Moments:
-        """Return the times of a column in which some values are texts of dates."""
+        """Return the times of a column that contains texts of dates, at least in some rows."""
         ns = np.full(len(column.values), NEVER_NS)
         numbers = [cells.number_of(one) for one in column.values]
         known = np.array([one for one in numbers if one is not None], np.float64)
@@ -167,7 +170,7 @@ class Times:
         )
 
     def _unit_of_moments(self, column: ColumnValues, values: Floats) -> tuple[str, bool]:
-        """Return the unit of times, and whether the unit is inferred from their size."""
+        """Return the unit of times, and whether the unit is inferred from the size of the times."""
         known = values[np.isfinite(values)]
         size = cells.unit_of(float(known[0])) if len(known) else "s"
         if column.unit is not None:
@@ -212,7 +215,7 @@ class Times:
         return found * (cells.UNITS[unit] / NS)
 
     def _texts_of_lengths(self, column: ColumnValues) -> tuple[Floats, bool]:
-        """Return durations, and whether the texts state their own units."""
+        """Return the durations, and whether the texts contain units such as ``350ms``."""
         parts = [cells.duration_s(one) for one in column.values]
         if any(one is not None for one in parts):
             for row, (value, part) in enumerate(zip(column.values, parts, strict=True)):
@@ -225,7 +228,7 @@ class Times:
         return numbers(self._columns, column._replace(values=texts)), False
 
     def _unit_of_length(self, column: ColumnValues, found: Floats) -> str:
-        """Return the unit of durations. Raises DataError if the file leaves the unit open."""
+        """Return the unit of durations. Raises DataError if several units are possible."""
         if column.unit is not None:
             return column.unit
         if column.field == "delay":
@@ -242,7 +245,7 @@ class Times:
         return self._stated or "s"
 
     def check_lengths(self, lengths: Floats, before_s: Floats, field: str) -> None:
-        """Raise DataError if a guessed unit of durations is implausible for the answers' tokens.
+        """Raise DataError if a guessed unit implies implausible times per output token.
 
         Args:
             lengths: Durations of the field, in seconds.
@@ -295,7 +298,7 @@ class Times:
     def _unknown_unit(
         self, column: ColumnValues, why: str, other: str = "ms", *, said: bool = False
     ) -> DataError:
-        """Return the error that asks for the unit of a column, with the flags that state a unit."""
+        """Return the error that a column's unit is unknown, with the flags that state a unit."""
         field, name = column.field, column.name
         field = "itls" if field == "gaps" else field
         other = "ms" if other == "s" else other
@@ -307,7 +310,7 @@ class Times:
 
 
 class RecordUnit(DataError):
-    """A duration whose unit the file does not show."""
+    """An error about durations whose unit cannot be inferred."""
 
 
 def _with_missing(found: Moments, more: Moments) -> Moments:
@@ -318,7 +321,7 @@ def _with_missing(found: Moments, more: Moments) -> Moments:
 
 
 def _in_ns(values: Floats, unit: str) -> Ints:
-    """Return times in ns; whole numbers are converted exactly."""
+    """Return times in ns; whole numbers are converted without rounding."""
     factor = cells.UNITS[unit]
     known = np.isfinite(values) & (np.abs(values) < LARGEST_NS / factor)
     safe = np.where(known, values, 0.0)
@@ -328,7 +331,7 @@ def _in_ns(values: Floats, unit: str) -> Ints:
 
 
 def _are_exact(values: Sequence[Any], found: Floats) -> bool:
-    """Return whether times are integers that floats cannot represent."""
+    """Return whether the times are integers too large for floats to represent exactly."""
     if any(isinstance(one, cells.Nanoseconds) for one in values):
         return True
     large = np.flatnonzero(np.abs(found) > 2**53).tolist()
@@ -336,7 +339,7 @@ def _are_exact(values: Sequence[Any], found: Floats) -> bool:
 
 
 def _calendar(values: Sequence[str]) -> Moments | None:
-    """Return ISO 8601 times of one form in UTC, or None for other texts."""
+    """Return ISO 8601 times of one form, converted to UTC, or None if a text has another form."""
     first = values[0]
     end = first[-6:] if first[-6:-5] in ("+", "-") and first[-3:-2] == ":" else "Z"
     end = end if first.endswith(end) else ""
@@ -366,7 +369,7 @@ def _calendar(values: Sequence[str]) -> Moments | None:
 
 
 def _numbers_or_none(values: Sequence[Any]) -> Floats | None:
-    """Return numbers, with NaN for missing values, or None if a value is no number."""
+    """Return the numbers, with NaN for missing values, or None if a value is not a number."""
     found = []
     try:
         for value in values:
@@ -395,8 +398,9 @@ def numbers(columns: FileColumns, column: ColumnValues) -> Floats:
 def _has_decimal_comma(columns: FileColumns) -> bool:
     """Return whether a comma in the file's times separates decimals.
 
-    An ambiguous comma may separate decimals or thousands. Ambiguous commas separate decimals if an
-    unambiguous comma does, or if semicolons separate the columns.
+    A comma followed by three digits is ambiguous: the comma may separate decimals or thousands.
+    Ambiguous commas are read as decimal separators if the file contains an unambiguous decimal
+    comma, or if semicolons separate the columns.
     """
     timed = columns.of_fields(*LENGTHS, *MOMENTS)
     texts = [
@@ -420,7 +424,7 @@ def check_one_clock(columns: FileColumns, start: Floats, column: ColumnValues) -
         row = int(np.argmax(wrong))
         dated = abs(start[row]) >= DATED_S and abs(start[row]) > abs(start[known[0]])
         kinds = ("dates", "seconds") if dated else ("seconds", "dates")
-        kind = "is a date, unlike the times" if dated else "is no date, unlike those"
+        kind = "is a date, unlike the times" if dated else "is not a date, unlike the times"
         raise columns.problem(
             row,
             f"{shown(column.name, column.values[row])}: {kind} before it, or is in another unit: "
@@ -433,7 +437,7 @@ def check_moments(
 ) -> None:
     """Raise DataError for times that are not on the clock of their request's start.
 
-    The check finds columns of durations that were read as times.
+    This error usually means that a column of durations was read as times of day or dates.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
     wrong = (of_other_clock(moments, start) & (moments <= cells.MAX_TIME_S)) | (moments < start)
@@ -441,13 +445,17 @@ def check_moments(
         return
     row = int(np.argmax(wrong))
     what = {"end": "its end", "first_token": "its first token"}[column.field]
-    said = f"{what} is before its start" if moments[row] < start[row] else f"{what} is by no clock"
+    said = (
+        f"{what} is before its start"
+        if moments[row] < start[row]
+        else f"{what} is not on the clock of its start"
+    )
     hint = f"if {column.name} is a length of time, --map {way}={column.name}"
     raise columns.problem(row, f"{said} ({shown(column.field, column.values[row])}): {hint}")
 
 
 def of_other_clock(times: Floats, others: Floats) -> Flags:
-    """Return which times are on another clock, or in another unit, than the other times."""
+    """Return, for each time, whether its clock or unit differs from the time in ``others``."""
     least, most = np.minimum(abs(times), abs(others)), np.maximum(abs(times), abs(others))
     apart: Flags = (most >= DATED_S) & (most >= APART * least) & np.isfinite(most)
     return apart

@@ -1,4 +1,4 @@
-"""Reports: tables and pages of stored results. Nothing here runs or stores anything."""
+"""Reports: tables and pages of stored results. This package neither runs nor stores experiments."""
 
 from typing import TYPE_CHECKING
 

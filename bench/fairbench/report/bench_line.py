@@ -54,8 +54,8 @@ def bench_line(summary: Summary) -> dict[str, Any]:
 def bench_details(requests: Requests) -> dict[str, list[Any]]:
     """Return the fields of ``--output-details``: an entry per request.
 
-    The gaps between a request's tokens are equal, since only their sum is known. As in SGLang's
-    and vLLM's benchmarks, an unfinished request has an error and no tokens.
+    The gaps between a request's tokens are all equal to their mean, because only the sum is known.
+    As in SGLang's and vLLM's benchmarks, an unfinished request has an error and no tokens.
     """
     done = requests.status == FINISHED
     ttft = np.where(done, requests.first_token_s - requests.arrival_s, 0.0)

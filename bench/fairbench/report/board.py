@@ -46,7 +46,7 @@ LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20
 MARKS = {Decision.BETTER: "+", Decision.WORSE: "!", None: " "}
 NOISE = "="
 STYLES = {"+": "green", "!": "red", NOISE: "dim"}
-MOST_NAMED = 12  # limit on undefined numbers, and on missing runs, that are listed by name
+MOST_NAMED = 12  # At most this number of undefined values, and of missing runs, is listed by name.
 SHARING = (
     "Sharing incentive: latency of the worst-off well-behaved client, divided by its "
     "latency alone on 1/n of the cluster. At most 1 means that sharing pays off for "
@@ -96,7 +96,7 @@ def ranks_text(row: BoardRow, board: Board) -> str:
 
 
 def board_heading(board: Board) -> str:
-    """Return the hardware, configurations, seeds and intervals on which the leaderboard rests."""
+    """Return a line with the leaderboard's hardware, configurations, seeds and intervals."""
     count = len(board.places)
     where = board.places[0] if count == 1 else f"{count} configurations"
     seeds = seed_text(board.seeds)
@@ -105,7 +105,7 @@ def board_heading(board: Board) -> str:
 
 
 def _rank_table(board: Board, label: int, *, ends: bool) -> Table:
-    """Return a table with names of at most ``label`` characters; ``ends`` adds interval ends."""
+    """Return a table with names cut to ``label`` characters; ``ends`` adds ends of intervals."""
     found = plain_table(gap=1)
     found.add_column("rank", no_wrap=True)
     found.add_column("", no_wrap=True)
@@ -194,12 +194,12 @@ def board_legend(board: Board) -> Iterator[str]:
     yield from _carried(board)
     for metric in board.metrics:
         for place, reason in metric.left_out.items():
-            yield f"{CATALOGUE[metric.key].heading}: without {place}: {reason or 'no row has it'}."
+            yield f"{CATALOGUE[metric.key].heading}: without {place}: {reason or 'no values'}."
     yield from _holes(board)
 
 
 def _carried(board: Board) -> Iterator[str]:
-    """Yield how many latencies each high percentile rests on, and whether there are too few."""
+    """Yield the number of latencies behind each high percentile; say if the number is too small."""
     tail = max((CATALOGUE[one.key].tail for one in board.metrics), default=0)
     if board.fewest is not None and tail:
         few = "" if is_carried(board.fewest, tail) else f"; it needs about {ENOUGH[tail]}"
@@ -239,13 +239,15 @@ def _some(lines: list[str]) -> Iterator[str]:
         yield f"{lines[0].partition(':')[0]}: {len(lines) - MOST_NAMED} more."
 
 
-SHOWN = 3  # number of metrics in the table; phones show this many columns unchanged
-MOST_CARDS = 5  # number of best rows that have a card, without the baseline
-MOST_LEADERS = 3  # number of rows that the title names
-# limits: rows with names in a picture, and characters of a name
+SHOWN = 3  # The table shows this number of metrics, because more columns do not fit on a phone.
+MOST_CARDS = 5  # At most this number of best rows has a card, not counting the baseline.
+MOST_LEADERS = 3  # The title names at most this number of rows.
+# A picture with more rows shows numbers instead of names; a name is cut to this length.
 MOST_LABELLED, LABEL_CHARACTERS = 8, 16
 FEWEST_FOR_QUARTILES = 8
-FAR = 3.0  # a value farther from the quartiles than this many interquartile ranges is left out
+# A picture leaves out a value that is more than this number of interquartile ranges from the
+# quartiles.
+FAR = 3.0
 MARKED_AS = {"+": "best", "!": "worst"}
 
 
@@ -287,7 +289,7 @@ def board_title(board: Board) -> str:
 
 
 def _board_cards(board: Board) -> Iterator[Headline]:
-    """Yield a card for each of the best rows, and for the baseline."""
+    """Yield a card (name and main values) for each of the best rows, and for the baseline."""
     shown = list(enumerate(board.rows, 1))
     cards = [one for one in shown if one[0] <= MOST_CARDS or one[1].name == board.baseline]
     for number, row in cards:
@@ -353,7 +355,7 @@ def _grid_cell(row: BoardRow, metric: BoardMetric, board: Board) -> Cell:
 
 
 class _Row(NamedTuple):
-    """A row in a picture; ``strong`` if no other row is better in both metrics of the picture."""
+    """A row in a picture; ``strong`` is true if no row is better in both metrics of the picture."""
 
     number: int
     name: str
@@ -363,7 +365,7 @@ class _Row(NamedTuple):
 
 
 def _pictures(board: Board) -> Iterator[Figure]:
-    """Yield a picture of the first metric against each of the next two, with a mark per row."""
+    """Yield two pictures with a mark per row: the first metric against the second and the third."""
     first = board.metrics[0]
     for other in board.metrics[1:SHOWN]:
         rows, left_out = _picture_rows(board, first, other)
@@ -378,7 +380,7 @@ def _pictures(board: Board) -> Iterator[Figure]:
 
 
 def _row_label(row: _Row, rows: int) -> str:
-    """Return the name of a row, or its number if there are too many rows for names."""
+    """Return the name of a row, or the row's number if the picture has too many rows for names."""
     return cut_middle(row.name, LABEL_CHARACTERS) if rows <= MOST_LABELLED else f"{row.number}"
 
 
@@ -411,7 +413,7 @@ def _picture_rows(
 
 
 def _far(values: Sequence[float]) -> set[int]:
-    """Return the positions of values far outside the quartiles."""
+    """Return the indices of values that are far outside the quartiles (see ``FAR``)."""
     if len(values) < FEWEST_FOR_QUARTILES:
         return set()
     low, _, high = quantiles(values)
@@ -439,11 +441,11 @@ def _caption(
 
 TOP, PLOT_PX, BELOW_PX = 24, 330, 44
 RADIUS = 3.0
-MARGIN = 0.06  # margin as a fraction of a linear range, at both ends
-LETTER_PX, TEXT_PX = 8.8, 13.0  # a letter's largest width and height on a phone
-# step between tried distances of a label from its mark, and number of steps
+MARGIN = 0.06  # An axis extends beyond the values by this fraction of the range, at both ends.
+LETTER_PX, TEXT_PX = 8.8, 13.0  # A letter has at most this width and height, in pixels, on a phone.
+# The distance of a label from its mark grows by this step, at most this number of times.
 STEP_PX, MOST_STEPS = 4.0, 16
-# a leader line joins a label to its mark if they are at least this many steps apart
+# A line joins a label to its mark if the label is at least this number of steps away.
 LEADER_FROM = 2
 
 
@@ -516,7 +518,7 @@ def _axis_range(values: Sequence[float], axis: PlotAxis) -> tuple[float, float]:
 
 
 def free_box(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> tuple[Box, int]:
-    """Return the nearest free box for a label, and the distance from the mark in steps."""
+    """Return the box nearest to the mark without overlaps, and the distance in steps."""
     for steps, box in _boxes(x, y, wide):
         inside = box.left > frame.left and box.right < frame.right
         inside = inside and box.top > frame.top and box.bottom < frame.bottom
@@ -526,7 +528,7 @@ def free_box(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) 
 
 
 def _boxes(x: float, y: float, wide: float) -> Iterator[tuple[int, Box]]:
-    """Yield boxes around a mark: right, left, above, below and corners, at increasing distances."""
+    """Yield boxes right, left, above and below a mark and at the corners, nearest boxes first."""
     sides = sorted(product((1, -1, 0), (0, -1, 1)), key=lambda side: abs(side[0]) + abs(side[1]))
     for steps in range(1, MOST_STEPS):
         far = RADIUS + STEP_PX * (steps - 1) + 1

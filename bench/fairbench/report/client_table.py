@@ -23,13 +23,14 @@ from fairbench.report.numbers import latency, number, written
 from fairbench.report.table import cut_apart, plain_table, stacked
 from fairbench.results.store import Summary
 
-NAME_WIDTH = 16  # characters of a client's name in the table; files contain the whole name
-CROWD = 30  # with this many clients or more, a distribution replaces the rows of clients
-FEW = "?"  # mark behind a percentile that is computed from too few latencies
+# The table cuts a client's name to this number of characters; files contain the whole name.
+NAME_WIDTH = 16
+CROWD = 30  # With this number of clients or more, a distribution replaces the rows of clients.
+FEW = "?"  # This mark follows a percentile that is computed from too few latencies.
 
 
 def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
-    """Return the columns of the client table, with the supported percentile and ``beside``."""
+    """Return the client table's columns, with the supported high percentile and ``beside``."""
     tail, chosen = shown_client_tail([summary]), chosen_percentiles(summary)
     columns = columns_of(Display.CLIENTS, tail, chosen, beside=beside)
     return columns_with_values(columns, {key for client in summary["clients"] for key in client})
@@ -46,7 +47,7 @@ def is_weighted(summary: Summary) -> bool:
 
 
 def described(name: str, client: Mapping[str, Any]) -> str:
-    """Return a client's name, followed by "heavy" and the client's weight where these apply."""
+    """Return a client's name, with "heavy" for a heavy client and with a weight other than 1."""
     special = ["heavy"] if client["misbehaving"] else []
     if weight := client.get("weight"):
         special.append(f"weight {number(weight['mean'])}")
@@ -106,18 +107,18 @@ def _mark(row: Mapping[str, Any], column: Column) -> str:
 WORST = 10
 PARTS = (0.1, 0.25, 0.5, 0.75, 0.9)
 STEPS = (0.25, 0.5, 0.75, 0.9, 0.99)
-"""Upper ends of the histogram's ranges of service over fair share; the last range is open."""
+"""Upper ends of the histogram's ranges of service over fair share; a last range has no end."""
 
 
 class Lorenz(NamedTuple):
-    """A Lorenz curve: fractions of clients, smallest first, and their fractions of all service."""
+    """A Lorenz curve: fractions of clients, smallest first, and the fractions of all service."""
 
     clients: list[float]
     service: list[float]
 
     @property
     def gini(self) -> float:
-        """The Gini index: 0 if service is proportional to weight, near 1 if one client has all."""
+        """The Gini index: 0 if service is proportional to weight, near 1 if one client gets all."""
         clients, service = np.asarray(self.clients), np.asarray(self.service)
         return 1 - float(np.sum(np.diff(clients) * (service[1:] + service[:-1])))
 
@@ -170,7 +171,7 @@ def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
 
     Values of several runs are means. Below saturation, where ratios are undefined, only the P99
     counts. A client whose P99 is unknown because of unfinished programs precedes clients with a
-    known P99. If the workload calls no client heavy, clients with the demand of a flood come last.
+    known P99. If the workload marks no client as heavy, clients that flood come last.
     """
     rows = summary["clients"]
     good = [row for row in rows if not row["misbehaving"] and row["programs"]]
@@ -197,7 +198,7 @@ def _number_or_mean(value: Any) -> float | None:
 
 
 def shown_clients(combined: Summary) -> tuple[list[dict[str, Any]], str]:
-    """Return the clients that get a row, and a description of them ("" for all clients)."""
+    """Return the clients that get a row, and a description of the choice ("" for all clients)."""
     rows = combined["clients"]
     if not is_crowd(combined):
         return rows, ""
@@ -206,7 +207,7 @@ def shown_clients(combined: Summary) -> tuple[list[dict[str, Any]], str]:
 
 
 def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield three lines on many clients, each as a label and a text."""
+    """Yield lines that describe many clients together, each as a label and a text."""
     wrong = sum(row["misbehaving"] for row in summary["clients"])
     total = len(summary["clients"])
     yield "clients", f"{total:,}" + (f", {wrong:,} of them heavy" if wrong else "")
@@ -219,7 +220,10 @@ def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         total_tok_s = sum(row["service_rate_tok_s"] or 0.0 for row in summary["clients"])
         share = (most["service_rate_tok_s"] or 0.0) / total_tok_s
         yield "largest", f"{most['client']} had {share:.1%} of the service"
-        yield "Gini index", f"{curve.gini:.3f} of service{by_weight}; 0 if all had the same"
+        yield (
+            "Gini index",
+            f"{curve.gini:.3f} of service{by_weight}; 0 if all had equal service",
+        )
 
 
 def ratio_lines(summary: Summary) -> Iterator[tuple[str, str]]:

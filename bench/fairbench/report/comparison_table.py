@@ -24,10 +24,11 @@ from fairbench.results.comparison import SchedulerResults, by_place
 from fairbench.results.intervals import METHOD, Decision, difference, log_ratio, mean_value
 from fairbench.results.summary import Value, bases, value_of
 
-LABEL_WIDTH = 30  # characters of a scheduler's name with the parameters that differ between rows
+# A scheduler's name, with the parameters that differ between rows, is cut to this length.
+LABEL_WIDTH = 30
 LIMITED = "~"
 RATE = "service_rate_tok_s"
-MAX_NAMED = 4  # limit on the rows that a remark below the table names
+MAX_NAMED = 4  # A remark below the table names at most this number of rows.
 BEST, WORST, NEITHER = "*", "!", " "
 STYLES = {BEST: "green", WORST: "red"}
 SHARING = (
@@ -56,12 +57,12 @@ def comparison_columns(cells: Iterable[SchedulerResults] = ()) -> list[Column]:
 
 
 def percentiles_of(cells: Iterable[SchedulerResults]) -> tuple[int, ...]:
-    """Return the percentiles that the user chose, if all cells have the same choice, else ()."""
+    """Return the percentiles that the user chose; () without a choice, or if choices differ."""
     return common_percentiles(cell.combined for cell in cells)
 
 
 def tail_of(cells: Iterable[SchedulerResults]) -> int:
-    """Return the high percentile that the latencies of every run support."""
+    """Return P99 if the latencies of every run support a P99, else P95."""
     return shown_tail(one.summary for cell in cells for one in cell.runs)
 
 
@@ -73,8 +74,8 @@ def comparison_text(
 
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
-    """Render the comparison; with several seeds, intervals are below the means."""
-    # this group of columns includes the columns of single clients
+    """Build the comparison's table; with several seeds, intervals stand below the means."""
+    # Columns of the sharing incentive exist only if some run was simulated.
     sharing = any(cell.combined["simulated"] for cell in cells)
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
@@ -89,7 +90,7 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
 
 
 def of_several_seeds(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether any cell has several seeds, and thus confidence intervals."""
+    """Return whether any scheduler was run with several seeds, so that intervals are known."""
     return any(len(cell.combined["seeds"]) > 1 for cell in cells)
 
 
@@ -110,7 +111,7 @@ def any_limited(cells: Iterable[SchedulerResults]) -> bool:
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
-    """Return whether the numbers are simulated, on what hardware, and over which seeds."""
+    """Return the origin of the numbers: simulated or measured, hardware and seeds."""
     where = bases(cell.combined for cell in cells)
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     if len(seeds) == 1:
@@ -169,9 +170,10 @@ def _value_cell(value: ShownValue) -> Text:
 
 
 def ends_of(interval: Interval, column: Column, runs: int) -> str:
-    """Return ``low-high``, and the number of runs with a value if some have none; else "".
+    """Return ``low-high``, with the number of runs with a value if some runs have no value.
 
-    An interval of length 0, such as that of a trace replayed with several seeds, is left out.
+    The result is "" for an interval of length 0, such as the interval of a trace that was replayed
+    with several seeds.
     """
     ends = ""
     if interval["low"] is not None:
@@ -186,7 +188,7 @@ def bounded(interval: Interval, column: Column) -> str:
 
 
 class Compared(NamedTuple):
-    """The schedulers of one configuration, and the scheduler with the lowest latency, if any."""
+    """The schedulers of one configuration, and the best of these schedulers, None if undecided."""
 
     place: str
     cells: tuple[SchedulerResults, ...]
@@ -196,8 +198,8 @@ class Compared(NamedTuple):
 def compared(cells: Sequence[SchedulerResults]) -> list[Compared]:
     """Return the configurations, each with its best scheduler.
 
-    The best scheduler has a lower latency than every other: by the paired intervals over several
-    seeds, or by the numbers of an exact replay.
+    The best scheduler has a lower latency than every other scheduler: significantly over several
+    seeds, or by any difference in an exact replay.
     """
     column = latency_column(cells)
     found = []
@@ -215,7 +217,7 @@ def latency_column(cells: Sequence[SchedulerResults]) -> Column:
 
 
 def sweep_title(cells: Sequence[SchedulerResults]) -> str:
-    """Return one line that says which scheduler has the lowest latency in a sweep."""
+    """Return a line that names the scheduler with the lowest latency in a sweep."""
     places, column = compared(cells), latency_column(cells)
     what = f"{column.heading} of the well-behaved clients"
     schedulers = list(dict.fromkeys(cell.scheduler for cell in cells))
@@ -237,7 +239,7 @@ def sweep_title(cells: Sequence[SchedulerResults]) -> str:
 
 
 def _of_one(cells: Sequence[SchedulerResults], places: int, what: str) -> str:
-    """Return the range of a single scheduler's latency over its configurations."""
+    """Return a sentence with the range of a single scheduler's latency over configurations."""
     column, name = latency_column(cells), cells[0].scheduler
     known = [cell for cell in cells if mean_of(cell, column.key) is not None]
     where = "1 configuration" if places == 1 else f"{places} configurations"
@@ -249,7 +251,7 @@ def _of_one(cells: Sequence[SchedulerResults], places: int, what: str) -> str:
 
 
 def _lowest(places: Sequence[Compared], what: str) -> str:
-    """Return the scheduler with the lowest mean latency in most configurations."""
+    """Return a sentence that names the scheduler with the lowest mean latency most often."""
     column = latency_column([cell for one in places for cell in one.cells])
     known = [[c for c in one.cells if mean_of(c, column.key) is not None] for one in places]
     best = [min(one, key=lambda cell: mean_of(cell, column.key) or 0.0) for one in known if one]
@@ -268,7 +270,7 @@ def _at(cell: SchedulerResults, column: Column) -> str:
 
 
 def mean_of(cell: SchedulerResults, key: str) -> float | None:
-    """Return the mean of a metric over the seeds of a cell; None if undefined."""
+    """Return the mean of a scheduler's metric over the seeds; None if undefined."""
     interval: Interval | None = cell.combined.get(key)
     return None if interval is None else interval["mean"]
 
@@ -289,10 +291,11 @@ Sample = Mapping[int, Value]
 def cell_marks(
     cells: Sequence[SchedulerResults], columns: Sequence[Column]
 ) -> list[tuple[str, ...]]:
-    """Return, for each cell, a mark per column; ``NEITHER`` where no difference is significant.
+    """Return, for each scheduler, a mark per column: best, worst, or ``NEITHER``.
 
-    One seed shows no significant difference, unless a trace is replayed in the simulator, which is
-    exact. A metric without a better direction has neither a best nor a worst value.
+    A scheduler without a significant difference gets ``NEITHER``. One seed shows no significant
+    difference, unless the simulator replays a trace, which is exact. A metric without a better
+    direction has neither a best nor a worst value.
     """
     if not can_tell(cells):
         return [(NEITHER,) * len(columns)] * len(cells)
@@ -321,11 +324,11 @@ def can_tell(cells: Iterable[SchedulerResults]) -> bool:
 def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = False) -> list[str]:
     """Return ``BEST``, ``WORST`` or ``NEITHER`` for each sample.
 
-    A sample is best or worst if it differs significantly from every other sample: over several
-    seeds, by the interval of the paired differences; with one seed, by the values. Times
-    (``in_seconds``) are compared by their logarithms, as in `compare`. Values that agree in three
-    digits count as equal. If all samples are equal, no sample is marked. Samples whose values are
-    unlimited lower bounds share the mark of the worst.
+    A sample is best or worst if every other sample differs significantly: over several seeds, by
+    the interval of the paired differences; with one seed, by the values. Times (``in_seconds``) are
+    compared by their logarithms, as in `compare`. Values that agree in three digits count as equal.
+    If all samples are equal, no sample is marked. Samples whose values may be arbitrarily bad are
+    all marked as worst.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)
@@ -365,7 +368,7 @@ def _digits(values: Sequence[Value]) -> str:
 
 
 def _badness(sample: Sample, better: Better) -> tuple[float, float]:
-    """Return the ends of the sample's range, with a sign such that larger numbers are worse."""
+    """Return the sample's least and largest value, negated if larger values are better."""
     (value,) = sample.values()
     turned = float(f"{value.raw:.3g}") * (-1 if better is Better.MORE else 1)
     return -inf if value.bound == "<" else turned, inf if value.bound == ">" else turned

@@ -14,8 +14,8 @@ from fairbench.report.numbers import latency, more_than, number, percent, whole,
 from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_failures
 from fairbench.results.store import Summary
 
-EQUAL = 0.01  # difference of Jain's index up to which two allocations count as equally even
-CLEAR = 0.95  # fraction of its fair share above which a client counts as fairly served
+EQUAL = 0.01  # Allocations are equally even if Jain's index differs by at most this number.
+CLEAR = 0.95  # A client is fairly served with more than this fraction of the client's fair share.
 
 
 def explained_text(summary: Summary, width: int) -> str:
@@ -61,18 +61,18 @@ def _explain_clients(summary: Summary) -> Iterator[str]:
         f"{whole(row['actual_service_tok_s'])} tok/s were computed."
     )
     if row.get("cache_hit_rate") is not None:
-        yield f"The cache supplied {written(row, 'cache_hit_rate')} of its input tokens."
+        yield f"The cache supplied {written(row, 'cache_hit_rate')} of the input tokens of {name}."
     if row.get("entitlement_ratio") is not None:
         yield (
-            f"It received {percent(row['entitlement_ratio'])} of its max-min fair share, the "
-            "part of the total service that it could claim by its demand and weight."
+            f"{name} received {percent(row['entitlement_ratio'])} of its max-min fair share, the "
+            f"part of the total service that {name} could claim by its demand and weight."
         )
     if row.get("gpu_s") is not None:
-        yield f"Its requests took {number(row['gpu_s'])} s of GPU time."
+        yield f"The requests of {name} took {number(row['gpu_s'])} s of GPU time."
 
 
 def _worst_off(summary: Summary) -> Mapping[str, Any] | None:
-    """Return the well-behaved client with the lowest share, or the highest P95 without shares."""
+    """Return the well-behaved client with the lowest share, or else with the highest P95."""
     rows: list[Mapping[str, Any]] = [row for row in summary["clients"] if not row["misbehaving"]]
     judged = [row for row in rows if row.get("entitlement_ratio") is not None]
     if judged:
@@ -146,7 +146,7 @@ def _windows(summary: Summary) -> Iterator[str]:
             f"lowest share of any client that had to wait in a window of this length."
         )
         if is_of_failures(summary):
-            yield "Requests that failed count as not served; no other client delayed them."
+            yield "Requests that failed count as not served; no client delayed another client."
         elif row["heavy_client"] not in (None, "", row["client"]):
             yield f"In that window {row['heavy_client']} received most above its own share."
 
@@ -177,7 +177,7 @@ def _victims(summary: Summary) -> Iterator[str]:
         time_s = latency(summary, f"victim_p{rank}_s", censored)
         yield f"{rank}% of their {what} within {time_s} s (mean over these clients)."
         if n is not None and is_few(n, rank):
-            yield f"This is uncertain: a P{rank} needs {ENOUGH[rank]} latencies, not {n:,}."
+            yield f"The P{rank} is uncertain: a P{rank} needs {ENOUGH[rank]} latencies, not {n:,}."
 
 
 def _gap(summary: Summary) -> Iterator[str]:
@@ -206,8 +206,8 @@ def _requests(summary: Summary) -> Iterator[str]:
         "were completed."
     )
     if summary["unfinished"]:
-        yield f"{number(summary['unfinished'])} were unfinished when the run ended."
+        yield f"{number(summary['unfinished'])} requests were unfinished when the run ended."
     if summary["refused"]:
-        yield f"{number(summary['refused'])} were refused, for example because they were too large."
+        yield f"{number(summary['refused'])} requests were refused, for example as too large."
     if summary["failed"]:
-        yield f"{number(summary['failed'])} failed."
+        yield f"{number(summary['failed'])} requests failed."

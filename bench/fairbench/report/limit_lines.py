@@ -1,4 +1,4 @@
-"""The limit of a run in words: what was lost, against another scheduler, and what it assumes."""
+"""Sentences on a run's limit: the share that was reached, and the causes of the lost GPU time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LOSSES = {
     "idle_waiting": "idle while others waited",
     "idle": "idle",
 }
-"""The purposes of GPU time beyond the least, in the words of the limit's line."""
-LEAST_LOSS = 0.005  # share of the GPU time from which on a loss is named
+"""The kinds of lost GPU time, with the words of the limit's line."""
+LEAST_LOSS = 0.005  # A loss is named if the loss is at least this share of the GPU time.
 
 
 NEEDED = (
@@ -26,16 +26,16 @@ NEEDED = (
     *(f"time_{key}_ratio" for key in ("prefill", "decode", "small_prefill", "small_decode")),
     *(f"time_{key}_ratio" for key in LOSSES if key != "small_batches"),
 )
-"""The metrics of which the limit's line consists."""
+"""The metrics that the limit's line shows."""
 
 
 def has_limit(summary: Summary) -> bool:
-    """Return whether the summary states the run's limit."""
+    """Return whether the summary contains the run's limit."""
     return all(summary.get(key) is not None for key in NEEDED)
 
 
 def mean_limit(summaries: Sequence[Summary]) -> Summary | None:
-    """Return the metrics of the limit's line as means over seeds; None if a run has no limit."""
+    """Return means over seeds of the limit's metrics; None if a run has no limit."""
     if not summaries or not all(map(has_limit, summaries)):
         return None
     first = {key: summaries[0].get(key) for key in ("dp", "limit_cause")}
@@ -43,7 +43,7 @@ def mean_limit(summaries: Sequence[Summary]) -> Summary | None:
 
 
 def losses(summary: Summary) -> dict[str, float]:
-    """Return the shares of the GPU time beyond the least, by key of ``LOSSES``, largest first."""
+    """Return the lost shares of GPU time by key of ``LOSSES``, largest first."""
     small = summary["time_small_prefill_ratio"] + summary["time_small_decode_ratio"]
     found = {"small_batches": small} | {
         key: summary[f"time_{key}_ratio"] for key in LOSSES if key != "small_batches"
@@ -52,10 +52,10 @@ def losses(summary: Summary) -> dict[str, float]:
 
 
 def limit_line(summary: Summary) -> str:
-    """Return the run's share of what the replicas could do, and where the rest went."""
+    """Return a line with the run's share of the limit, and the causes of the lost GPU time."""
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)
     least = f"{number(summary['least_makespan_s'])} s"
-    if not has_limit(summary):  # a live run does not know its GPU time
+    if not has_limit(summary):  # The GPU time of a live run is unknown.
         return f"{percent(summary['limit_ratio'])} of the least time, {least} on {replicas}"
     lost = _named_losses(list(losses(summary).items()))
     if summary.get("limit_cause", WORK) != WORK:
@@ -66,7 +66,7 @@ def limit_line(summary: Summary) -> str:
 
 
 def limit_lines(summary: Summary) -> Iterator[str]:
-    """Yield the limit of a run, or the reason why the limit is unknown; nothing for an old run."""
+    """Yield lines on a run's limit, or why the limit is unknown; nothing for an old run."""
     if summary.get("complete") is False and "limit_cause" in summary:
         yield "unknown, because the run is incomplete"
     elif summary.get("limit_ratio") is not None and "least_makespan_s" in summary:
@@ -78,7 +78,7 @@ def limit_lines(summary: Summary) -> Iterator[str]:
 
 
 def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
-    """Yield how near the replay of a log came to its limit, if the replay has one."""
+    """Yield a line on the share of the limit that a log's replay reached, if known."""
     if not has_limit(summary):
         return
     line = limit_line(summary)
@@ -88,10 +88,10 @@ def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
 
 
 def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: list[str]) -> str:
-    """Return which of two schedulers loses GPU time to the other, and to what; "" if none does.
+    """Return which scheduler loses GPU time to the other, with causes; "" without a loss.
 
-    Both have one summary per seed, of the same load. The causes and the whole are means over the
-    seeds, in percent of the GPU time, and the causes sum to the whole.
+    Both sequences have a summary per seed, with equal loads. All numbers are means over the seeds,
+    in percent of the GPU time; the causes add up to the whole loss.
     """
     if not all(map(has_limit, (*first, *second))):
         return ""
@@ -114,7 +114,7 @@ def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: lis
 
 
 def _memory_line(summary: Summary) -> str:
-    """Return the run's share of the limit with its memory and order of requests."""
+    """Return the run's share of the limit that KV memory and order of requests allow."""
     hits = " and ".join(
         f"{percent(summary[key])} {words}"
         for key, words in (("limit_hit_rate", "at most"), ("cache_hit_rate", "here"))
@@ -133,7 +133,7 @@ def _named_losses(parts: Sequence[tuple[str, float]]) -> str:
 
 
 def limit_sentences(summary: Summary) -> Iterator[str]:
-    """Explain the limit of a run: its assumptions, the most service, and the latency alone."""
+    """Yield sentences that explain a run's limit: assumptions, lost time, service and latency."""
     if not has_limit(summary):
         return
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)

@@ -50,17 +50,17 @@ def index(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Format a share, of which 1 is 100%."""
+    """Format a share as a percentage; a share of 1 is 100%."""
     return UNDEFINED if value is None else f"{value:.1%}"
 
 
 def whole_percent(value: float | None) -> str:
-    """Format a share without decimals."""
+    """Format a share as a percentage without decimals."""
     return UNDEFINED if value is None else f"{value:.0%}"
 
 
 def seconds(value: float | None) -> str:
-    """Format a time with at least three digits, even if it is an integer."""
+    """Format a time with at least three digits, even a time that is an integer."""
     return number(None if value is None else float(value))
 
 

@@ -29,10 +29,10 @@ STYLES: dict[str, str] = {
     Decision.WORSE: "red",
     Decision.INCONCLUSIVE: "yellow",
 }
-NAME_WIDTH = 12  # characters of a scheduler's name in the heading of its column
-MOST_ROWS = 8  # limit on the metrics that are shown without --all
+NAME_WIDTH = 12  # The heading of a column cuts a scheduler's name to this number of characters.
+MOST_ROWS = 8  # At most this number of metrics is shown without --all.
 LIMIT = "limit_ratio"
-# index of max-min fair shares, to which Jain's index of service is compared
+# The table shows this metric beside Jain's index of service, for comparison.
 REFERENCE = "jain_index_maxmin"
 LEGEND = (
     "Differences are paired by seed, with 95% confidence intervals (Student's t); times "
@@ -72,7 +72,7 @@ def main_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
 
 
 def _limits_differ(summaries: Iterable[Summary]) -> bool:
-    """Return whether the two runs of some seed reach clearly different shares of their limits."""
+    """Return whether the two runs of any seed reach clearly different shares of their limits."""
     found: dict[int, list[float]] = {}
     for summary in summaries:
         if summary.get(LIMIT) is not None:
@@ -81,7 +81,7 @@ def _limits_differ(summaries: Iterable[Summary]) -> bool:
 
 
 def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the metrics of ``--all``: metrics of comparisons, then further metrics of repeats."""
+    """Return the metrics of ``--all``: first those of comparisons, then those of repeated runs."""
     summaries = [run.summary for side in sides for run in side.runs]
     tail = shown_tail(summaries)
     ranks = common_percentiles(summaries)
@@ -97,12 +97,12 @@ def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
 def contrast_text(
     contrasts: Sequence[Contrast], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the contrasts in lines of at most ``width`` characters; numbers are never cut."""
+    """Return the contrasts as lines of at most ``width`` characters; numbers are never cut."""
     return printed(render_pairs(contrasts, width), colour=colour, width=width)
 
 
 def render_pairs(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> RenderableType:
-    """Render the table of contrasts, with a block of rows per configuration."""
+    """Build the table of contrasts, with a block of rows per configuration."""
     blocks: list[RenderableType] = [*(Text(one, "bold") for one in answers(contrasts)), Text()]
     for _, group in groupby(contrasts, lambda one: id(one.baseline)):
         here = list(group)
@@ -115,7 +115,7 @@ def render_pairs(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> Rende
 
 
 def answers(contrasts: Sequence[Contrast]) -> Iterator[str]:
-    """Yield a sentence per contrast on the metrics that differ significantly."""
+    """Yield a sentence for each pair of schedulers on the metrics that differ significantly."""
     places = {one.baseline.place for one in contrasts}
     for one in contrasts:
         where = f"{one.baseline.place}: " if len(places) > 1 else ""
@@ -179,7 +179,7 @@ def _changed(row: MetricContrast) -> str:
     return f"{f'{client}: ' if client else ''}{entry.heading} is {least}{much}{way}"
 
 
-TIMES = 2.0  # ratio of two means above which a change is written as a multiple
+TIMES = 2.0  # A larger ratio of two means is written as a multiple, not as a percentage.
 
 
 def _heading(contrasts: Sequence[Contrast]) -> str:
@@ -223,7 +223,7 @@ def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:
 
 
 def _is_drawn(side: SchedulerResults) -> bool:
-    """Return whether the seed changes the runs; the replay of a trace is equal under all seeds."""
+    """Return whether runs depend on the seed; the replay of a trace does not."""
     found = [
         {key: one.raw for key, one in values_of(run.summary).items() if key != "seed"}
         for run in side.runs
@@ -276,7 +276,7 @@ def _metric_row(row: MetricContrast, layout: PairLayout) -> Iterator[Text]:
 
 
 def _verdict(row: MetricContrast) -> str:
-    """Return the decision as text: "more" or "less" for a metric without a better direction."""
+    """Return the decision as text; a metric without a better direction is "more" or "less"."""
     entry, decision = _entry(row.metric), row.decision
     judged = entry.verdict and entry.better is not Better.NEITHER
     if judged or decision not in (Decision.BETTER, Decision.WORSE):
@@ -321,7 +321,7 @@ def _more(row: MetricContrast) -> str:
 
 
 def signed(found: Difference, form: Form) -> str:
-    """Return the mean difference as text; ``>`` or ``<`` stands before a bound."""
+    """Return the mean difference as text; ``>`` or ``<`` precedes a bound."""
     if found.mean is None:
         return UNDEFINED
     if found.decisive == 0:

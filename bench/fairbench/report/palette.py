@@ -14,8 +14,8 @@ class Swatch(NamedTuple):
     """The colour, mark and dashes of a series.
 
     ``colour`` is for white paper, ``on_dark`` for dark screens. ``marker`` is matplotlib's name of
-    the mark, ``shape`` the equivalent SVG around the origin. ``dashes`` are the lengths of lines
-    and gaps in line widths; empty means a solid line.
+    the mark, and ``shape`` is SVG code that draws this mark around the origin. ``dashes`` are the
+    lengths of lines and gaps in line widths; empty means a solid line.
     """
 
     colour: str
@@ -45,7 +45,7 @@ BROWN = Swatch(
 )
 
 SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK, VIOLET, BROWN)
-"""All series, in the order in which clients and other names without a fixed series use them."""
+"""All series, in the order in which names without a fixed series, such as clients, get a series."""
 
 SCHEDULERS = {
     "lpm": VERMILION,

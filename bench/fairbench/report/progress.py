@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 SHOWN_CLIENTS = 4
 LINE_WIDTH = 80
-# No remaining time is estimated before a run has passed both limits.
+# The remaining time is estimated only after a run has passed both limits.
 SETTLED_S = 5.0
 SETTLED_PART = 0.001
 
 
 def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
-    """Return the line of text for a state that a run reports (``execute.tasks.Progress.update``).
+    """Return the progress line for a state of a run (see ``execute.tasks.Progress.update``).
 
     ``elapsed_s`` is the time since the start of the run. After some seconds, the line of a
     simulation includes the estimated remaining time.
@@ -55,7 +55,7 @@ def _time_left(progress: Simulated, elapsed_s: float) -> str:
 
 
 def _simulated(progress: Simulated, elapsed_s: float) -> str:
-    """Describe a simulation: time, finished programs, and service shares if they fit."""
+    """Describe a simulation: time, finished programs, and (if they fit) shares of service."""
     if progress.measuring:
         return f"computing metrics of {progress.programs_started:,} programs"
     now_s, end_s = f"{progress.sim_time_s:,.0f}", progress.end_s
@@ -80,7 +80,7 @@ def _shares(shares: list[float]) -> str:
 
 def _live(progress: Any) -> str:
     """Describe a live run: ready servers, then finished programs and throughput."""
-    # this module needs the packages of the extra "live"
+    # The import is local, because this module needs the packages of the extra "live".
     from fairbench.live.processes.servers import ServersProgress
 
     if isinstance(progress, ServersProgress):
@@ -109,7 +109,7 @@ def shown_progress() -> ProgressReceiver:
 
 
 def _tell_large(costs: Sequence[float]) -> None:
-    """Announce the expected duration and size of the records if there are many requests."""
+    """Print the expected duration and the size of the records if the run has many requests."""
     from fairbench.execute.simulations import estimate
 
     if (whole := estimate(costs)).large:
@@ -128,7 +128,7 @@ class LineProgress(Silent):
         self._begun_s = monotonic()
 
     def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
-        """Announce the amount of work if it is large."""
+        """Print the expected duration if the amount of work is large."""
         _tell_large(costs)
         return super().tasks(costs)
 
@@ -162,7 +162,7 @@ class TerminalProgress:
 
     @contextmanager
     def tasks(self, costs: Sequence[float]) -> Iterator[Callable[[int], None]]:
-        """Show a bar with the time left over tasks with the given relative costs."""
+        """Show a bar with the remaining time of tasks with the given relative costs."""
         _tell_large(costs)
         columns = [
             TextColumn("{task.fields[done]}/{task.fields[count]}"),

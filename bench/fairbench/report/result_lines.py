@@ -35,7 +35,7 @@ from fairbench.report.numbers import (
 from fairbench.report.traffic_lines import Shortfall, window
 from fairbench.results.store import Summary
 
-# limit on tenants with their own lines; the tenants with the smallest shares are shown
+# At most this number of tenants, with the smallest shares first, has a line each.
 MOST_TENANTS = 10
 
 
@@ -87,14 +87,14 @@ def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 ALL_SERVED = "every client that had to wait received at least its max-min fair share"
 HEADLINE = "min_share_60s"
-NEAR_ALL = 0.9  # fraction of its fair share above which a client counts as fairly served
+NEAR_ALL = 0.9  # A client is fairly served with more than this fraction of the client's fair share.
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the worst window, and a warning if the share of the whole run hides it.
+    """Yield a line on the worst window, and a warning if shares of the whole run hide the window.
 
-    The window has the longest of the judged lengths, because under every scheduler some client
-    looks worse in a shorter window. Summaries of older versions have no windows.
+    The longest window length is used, because under every scheduler some client looks worse in a
+    shorter window. Summaries of older versions contain no windows.
     """
     clock = read_clock(summary.get("began"), summary.get("window_end_s") or 0.0)
     for row in summary["worst_windows"][:1]:
@@ -113,7 +113,7 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _hidden(summary: Summary) -> str:
-    """Return the share of a client over the whole run beside its share in the worst window."""
+    """Return a warning if a client's fair share of the whole run hides a low share in a window."""
     worst, rows = summary["worst_windows"][0], summary["clients"]
     own: Summary = next((row for row in rows if row["client"] == worst["client"]), {})
     return (
@@ -123,13 +123,13 @@ def _hidden(summary: Summary) -> str:
 
 
 def is_hidden_burst(summary: Summary) -> bool:
-    """Return whether shares over the whole run are fair although shares in some window are not."""
+    """Return whether shares over the whole run are fair, but shares in some window are not."""
     whole_run, worst = summary["min_entitlement_ratio"], summary.get(HEADLINE)
     return bool(whole_run is not None and worst is not None and worst < NEAR_ALL <= whole_run)
 
 
 def shortfall_of(summary: Summary) -> Shortfall | None:
-    """Return the worst window if a client received less than its fair share in it."""
+    """Return the worst window if some client received less than its fair share in this window."""
     heavy = {row["client"] for row in summary["clients"] if row["misbehaving"]}
     rows = summary["worst_windows"][:1]
     if not rows or rows[0]["share"] >= NEAR_ALL or is_of_failures(summary):
@@ -138,11 +138,12 @@ def shortfall_of(summary: Summary) -> Shortfall | None:
     return Shortfall(f"{client} (heavy)" if client in heavy else client, *rest)
 
 
-IDLE = 0.99  # with empty queues for at least this fraction of the time, no client delayed another
+# If queues are empty for at least this fraction of the time, no client delayed another client.
+IDLE = 0.99
 
 
 def is_of_failures(summary: Summary) -> bool:
-    """Return whether failed requests lowered the shares: some failed, and hardly any waited."""
+    """Return whether failed requests lowered the shares: requests failed, and hardly any waited."""
     lost = summary.get("failed", 0) + summary.get("refused", 0)
     return bool(lost) and (summary.get("queue_empty_share") or 0) >= IDLE
 
@@ -154,12 +155,12 @@ def _cause(row: dict[str, object], summary: Summary) -> str:
     return f"; {heavy} had the most above its own share" if heavy else ""
 
 
-# limit on pairs of clients with their own lines; the pairs with the most tokens are shown
+# At most this number of pairs of clients, with the most tokens first, has a line each.
 MOST_PAIRS = 6
 
 
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines, as label and text, on which client lost cached tokens to which client.
+    """Yield lines (label, text) on the cached tokens that clients lost to other clients.
 
     The first line names the window, because evictions outside the window do not count.
     """
@@ -180,7 +181,7 @@ def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _pins(audit: Mapping[str, float]) -> str:
-    """Return whether the assumption of the theorem on memory shares held in the whole run."""
+    """Return a sentence: whether the assumption behind guaranteed memory shares held."""
     allocations = int(audit["allocations"])
     if not audit["beyond"]:
         return (
@@ -199,7 +200,7 @@ NO_ORDER = "the scheduler has nothing to order, so limit the number of running r
 
 
 def stall_line(summary: Summary) -> str:
-    """Return which well-behaved client prompts of other clients stalled most, how long, by whom."""
+    """Return a text on the most stalled well-behaved client: how long, and by which client."""
     rows = [row for row in summary["clients"] if not row["misbehaving"]]
     known = [row for row in rows or summary["clients"] if row.get("stalled_s_per_min")]
     if not known:
@@ -216,7 +217,7 @@ def stall_line(summary: Summary) -> str:
     )
 
 
-MOST_CAUSES = 3  # limit on prompts that caused stalls with their own lines
+MOST_CAUSES = 3  # At most this number of prompts that caused stalls has a line each.
 
 
 def cause_lines(summary: Summary, clock: ClockTime | None) -> Iterator[str]:
@@ -244,7 +245,7 @@ def _instant(time_s: float, clock: ClockTime | None) -> str:
 
 
 def stall_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines, as label and text, on stalls: who stalls whom, or why stalls are unknown."""
+    """Yield lines (label, text) on stalls: who stalls whom, or why stalls are unknown."""
     if why := summary.get("notes", {}).get("stalls"):
         yield "stalls", f"unknown: {why}"
         return
@@ -258,7 +259,7 @@ def stall_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def session_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines, as label and text, on who waited in the sessions, and at what pace they ran."""
+    """Yield lines (label, text) on waits, slowdowns and token rates of sessions."""
     censored = set(summary.get("censored", ()))
     worst = next(iter(summary["worst_sessions"]), None)
     if worst is None:
@@ -289,7 +290,7 @@ def session_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the label and the text of each line of numbers over all clients."""
+    """Yield the label and the text of each line on all clients together."""
     by_weight = " over weight" if is_weighted(summary) else ""
     yield "throughput", _throughput(summary)
     yield (
@@ -297,7 +298,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         f"{written(summary, 'jain_index')} of service{by_weight} "
         f"(max-min fair allocation: {written(summary, 'jain_index_maxmin')})",
     )
-    # summaries of older versions do not say when the worst window was
+    # Summaries of older versions do not contain the worst windows.
     if summary.get("worst_windows"):
         yield from window_lines(summary)
     yield "whole run", _worst(summary)
@@ -345,7 +346,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _slots(summary: Summary) -> str:
-    """Return how long requests waited for a slot of ``--max-concurrency`` before they were sent."""
+    """Return how long requests waited for a slot of ``--max-concurrency`` before being sent."""
     p50, p99, most = (written(summary, f"held_{one}_s") for one in ("p50", "p99", "max"))
     return (
         f"{number(summary['held'])} requests waited for a slot of --max-concurrency: P50 {p50} s, "
@@ -354,7 +355,7 @@ def _slots(summary: Summary) -> str:
 
 
 def hidden_backlog(summary: Summary) -> str:
-    """Warn that demand exceeds capacity although queues are empty, and name the remedy."""
+    """Return a warning that demand exceeds capacity although queues are empty, with a remedy."""
     empty, slow = written(summary, "queue_empty_share"), number(summary["lone_tpot_ratio"])
     return (
         f"hidden: queues were empty {empty} of the time, but a token took {slow} times as long "
@@ -400,7 +401,7 @@ def empty_queues(summary: Summary) -> str:
     return f"no request waited for {percent(empty)} of the window; shares {partly}reflect demand"
 
 
-MOSTLY = 0.5  # with empty queues for at least this fraction of the time, demand limits the rates
+MOSTLY = 0.5  # If queues are empty for at least this fraction of the time, demand limits the rates.
 
 
 def is_mostly_empty(summary: Summary) -> bool:
@@ -414,12 +415,12 @@ def _period(summary: Summary, start: str, end: str) -> str:
 
 
 def _moment(value: float | None) -> str:
-    """Return seconds as a whole number, below 10 s with three significant digits."""
+    """Return seconds as text: a whole number, or three significant digits below 10 s."""
     return f"{value:.3g}" if value is not None and abs(value) < 10 else whole(value)
 
 
 def _victims(summary: Summary) -> str:
-    """Return latency percentiles of the well-behaved clients, and which rest on too few values."""
+    """Return the well-behaved clients' latency percentiles; a mark means too few latencies."""
     censored, n = set(summary.get("censored", ())), summary.get("victim_n")
     ranks = chosen_percentiles(summary) or (50, P95, P99)
     keys = {rank: f"victim_p{rank}_s" for rank in ranks}
@@ -437,7 +438,8 @@ def _victims(summary: Summary) -> str:
     return f"{text} (n = {n:,}{f'; {FEW} needs {needed}' if few else ''})"
 
 
-TWICE = 1.5  # factor from which on a longer duration is written as "2 times as long"
+# A factor of this size or more is written as a multiple, a smaller factor as a percentage.
+TWICE = 1.5
 
 
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -447,10 +449,10 @@ def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
         return
     if summary.get("trace") or chosen_percentiles(summary) or summary.get("complete") is False:
         return
-    # the programs fit into the window, so a longer duration is of no use
+    # All programs fit into the window, so a longer duration would not add latencies.
     if isclose(end_s, summary.get("duration") or 0.0):
         return
-    # --num-programs, instead of a duration, ended the arrivals at no whole second
+    # An end of arrivals between whole seconds means that --num-programs ended the arrivals.
     if not float(end_s).is_integer():
         return
     times = 1.1 * ENOUGH[P99] / n
@@ -469,7 +471,7 @@ def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def latency_kind(summary: Summary) -> str:
-    """Return the subject of the latencies, and whether they include think time."""
+    """Return the subject of the latencies, and whether latencies include think time."""
     kind = {"ttft": " to the first token", "program": " for a program"}
     text = kind.get(summary.get("latency", ""), "")
     if summary.get("latency") == "program" and summary.get("think_time") is not None:
@@ -513,30 +515,30 @@ def _bound_text(summary: Summary) -> str:
 
 
 def _work(tokens: float, time_s: float | None, of: str = "") -> str:
-    """Return a number of tokens, with the seconds that the whole cluster needs to compute them."""
+    """Return a number of tokens, with the seconds of the whole cluster's work for these tokens."""
     told = "" if time_s is None else f" ({number(time_s)} s{of})"
     return f"{tokens:,.0f} computed tokens{told}"
 
 
 def _time_to(summary: Summary, part: int) -> str:
-    """Return when ``part`` percent of the programs had finished, or the run's length as ``> x``."""
+    """Return when ``part`` percent of the programs had finished; ``> x`` if fewer had finished."""
     time_s: float | None = summary.get(f"time_to_{part}pct_s")
     return more_than(float(summary["duration"])) if time_s is None else number(time_s)
 
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
-# Keys whose reasons stand in lines of their own.
+# The reasons for undefined values of these keys are shown in other lines.
 WITH_LINES = ("limit", "limit_memory_ratio", "limit_hit_rate", "stalls")
 # Keys that the line "service gap" shows.
 OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")
 
 
 def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines, as label and text, with the reason for each undefined value of the summary.
+    """Yield lines (label, text) with the reason for each undefined value of the summary.
 
-    Values with equal reasons share a line. Reasons for values that the lines omit are only in the
-    summary's JSON.
+    Values with equal reasons share a line. A reason appears only in the summary's JSON if no line
+    shows the value.
     """
     by_reason: dict[str, list[str]] = {}
     for key, reason in summary.get("notes", {}).items():
@@ -561,7 +563,7 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _alike(by_reason: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Merge the keys of reasons that differ only in numbers, under the first of these reasons."""
+    """Merge reasons that differ only in numbers; the keys move to the first of these reasons."""
     found: dict[str, tuple[str, list[str]]] = {}
     for reason, keys in by_reason.items():
         first, others = found.setdefault(NUMBER.sub("#", reason), (reason, []))

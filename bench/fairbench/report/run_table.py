@@ -95,7 +95,7 @@ def scored_text(
 
 
 def _verdict_lines(summary: Summary, reference: Reference | None = None) -> list[Text]:
-    """Return the verdict, if any, and an empty line."""
+    """Return the verdict and an empty line, or nothing for an incomplete run."""
     text = verdict(summary, reference)
     return [Text(text, style="bold"), Text()] if text else []
 
@@ -122,7 +122,7 @@ def _client_blocks(summary: Summary, width: int) -> Iterator[RenderableType]:
 
 
 SHARE_DIGITS = 1
-MAX_LABEL = 48  # limit on the characters of a label
+MAX_LABEL = 48  # A label is cut to this number of characters.
 
 
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
@@ -165,7 +165,7 @@ def results_of_repeats(combined: Summary, tail: int = P99) -> Iterator[tuple[str
 
 
 def show(interval: Summary | None, digits: int, *, share: bool = False) -> str:
-    """Return ``mean [low, high]``, with > or < for bounds, or - if no run defines it.
+    """Return ``mean [low, high]``, with > or < for bounds, or - if no run has a value.
 
     A single run has no interval.
     """

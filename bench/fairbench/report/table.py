@@ -17,7 +17,7 @@ MAX_WIDTH = 100
 
 
 def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
-    """Return lines of at most ``width`` characters, with or without ANSI colours."""
+    """Print a renderable into a text with lines of at most ``width`` characters."""
     console = Console(
         width=width, force_terminal=colour, color_system="standard" if colour else None
     )
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 def first_fitting(layouts: Sequence[T], make: Callable[[T], Table], width: int) -> tuple[T, Table]:
-    """Return the first layout whose table is at most ``width`` characters wide, else the last."""
+    """Return the first layout whose table fits into ``width`` characters, else the last layout."""
     for layout in layouts:
         table = make(layout)
         if _is_within(table, width):
@@ -88,7 +88,7 @@ def _is_within(table: Table, width: int) -> bool:
 def _fitting_columns(
     columns: list[Column], fits: Callable[[Sequence[Column]], bool]
 ) -> list[Column]:
-    """Return the columns that fit into one table, at least one column."""
+    """Return the columns that fit into one table; the result has at least one column."""
     for shown in fitting(columns):
         if shown and fits(shown):
             return shown
@@ -104,8 +104,8 @@ CUT = "…"
 def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters, in the middle.
 
-    If shortened names coincide, all names are cut at the start instead; if names still coincide,
-    at the end. Names that differ only in the middle may remain equal.
+    If shortened names coincide, all names are cut at the start instead; if these names coincide,
+    too, all names are cut at the end. Names that differ only in the middle may remain equal.
     """
     given = tuple(dict.fromkeys(names))
     tried = [

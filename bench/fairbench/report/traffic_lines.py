@@ -11,18 +11,19 @@ from fairbench.metrics.floods import Flood, Harm, floods, harm_of
 from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number, percent
 
-MANY = 1000.0  # a larger ratio is printed as "over 1,000"
-# minimum difference, as a fraction of the load, that larger floods must make to be mentioned
+MANY = 1000.0  # A larger ratio is printed as "over 1,000".
+# A sentence mentions larger floods if these floods change the share by at least this fraction.
 LEAST_REST = 0.005
-NAMED = 3  # limit on the delayed clients that a sentence names
+NAMED = 3  # A sentence names at most this number of delayed clients.
 TTFT = "time to first token"
 
 
 def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
     """Return a sentence on a flood: the client, ``verb`` ("floods" or "bursts"), time and size.
 
-    The flood's share is of all load during the flood, so shares of simultaneous floods add up. If
-    there are larger floods, the sentence adds the share of the load without the larger floods.
+    The sentence gives the flood's share of all load during the flood, so shares of simultaneous
+    floods add up. Beside larger floods, the sentence also gives the share of the load without the
+    larger floods.
     """
     name = printable(traffic.clients[flood.client])
     when = "throughout"
@@ -37,7 +38,7 @@ def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
 
 
 def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: str) -> str:
-    """Return a sentence on the delayed clients: how many, when, how long, and the longest delayed.
+    """Return a sentence on the delayed clients: number, period, median wait, and longest delay.
 
     Args:
         heavy: Number of clients that flood.
@@ -72,7 +73,7 @@ class Shortfall(NamedTuple):
 
 
 class JudgedTraffic(NamedTuple):
-    """Traffic with its floods, the delays that floods cause, and the names of ``heavy`` clients.
+    """Traffic with all floods, the delays that floods cause, and the names of ``heavy`` clients.
 
     ``bursts`` are floods of clients that the workload calls well-behaved. ``shortfall`` is the
     worst minute of a run, if a client received much less than its fair share in that minute.
@@ -101,7 +102,7 @@ def judged(
 
 
 def traffic_lines(found: JudgedTraffic, basis: str, measured: str = TTFT) -> Iterator[str]:
-    """Yield a sentence per flood, burst and delay; nothing for traffic without floods."""
+    """Yield a sentence for each flood, burst and delay; nothing for traffic without floods."""
     yield from (flood_line(found.traffic, one) for one in found.floods)
     yield from (flood_line(found.traffic, one, "bursts") for one in found.bursts)
     if found.harm is not None:
@@ -122,8 +123,8 @@ def shortfall_line(found: Shortfall, clock: ClockTime | None) -> str:
 
 
 def overload_line(traffic: Traffic, found: Overload, basis: str) -> str:
-    """Return a sentence that says that most clients wait, when and how long."""
-    why = "No single client causes it:" if len(traffic.clients) > 1 else "It is the only client:"
+    """Return a sentence on an overload: how many clients wait, when, and how long."""
+    why = "No single client floods:" if len(traffic.clients) > 1 else "The log has one client:"
     who = f"{found.clients:,} of {len(traffic.clients):,} clients wait"
     return (
         f"{who} long from {window(found.start_s, found.end_s, traffic.clock)}: median {TTFT} "

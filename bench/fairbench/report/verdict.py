@@ -17,7 +17,7 @@ WHOLE_RUN = "min_entitlement_ratio"
 
 
 def verdict(summary: Summary, reference: Reference | None = None) -> str:
-    """Return the verdict on one run, then the lowest shares under the ``reference`` scheduler."""
+    """Return the verdict on one run, and the lowest shares of a run under a reference scheduler."""
     if not summary["num_programs"]:
         return ""
     shown = _of_run(summary)

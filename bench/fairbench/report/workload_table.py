@@ -77,10 +77,10 @@ def _rate_range(row: Mapping[str, Any], duration_s: float | None) -> str:
     return low if low == high else f"{low}-{high}"
 
 
-LEAST = 1e-9  # a smaller number is the rounding error of a sum that should be 0
-BATCHED = 0.05  # fraction of the requests above which equal times are no coincidence
-NAME_WIDTH = 24  # limit on the characters of a client's name
-SHOWN = 20  # limit on the listed clients; the clients with the most requests are listed
+LEAST = 1e-9  # A smaller number is the rounding error of a sum that should be 0.
+BATCHED = 0.05  # Equal times of more than this fraction of the requests are no coincidence.
+NAME_WIDTH = 24  # A client's name is cut to this number of characters.
+SHOWN = 20  # At most this number of clients, with the most requests first, is listed.
 
 
 def inspected(facts: Mapping[str, Any]) -> RenderableType:

@@ -35,7 +35,7 @@ NO_RATIO = "0 at some configuration, so that there is no ratio"
 
 
 class Fold(Enum):
-    """A way to combine a metric over configurations, and the words that describe this way."""
+    """A way to combine a metric over configurations, with a description of the way as value."""
 
     MEAN = "mean"
     GEOMETRIC = "geometric mean"
@@ -43,7 +43,7 @@ class Fold(Enum):
 
 
 class Score(NamedTuple):
-    """A row's value of a metric with its interval, and the paired difference from the baseline.
+    """A scheduler's value of a metric, with interval and the paired difference from the baseline.
 
     ``bound`` has the meaning of ``Value.bound``. If ``value`` is None, ``reason`` gives the reason.
     """
@@ -57,14 +57,14 @@ class Score(NamedTuple):
 
 
 def fold_of(metric: Metric, places: int) -> Fold:
-    """Return how a metric is combined over ``places`` configurations; None for a single one."""
+    """Return how a metric is combined over ``places`` configurations."""
     if places == 1 or metric.form.is_share or metric.form is Form.INDEX:
         return Fold.MEAN
     return Fold.RATIO if metric.unit else Fold.GEOMETRIC
 
 
 def folded(values: Sequence[Value], fold: Fold) -> Value:
-    """Combine one seed's values over all configurations: arithmetic or geometric mean.
+    """Combine a seed's values over all configurations to an arithmetic or geometric mean.
 
     The result is undefined if a value is undefined, or if lower and upper bounds both occur.
     """
@@ -83,7 +83,7 @@ def folded(values: Sequence[Value], fold: Fold) -> Value:
 
 
 def score(own: Sequence[Value], base: Sequence[Value], fold: Fold, metric: Metric) -> Score:
-    """Score a row's values over the seeds against the baseline's values on the same seeds."""
+    """Return a scheduler's score: values over seeds, compared with the baseline's values."""
     undefined = next((one for one in own if one.raw is None), None)
     if undefined is not None:
         return Score(None, reason=undefined.reason)
@@ -111,18 +111,18 @@ def score(own: Sequence[Value], base: Sequence[Value], fold: Fold, metric: Metri
 def _score_of_interval(
     interval: MeanInterval, back: Callable[[float], float], bound: str, against: Decision | None
 ) -> Score:
-    """Convert an interval to the metric's unit; one end is None if the mean is a bound."""
+    """Convert an interval into a score in the metric's unit; a bound has only one interval end."""
     low = None if interval.low is None or bound == "<" else back(interval.low)
     high = None if interval.high is None or bound == ">" else back(interval.high)
     return Score(back(interval.mean), low, high, bound, against)
 
 
 Sample = Sequence[Value]
-"""A row's values, one per seed; all rows have the same seeds in the same order."""
+"""A row's values, one per seed; all rows have equal seeds in equal order."""
 
 
 class Ranks(NamedTuple):
-    """A row's rank (from 1), and the first and last rank that the noise allows."""
+    """A scheduler's rank (from 1), and the best and worst rank that the noise allows."""
 
     rank: int
     first: int
@@ -130,11 +130,12 @@ class Ranks(NamedTuple):
 
 
 def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
-    """Return the possible ranks of each row, for rows ordered best first.
+    """Return the possible ranks of each row; the rows are ordered from best to worst.
 
-    ``first`` follows all significantly better rows, ``last`` precedes all significantly worse rows.
-    Every pair of rows is compared separately at 95%, without a correction for the number of
-    pairs: among 20 pairs of equal schedulers, about one pair is reported as different.
+    A row's rank ``first`` comes after all significantly better rows, and the rank ``last`` comes
+    before all significantly worse rows. Every pair of rows is compared separately at 95%, without a
+    correction for the number of pairs: among 20 pairs of equal schedulers, about one pair is
+    reported as different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):
@@ -151,7 +152,8 @@ def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     ]
 
 
-LABELS = ("place", "cell", "seed")  # columns of a sweep's metrics.csv; ``cell`` is the scheduler
+# A sweep's metrics.csv has these columns; ``cell`` is the scheduler.
+LABELS = ("place", "cell", "seed")
 KEPT = (
     *("timing_profile", "timing_error_pct", "engine", "served", "emulated", "simulated", "dp"),
     *("demand_limited", "queue_empty_share", "refused"),
@@ -176,7 +178,7 @@ class BoardLine:
 
 
 def lines_csv(lines: Iterable[BoardLine]) -> str:
-    """Return the lines as CSV; numbers have all digits, so ``read_lines`` restores them exactly."""
+    """Return the lines as CSV; numbers have all digits, so that ``read_lines`` is exact."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow((*LABELS, *KEPT))
@@ -195,7 +197,7 @@ def _written(value: Any) -> str:
 
 
 def holds_lines(path: Path) -> bool:
-    """Return whether a file begins like a leaderboard's CSV.
+    """Return whether a file begins with the header of a leaderboard's CSV file.
 
     Raises DataError for an unreadable file.
     """
@@ -237,7 +239,7 @@ def _line(row: Mapping[str | None, Any], where: str) -> BoardLine:
 
 
 def _value(key: str, text: str, where: str) -> Any:
-    """Return a value of a summary; an empty text is undefined."""
+    """Parse a value of a summary; an empty text is an undefined value."""
     if not text or key in TEXTS:
         return text or None
     if text in FLAGS:
@@ -262,14 +264,14 @@ class Missing(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """The runs of some sweeps as lines, and the missing runs."""
+    """The finished runs of sweeps as lines of a leaderboard, and the missing runs."""
 
     lines: list[BoardLine]
     missing: list[Missing]
 
 
 def read_stored(paths: Sequence[Path]) -> Stored:
-    """Read sweep directories or CSV files; several directories are compared like one sweep.
+    """Read sweep directories or CSV files; the runs of all directories are compared together.
 
     Raises DataError for a path that is unreadable or neither a sweep nor a CSV file, for two
     directories with different runs of one experiment and seed, and for two files with the same seed
@@ -311,7 +313,7 @@ def read_stored(paths: Sequence[Path]) -> Stored:
 
 
 def _lines(files: Sequence[Path]) -> list[BoardLine]:
-    """Read CSV files with disjoint seeds; a seed's best total is known only within one file."""
+    """Read CSV files with disjoint seeds, because a best total is over one file's runs."""
     lines: list[BoardLine] = []
     seen: dict[tuple[str, int], Path] = {}
     for file in files:
@@ -321,7 +323,7 @@ def _lines(files: Sequence[Path]) -> list[BoardLine]:
                 what = f"seed {line.seed} of {line.place} is in {other} too"
                 raise DataError(
                     f"{file}: {what}; a seed of a configuration must be in a single file, "
-                    "because its best total is"
+                    "because the best total of a seed is computed from one file"
                 )
         lines += read
     return lines
@@ -335,9 +337,9 @@ def _missing(store: SweepStore, finished: Collection[str]) -> Iterator[Missing]:
             yield Missing(point["name"], reason)
 
 
-MOST_PLACES = 3  # limit on the missing runs that are named for a row
+MOST_PLACES = 3  # At most this number of missing runs is named for a row.
 MIN_SHARE = "min_entitlement_best_ratio"
-LIMIT = "limit_ratio"  # metric that is absent from lines of older versions
+LIMIT = "limit_ratio"  # Lines of older versions lack this metric.
 
 Table = Mapping[str, Mapping[tuple[str, int], BoardLine]]
 """The lines by scheduler, then by (configuration, seed)."""
@@ -345,7 +347,7 @@ Table = Mapping[str, Mapping[tuple[str, int], BoardLine]]
 
 @dataclass(frozen=True, slots=True)
 class BoardMetric:
-    """A metric of the leaderboard, its fold, and the configurations without a value."""
+    """A metric of the leaderboard, its ``Fold``, and the configurations without a value."""
 
     key: str
     fold: Fold
@@ -364,7 +366,7 @@ class BoardRow:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A leaderboard: rows, best first; ``incomplete`` names schedulers that lack runs."""
+    """A leaderboard with the best row first; ``incomplete`` names schedulers that lack runs."""
 
     metrics: tuple[BoardMetric, ...]
     baseline: str
@@ -374,14 +376,15 @@ class Board:
     incomplete: Mapping[str, str]
     missing: tuple[Missing, ...]
     demand_limited: tuple[str, ...]
-    fewest: int | None  # minimum number of latencies of well-behaved clients in a run, if known
-    summary: Mapping[str, Any]  # summary of one of the runs, which names the hardware
+    # Each well-behaved client has at least this number of latencies in every run, if known.
+    fewest: int | None
+    summary: Mapping[str, Any]  # The hardware is taken from this summary of a run.
 
 
 def chosen(
     lines: Sequence[BoardLine], places: Collection[str], rows: Collection[str]
 ) -> list[BoardLine]:
-    """Return the lines of the named configurations and schedulers; without names, all lines.
+    """Return the lines of the named configurations and schedulers; no names mean all lines.
 
     The first words of a configuration, such as ``tot s1``, name all configurations that begin with
     these words. Raises UsageError for a name that matches no line.
@@ -411,7 +414,7 @@ def make_board(
     sort: str | None = None,
     baseline: str | None = None,
 ) -> Board:
-    """Return the leaderboard of some lines, sorted by a metric and compared with a baseline.
+    """Return the leaderboard of the given lines, sorted by a metric, with a baseline.
 
     Without ``sort``, rows are sorted by the minimum fair share of the best total. Raises UsageError
     for an unknown metric or baseline, DataError if every row lacks a run or a run is given twice.
@@ -451,8 +454,8 @@ def _lines_by_row(lines: Iterable[BoardLine]) -> Table:
         runs = table.setdefault(line.scheduler, {})
         if (line.place, line.seed) in runs:
             raise DataError(
-                f"{line.place}, {line.scheduler}, seed {line.seed}: this run is there twice; "
-                "remove one"
+                f"{line.place}, {line.scheduler}, seed {line.seed}: this run is given twice; "
+                "remove one of the two"
             )
         runs[line.place, line.seed] = line
     if not table:
@@ -483,7 +486,7 @@ def _baseline(table: Table, incomplete: Mapping[str, str], wanted: str | None) -
 
 
 def _metric(key: str, table: Table, places: Iterable[str], seeds: Sequence[int]) -> BoardMetric:
-    """Return a metric over the configurations in which some row has a value for every seed."""
+    """Return a metric, combined over the configurations in which some row has a value."""
     left_out = {}
     for place in places:
         values = [

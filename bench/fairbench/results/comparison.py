@@ -60,7 +60,7 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class SchedulerResults:
-    """A scheduler in one configuration: labels of the configuration and scheduler, and the runs.
+    """A "cell" of a comparison: a scheduler in a configuration, with names of both, and the runs.
 
     ``known`` is the combined summary, if the runs are no longer stored.
     """
@@ -72,7 +72,7 @@ class SchedulerResults:
 
     @cached_property
     def combined(self) -> Summary:
-        """The result of ``intervals.combine`` on the runs' summaries."""
+        """The combined summary: the mean and the interval of each metric over the runs."""
         return self.known or combine_summaries([one.summary for one in self.runs])
 
     @cached_property
@@ -93,17 +93,17 @@ class SchedulerResults:
 
 
 def compare_sweep(path: Path) -> list[SchedulerResults]:
-    """Return the cells of a sweep's finished runs, in the order of its points."""
+    """Return the results of each scheduler and configuration in a sweep, in order of the points."""
     store = SweepStore(path)
     return compare(store.finished().values(), store.alone())
 
 
 def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[SchedulerResults]:
-    """Return the cells of finished runs by configuration, in order of first appearance.
+    """Group finished runs by configuration and scheduler, in order of first appearance.
 
-    ``alone`` maps ``alone_key`` to latencies of clients alone; a client without such a latency has
-    no sharing incentive. Raises DataError if a run's experiment cannot be read, or if the engine
-    code of one Python differs between runs.
+    ``alone`` maps ``alone_key`` to the latencies of clients that were simulated alone; the sharing
+    incentive of other clients is undefined. Raises DataError if a run's experiment cannot be read,
+    or if runs under one Python environment used different code of an engine.
     """
     read = [(run, experiment_of(run)) for run in runs]
     _check_one_code([ComparedRun(run, one, run.summary) for run, one in read])
@@ -124,7 +124,7 @@ def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[S
 
 
 def cells_of(runs: Sequence[ComparedRun]) -> list[SchedulerResults]:
-    """Return the cells of runs by configuration, in order of first appearance."""
+    """Group runs by configuration and scheduler, in order of first appearance."""
     cells: dict[str, dict[str, list[ComparedRun]]] = {}
     for run, label in zip(runs, grid_labels([one.experiment for one in runs]), strict=True):
         cells.setdefault(label.place, {}).setdefault(label.scheduler, []).append(run)
@@ -136,7 +136,7 @@ def cells_of(runs: Sequence[ComparedRun]) -> list[SchedulerResults]:
 
 
 def by_place(cells: Iterable[SchedulerResults]) -> dict[str, list[SchedulerResults]]:
-    """Return the cells of each configuration, in order of first appearance."""
+    """Return the schedulers' results by configuration, in order of first appearance."""
     places: dict[str, list[SchedulerResults]] = {}
     for cell in cells:
         places.setdefault(cell.place, []).append(cell)
@@ -150,19 +150,19 @@ def experiment_of(run: StoredRun) -> Experiment:
 
 
 def alone_key(experiment: Experiment) -> str:
-    """Return the key of stored latencies of clients alone, by configuration and seed."""
+    """Return the key, for a configuration and seed, of stored latencies of clients alone."""
     return key_of(place_of(experiment))
 
 
 def compared_summary(
     summary: Summary, best: float, alone: AloneRows, *, contended: bool = True
 ) -> dict[str, Any]:
-    """Return a summary with the metrics that only a comparison can provide.
+    """Add the metrics that only a comparison can provide to a copy of a summary.
 
     ``best_service_rate_tok_s`` is ``best``: the largest service rate of any scheduler at this
-    configuration and seed. ``min_entitlement_best_ratio`` is the worst client's service over its
-    max-min fair share of ``best``. ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are the
-    incentives of the worst-off well-behaved client. Each client's row gets
+    configuration and seed. ``min_entitlement_best_ratio`` is the lowest ratio of any client's
+    service to the client's max-min fair share of ``best``. ``sharing_incentive_p50``, ``_p95`` and
+    ``_p99`` are the sharing incentives of the worst-off well-behaved client. Each client's row gets
     ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and the client's incentives. Ratios to
     fair shares are undefined unless the configuration was ``contended`` under some scheduler.
     ``upper_bounds`` lists incentives that are upper bounds, ``censored`` lower bounds, and
@@ -231,17 +231,17 @@ def checked_runs(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
         yield run
 
 
-# a change by a smaller fraction of the baseline is neither better nor worse
+# A change by a smaller fraction of the baseline is neither better nor worse.
 LEAST_CHANGE = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
 class MetricContrast:
-    """A metric of two schedulers: both means on the same seeds, and the paired difference.
+    """A metric of two schedulers: the means over the common seeds, and the paired difference.
 
-    ``more_seeds`` is the number of further seeds that would probably lead to a decision, or None
-    if no seeds, or too many, are needed, or more seeds would not help. ``ratios`` is the
-    difference of logarithms, which decides about times if defined.
+    ``more_seeds`` is the number of further seeds that would probably lead to a decision. None means
+    that no seeds are needed, that too many seeds are needed, or that more seeds would not help.
+    ``ratios`` is the difference of logarithms; if defined, ``ratios`` decides about times.
     """
 
     metric: str
@@ -254,7 +254,7 @@ class MetricContrast:
 
     @property
     def ratio(self) -> float | None:
-        """The other scheduler's mean over the baseline's mean; None for bounds and for a mean of 0.
+        """The other scheduler's mean divided by the baseline's; None for bounds and means of 0.
 
         For times, the ratio is the geometric mean over the seeds.
         """
@@ -267,10 +267,10 @@ class MetricContrast:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """A scheduler (or experiment) compared with the baseline.
+    """A comparison of a scheduler (or experiment) with the baseline.
 
-    ``left_out`` are seeds that only one of both has. ``unlike`` are keys of the experiments that
-    differ, except the scheduler.
+    ``left_out`` are seeds that only one side has. ``unlike`` are keys, except the scheduler, in
+    which the two experiments differ.
     """
 
     baseline: SchedulerResults
@@ -282,10 +282,10 @@ class Contrast:
 
 
 def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
-    """Return the cells of runs that can be paired by seed.
+    """Group runs by experiment (a "side" of a comparison), so that sides can be paired by seed.
 
-    Raises DataError for two runs of one experiment and seed, or of one experiment and different
-    engine code.
+    Raises DataError for two runs of one experiment and seed, and for runs of one experiment with
+    different engine code.
     """
     sides = cells_of(list(runs))
     for side in sides:
@@ -300,7 +300,7 @@ def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
 
 
 def _check_one_code(runs: Iterable[ComparedRun]) -> None:
-    """Raise DataError if different code of one Python and engine decided the runs."""
+    """Raise DataError if one Python environment ran different code of an engine."""
     first: dict[tuple[Any, Any], ComparedRun] = {}
     for run in runs:
         code = run.summary.get(ENGINE_CODE)
@@ -316,7 +316,7 @@ def _check_one_code(runs: Iterable[ComparedRun]) -> None:
 
 
 def sides_below(path: Path) -> list[SchedulerResults]:
-    """Return the cells of a directory's runs.
+    """Group the runs below a directory into sides of a comparison.
 
     Raises the errors of ``runs_below`` and ``sides_of``.
     """
@@ -373,7 +373,7 @@ def _metric(
 
 
 def known_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the metrics over all clients of some runs that have a better direction."""
+    """Return the runs' metrics (not of single clients) that have a better direction."""
     keys = dict.fromkeys(key for side in sides for key in values_of(side.first.summary))
     entries = {key: metric_of(key) for key in keys if not key.startswith(CLIENTS)}
     return [key for key, entry in entries.items() if entry and entry.better is not Better.NEITHER]

@@ -1,10 +1,10 @@
 """Stored experiments: names of a sweep's points, and differences between experiments.
 
 A stored experiment spells out every value, chosen or default. If a default changes between two
-versions, runs of the same command differ in this value. Such runs belong to one experiment, and
-the changed default explains why numbers moved. A manifest lists the values that the user chose
-(``chosen``, equal to the experiment's table ``given``). Without this list, a value counts as
-chosen unless the workload, a present default or a default in ``FORMER`` has the value.
+versions, runs of the same command differ in this value. Such runs belong to one experiment, and the
+changed default explains why numbers differ. A manifest lists the values that the user chose
+(``chosen``, equal to the experiment's table ``given``). Without this list, a value counts as chosen
+unless the workload, a present default or a default in ``FORMER`` has the value.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SCHEDULER_KEYS = frozenset(
     {"scheduler", "router", "local", "gateway", "saturation", "routers"}
     | {"eviction", "memory_records", "engine_code", "charge_pass"}
 )
-OWN_POLICY = "schedule_policy"  # a field of a backend's settings
+OWN_POLICY = "schedule_policy"  # This field of a backend's settings belongs to the scheduler.
 OF_THE_PLACE = frozenset(
     {"engine", "vllm", "lightllm", DISAGGREGATION}
-)  # tables of an experiment that are not a scheduler's parameters
+)  # These tables of an experiment are not parameters of schedulers.
 
 OF_THE_REPORT = frozenset({"tag", "percentiles", "preset", GIVEN})
 
-DEFAULT = "default"  # text for the value of a key that an experiment omits
+DEFAULT = "default"  # This text stands for the value of a key that an experiment omits.
 
 Experiment = Mapping[str, Any]
 """The tables of an ``experiment.toml``."""
@@ -63,12 +63,12 @@ def scheduler_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def key_of(part: Mapping[str, Any]) -> str:
-    """Return a hash of tables; equal tables have equal hashes."""
+    """Return a hash of tables, which is equal for equal tables."""
     return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
 
 
 class Label(NamedTuple):
-    """The name of a sweep's point, without the seed."""
+    """The name of a point of a sweep, without the seed."""
 
     place: str
     scheduler: str
@@ -79,7 +79,7 @@ def grid_labels(experiments: Sequence[Experiment]) -> list[Label]:
 
     Configurations are named like ``tot s1 dp 4``; keys that distinguish configurations with equal
     names follow the name. Parameters that distinguish schedulers with equal names follow a
-    scheduler's name. Seeds do not appear, so a configuration has the same name with every seed.
+    scheduler's name. Names do not contain seeds, so a configuration has one name for all seeds.
     """
     names = [f"{e['workload']['name']} {e['scenario']} {cluster_name(e)}" for e in experiments]
     places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])
@@ -103,7 +103,7 @@ def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
 
 
 def _told_apart(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Add ``KEY=VALUE`` to each name for every key that varies among tables of that name."""
+    """Add ``KEY=VALUE`` to each name for every key that varies among tables with equal names."""
     texts = [as_toml(table) for table in tables]
     alike: dict[str, list[dict[str, str]]] = {}
     for name, row in zip(names, texts, strict=True):
@@ -129,11 +129,11 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
     ]
 
 
-CHOSEN = "chosen"  # key of a manifest: the values that the user chose
+CHOSEN = "chosen"  # A manifest lists the values that the user chose under this key.
 WHERE = "CHANGELOG.md"
 WORKLOAD = "workload."
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
-SET_BY_FLAG = (".params.", ".misbehaving")  # values inside a workload that ``--set`` changes
+SET_BY_FLAG = (".params.", ".misbehaving")  # ``--set`` changes these values inside a workload.
 
 FORMER: Mapping[str, Collection[str]] = {
     PROFILE: {"tp1/sglang-0.5.10"},
@@ -143,7 +143,7 @@ FORMER: Mapping[str, Collection[str]] = {
 
 
 class SpecChanges(NamedTuple):
-    """Differences of two experiments, written ``KEY = OLD (not NEW)`` or ``KEY OLD -> NEW``."""
+    """Differences of two experiments in values that the user chose, and in default values."""
 
     by_choice: list[str]
     by_default: list[str]
@@ -199,7 +199,7 @@ def spec_changes(
         if old == new or (key.endswith(".rate") and replaced):
             continue
         if DEFAULT in (old, new) and key.partition(".")[0] in apart:
-            continue  # a parameter of a scheduler that only one of the experiments has
+            continue  # Only one of the experiments uses the scheduler of this parameter.
         whole = key.startswith(WORKLOAD) and "workload" in chosen
         if _has_default(key) and key not in chosen and not whole:
             found.by_default.append(f"{_readable_key(key, after)} {old} -> {new}")
@@ -234,7 +234,7 @@ def used_values(experiment: Experiment) -> dict[str, str]:
 
 
 def _chosen(experiment: Experiment, told: Any) -> set[str]:
-    """Return the chosen keys: from the manifest, or in older runs guessed from the values."""
+    """Return the chosen keys from the manifest; in older runs, guess from the values."""
     if isinstance(told, list):
         return {str(key) for key in told}
     values = used_values(experiment)
@@ -261,7 +261,7 @@ def _chosen_of_workload(experiment: Experiment) -> list[str]:
 
 
 def _has_default(key: str) -> bool:
-    """Return whether a workload or profile provides the default for a key that was not set."""
+    """Return whether a workload or timing profile provides a default for a key."""
     if key.startswith(("backend.", "workload.name", "workload.program")):
         return False
     return "." in key or key == PROFILE or key in OF_THE_WORKLOAD

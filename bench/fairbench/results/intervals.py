@@ -1,4 +1,4 @@
-"""Confidence intervals of means and paired differences over seeds, and decisions from these."""
+"""Confidence intervals of means and of paired differences over seeds, and significance."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from fairbench.metrics.metric import Better
 from fairbench.results.store import Summary
 from fairbench.results.summary import Value
 
-HALVINGS = 60  # bisection steps on an angle of 90 degrees, enough for all digits of a float
+# This number of bisection steps, from 90 degrees, is enough for all digits of a float.
+HALVINGS = 60
 
 
 def central(t: float, degrees: int) -> float:
-    """Return Student's probability of a value between ``-|t|`` and ``|t|``."""
+    """Return the probability that Student's t lies between ``-|t|`` and ``|t|``."""
     if degrees < 1:
         raise ValueError(f"{degrees} degrees of freedom: must be at least 1")
     return _central(atan(abs(t) / sqrt(degrees)), degrees)
@@ -44,7 +45,7 @@ def quantile(probability: float, degrees: int) -> float:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
     wanted = 2 * probability - 1
     low, high = 0.0, pi / 2
-    central(0.0, degrees)  # this call raises ValueError for less than one degree of freedom
+    central(0.0, degrees)  # This call raises ValueError for less than one degree of freedom.
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if _central(middle, degrees) < wanted:
@@ -66,9 +67,9 @@ def _central(angle: float, degrees: int) -> float:
     return (angle + sin(angle) * total) * 2 / pi if odd else sin(angle) * total
 
 
-INTERVALS_FILE = "intervals.json"  # file name that marks a directory of repeated runs
+INTERVALS_FILE = "intervals.json"  # A file of this name marks a directory of repeated runs.
 LEVEL = 0.95
-# words that describe a mean with its interval
+# This text describes a mean with its interval.
 METHOD = "mean and 95% interval (Student's t)"
 
 
@@ -83,7 +84,7 @@ class MeanInterval(NamedTuple):
 def t_interval(
     values: Sequence[float], *, level: float = LEVEL, most: float = inf, least: float = -inf
 ) -> MeanInterval:
-    """Return the confidence interval of the mean, limited to the possible values.
+    """Return the confidence interval of the mean, cut to the range from ``least`` to ``most``.
 
     The interval covers the mean with probability ``level`` if the distribution is normal. Raises
     ValueError without values.
@@ -107,10 +108,10 @@ def deviation(values: Sequence[float]) -> float:
 def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
     """Combine the runs' summaries: every metric becomes ``{mean, low, high, runs}`` or null.
 
-    ``runs`` is the number of runs that define the metric; for a single run ``low`` and ``high``
-    are null. ``lower_bound`` is true if some values are lower bounds, so that the true mean may
-    exceed ``high``. ``upper_bound`` is the counterpart for upper bounds. A metric with both kinds
-    of bounds is null. Facts that all runs share, such as the scheduler, stay plain values.
+    ``runs`` is the number of runs that define the metric; for a single run ``low`` and ``high`` are
+    null. ``lower_bound`` is true if some values are lower bounds, so that the true mean may exceed
+    ``high``. ``upper_bound`` is the counterpart for upper bounds. A metric with both kinds of
+    bounds is null. Values that are equal in all runs, such as the scheduler, are kept.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},
@@ -158,15 +159,15 @@ def _metric_interval(
     return interval | {"runs": len(defined)} | dict.fromkeys(bounds, True)
 
 
-# minimum relative difference: processors sum in different orders, with smaller effects
+# Smaller relative differences are ignored, because processors sum in different orders.
 ROUNDING = 1e-12
-POWER = 0.8  # the number of further seeds is chosen for this probability of a decision
+POWER = 0.8  # The number of further seeds is chosen for this probability of a decision.
 MIXED = "some values are only lower bounds, others only upper bounds"
-MOST_SEEDS = 1000  # a difference that needs more seeds is too small to matter
+MOST_SEEDS = 1000  # A difference that needs more seeds is too small to matter.
 
 
 class Decision(StrEnum):
-    """The conclusion about the second scheduler of a pair."""
+    """The conclusion about the second scheduler of a pair, relative to the first scheduler."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -176,7 +177,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The second scheduler's values minus the first scheduler's values on the same seeds.
+    """The second scheduler's values minus the first scheduler's values, paired by seed.
 
     ``runs`` is the number of seeds in which both schedulers have a value, ``undefined`` the number
     of other seeds. ``low`` and ``high`` are the ends of the interval of ``mean``, None if unknown.
@@ -209,13 +210,13 @@ class Difference:
 
     @property
     def exact(self) -> bool:
-        """Return whether all seeds have the same difference up to rounding, which is not 0."""
+        """Return whether the difference is equal in all seeds, up to rounding, and is not 0."""
         if not self.mean or self.deviation is None:
             return False
         return self.deviation <= ROUNDING * abs(self.mean)
 
     def decision(self, better: Better) -> Decision:
-        """Return the conclusion for a metric with the given better direction."""
+        """Return the conclusion for a metric whose better direction is ``better``."""
         sign = self.decisive
         if sign is None:
             return Decision.INCONCLUSIVE
@@ -245,7 +246,7 @@ class Difference:
 def difference(
     first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL, most: float = inf
 ) -> Difference:
-    """Return the paired difference of two schedulers' values, which have the same order of seeds.
+    """Return the paired difference of two schedulers' values, given in equal order of seeds.
 
     Values are between 0 and ``most``, so differences are between -``most`` and ``most``. Raises
     DataError for a value that is not a number, and ValueError for different numbers of values.
@@ -276,8 +277,8 @@ def difference(
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
     """Return the difference of logarithms, for values that differ by factors.
 
-    The result is None unless all values are known. Logarithms make relative changes comparable: if
-    a wait falls to a tenth in every seed, differences in seconds vary and may be inconclusive.
+    The result is None if any value is unknown. Logarithms make relative changes comparable: if a
+    wait falls to a tenth in every seed, differences in seconds vary and may be inconclusive.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):
@@ -289,8 +290,8 @@ def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | N
 def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:
     """Return how many seeds detect a mean difference with a power of ``POWER``.
 
-    ``spread`` is the standard deviation of single differences. The formula is the usual one with
-    quantiles of t. The result is None for more than ``MOST_SEEDS``.
+    ``spread`` is the standard deviation of single differences. The number follows from quantiles of
+    Student's t. The result is None for more than ``MOST_SEEDS``.
     """
 
     def enough(seeds: int) -> bool:
@@ -299,7 +300,7 @@ def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | No
 
     if effect == 0 or not enough(MOST_SEEDS):
         return None
-    # low: a number of seeds that is not enough; high: a number that is enough
+    # ``low`` seeds are never enough, and ``high`` seeds are always enough.
     low, high = 1, MOST_SEEDS
     while high - low > 1:
         middle = (low + high) // 2
@@ -318,7 +319,7 @@ def _finite_number(value: Value) -> float:
 
 
 def bound_of_difference(first: Sequence[Value], second: Sequence[Value]) -> str | None:
-    """Return how the differences (second minus first) bound the true differences.
+    """Return whether the differences (second minus first) are bounds of the true differences.
 
     The result is ``>`` for lower bounds, ``<`` for upper bounds, "" if all differences are exact,
     and None if lower and upper bounds both occur.

@@ -33,7 +33,7 @@ LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """The start of a run: date and time, elapsed-time clock and CPU clock (seconds)."""
+    """The start of a run by three clocks: date and time, elapsed time, and CPU time in seconds."""
 
     started: datetime
     wall_s: float
@@ -45,7 +45,7 @@ class Stopwatch:
         return cls(datetime.now(UTC), perf_counter(), process_time())
 
     def times(self) -> dict[str, Any]:
-        """Return the start (ISO 8601, UTC), and elapsed and CPU seconds since then."""
+        """Return the start (ISO 8601, UTC), and the elapsed and CPU seconds since the start."""
         return {
             "started": self.started.isoformat(timespec="seconds"),
             "wall_s": round(perf_counter() - self.wall_s, 3),
@@ -61,7 +61,7 @@ def _trace(workload: WorkloadSpec) -> dict[str, str]:
 
 
 def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) -> dict[str, Any]:
-    """Return the facts about a run beside its spec and its result, as JSON types."""
+    """Return a run's manifest: versions, commit, machine and times, as JSON types."""
     return {
         "schema_version": SCHEMA_VERSION,
         "complete": complete,
@@ -108,7 +108,7 @@ def _own_files(key: str, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
 
 
 def git_state(package: Path) -> dict[str, Any] | None:
-    """Return commit and dirty flag of the git checkout that holds fairbench, or None."""
+    """Return commit and dirty flag of fairbench's git checkout; None outside a checkout."""
     root = package.parent.parent
     if not ((root / ".git").exists() and package == root / "bench" / "fairbench"):
         return None
@@ -139,8 +139,9 @@ def library_version(library: str) -> str | None:
 
 
 TIMEOUT_S = 20.0
-MAX_VERSION = 200  # limit on the characters of a version
-# Program for the Python beside a script: print the distribution that installed the script.
+MAX_VERSION = 200  # A version is cut to this number of characters.
+# The Python interpreter beside a script runs this program, which prints the distribution that
+# installed the script.
 OWNER = """
 import sys
 from importlib.metadata import entry_points
@@ -150,7 +151,7 @@ for point in entry_points(group="console_scripts", name=sys.argv[1]):
 
 
 def program_version(program: str) -> str | None:
-    """Return the first line of ``PROGRAM --version``, else its Python package, else None."""
+    """Return the first line of ``PROGRAM --version``, or the program's Python package, or None."""
     found = shutil.which(program)
     if found is None:
         return None
@@ -160,13 +161,13 @@ def program_version(program: str) -> str | None:
     return said.splitlines()[0][:MAX_VERSION] if said else None
 
 
-# suffixes of fairbench's files whose content can change results
+# Files of fairbench with these suffixes can change results.
 OWN_CODE = (".py", ".json", ".toml")
 
 
 @cache
 def environment() -> Mapping[str, str]:
-    """Return the versions that must match for equal results."""
+    """Return the versions of Python and libraries that must match for equal results."""
     return {
         "fairbench": own_version(),
         "Python": platform.python_version(),

@@ -20,7 +20,7 @@ def check_writable(parent: Path, named: str = "result_dir") -> None:
     with writing(parent, named):
         existing = next(path for path in (parent, *parent.parents) if _exists(path))
         for part in parent.parts:
-            # this raises OSError for a name that is too long for the file system
+            # The call raises OSError for a name that is too long for the file system.
             _exists(existing / part)
         with tempfile.TemporaryDirectory(dir=existing, prefix=".check-"):
             pass
@@ -37,7 +37,7 @@ def _exists(path: Path) -> bool:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the file's name to an OSError that has no file name, such as the error of a full disk."""
+    """Add the file's name to an OSError without a file name, such as the error of a full disk."""
     try:
         yield
     except OSError as error:
@@ -62,7 +62,7 @@ def removing_new_folders(parent: Path) -> Iterator[None]:
         yield
     except BaseException:
         for path in reversed(new):
-            # the folder is not empty, because another run has written into the folder
+            # Removal fails if another run has written into the folder in the meantime.
             with suppress(OSError):
                 path.rmdir()
         raise
@@ -76,7 +76,7 @@ def making_parents(parent: Path) -> Iterator[None]:
 
 
 def fresh_directory(parent: Path, name: str) -> Path:
-    """Create a new, empty directory in ``parent``, named ``name`` or ``name.2`` and so on.
+    """Create an empty directory in ``parent``, named ``name``, or ``name.2`` and so on if taken.
 
     Raises UsageError if the directory cannot be created; no folder remains in that case.
     """
@@ -109,7 +109,7 @@ def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
     raise AssertionError("names never end")
 
 
-FOLDER = "live"  # name of the subdirectory for records of a live run in progress
+FOLDER = "live"  # The records of a live run in progress are in a subdirectory of this name.
 LOCK_FILE = ".lock"
 
 

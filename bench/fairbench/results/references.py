@@ -1,4 +1,4 @@
-"""Stored fair shares of bundled experiments under FCFS, with which a run is compared."""
+"""Stored fair shares of bundled experiments under FCFS, the reference of a run's verdict."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fairbench.errors import DataError, UsageError
 from fairbench.results.experiments import Experiment, key_of, place_of
 from fairbench.results.store import StoredRun
 
-FILE = "references.csv"  # the command `python studies references` writes this file
+FILE = "references.csv"  # The command `python studies references` writes this file.
 SCHEDULER = "fcfs"
 SHARES = ("min_entitlement_ratio", "min_share_60s", "min_share_10s")
-KEY_LENGTH = 16  # characters of the hash that identifies a configuration
+KEY_LENGTH = 16  # The hash of a configuration is cut to this number of characters.
 
 
 class Reference(NamedTuple):
@@ -35,7 +35,7 @@ def reference_of(summary: Mapping[str, Any]) -> Reference:
 def reference_spec(
     spec: ExperimentSpec, scheduler: str, settings: Mapping[str, Any], *, single: bool
 ) -> ExperimentSpec:
-    """Return the experiment of a spec under another scheduler.
+    """Return the spec's experiment under another scheduler, with the given ``settings``.
 
     Raises UsageError for an unknown scheduler, for an experiment on real servers, and unless the
     command is a ``single`` run that prints a verdict.
@@ -54,7 +54,7 @@ def place_key(experiment: Experiment) -> str:
 
 
 def reference_for(run: StoredRun) -> Reference | None:
-    """Return the stored FCFS shares for a stored run; None for an unreadable experiment file."""
+    """Return the stored shares of a run's experiment under FCFS; None if unknown."""
     from fairbench.results.comparison import experiment_of
 
     try:

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from fairbench.engine.contract import EngineContract
 
 
-SESSION = "session"  # the kind of programs that are recorded sessions
+SESSION = "session"  # Programs of this kind are recorded sessions.
 
 
 def run_facts(
@@ -159,7 +159,7 @@ def has_sessions(workload: WorkloadSpec) -> bool:
 
 
 def padding_of(plan: ClientPlan) -> Padding:
-    """Return the fraction of a client's requests that is padding."""
+    """Return the padding in each request of a client."""
     if plan.disguise is None:
         return PLAIN
     return Padding(plan.disguise.padding_tokens, plan.disguise.output_multiple)
@@ -187,7 +187,7 @@ def lone_step(profile_id: str) -> LoneStep | None:
 
 
 def work_prices(profile: TimingProfile, *, pass_tokens: int, batch: int, mixed: bool) -> WorkPrices:
-    """Return the least GPU times of requests with a timing profile.
+    """Return lower bounds on the GPU time of requests, from a timing profile.
 
     Args:
         profile: Iteration times of the GPU and model.
@@ -218,7 +218,7 @@ def work_prices(profile: TimingProfile, *, pass_tokens: int, batch: int, mixed: 
 
 
 def engine_prices(engine: EngineContract, profile: TimingProfile) -> WorkPrices:
-    """Return the least GPU times of requests with the limits of an engine."""
+    """Return lower bounds on the GPU time of requests, with the limits of an engine."""
     return work_prices(
         profile,
         pass_tokens=engine.chunk_tokens,
@@ -236,9 +236,9 @@ def costs_of(profile_id: str | None) -> ProfileCosts | None:
 def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Window:
     """Return the window of metrics: from the end of the warm-up to the end of arrivals.
 
-    The window is the whole run if the spec asks for it, or if hardly any window would remain: a
-    fixed number of programs may end within the warm-up, all programs of a trace may arrive at once,
-    or the run may be interrupted early. A window of the whole run includes the end of the run
+    The window is the whole run if the spec says so, or if hardly any window would remain: a fixed
+    number of programs may end within the warm-up, all programs of a trace may arrive at once, or
+    the run may be interrupted early. A window of the whole run includes the end of the run
     (``now_s``), because the last tokens come at exactly this time.
     """
     whole = Window(0.0, nextafter(now_s, inf))
@@ -266,7 +266,7 @@ def cluster_bound(
     *,
     disaggregated: bool = False,
 ) -> tuple[ServiceBound | None, str]:
-    """Return the service bound of gateway, router and local scheduler, or None and the reason."""
+    """Return the proved bound for gateway, router and local scheduler, or None and the reason."""
     bound = NoBound(DISAGGREGATED) if disaggregated else local.service_bound()
     if isinstance(bound, NoBound):
         return None, bound.reason
@@ -289,9 +289,9 @@ def cluster_bound(
 
 SomeTable = TypeVar("SomeTable", bound=Table)
 MAX_COUNT = 2**53
-# metrics have an entry per worker up to the largest number, with or without requests
+# Worker numbers are limited, because metrics have an entry per worker up to the largest number.
 MAX_WORKER = 2**16 - 1
-RANGES = {  # ranges of integer columns
+RANGES = {  # Values of these integer columns must lie in these ranges.
     "worker": (-1, MAX_WORKER),
     "by": (NOBODY, MAX_COUNT),
     "change": (-MAX_COUNT, MAX_COUNT),
@@ -303,7 +303,7 @@ STATES = dict(zip(STATUS_NAMES, (FINISHED, REFUSED, UNFINISHED), strict=True))
 def read_tables(run: StoredRun) -> Tables:
     """Return a run's tables.
 
-    Raises DataError for an unreadable table, or a table of another kind.
+    Raises DataError for an unreadable table, and for a table with other columns.
     """
     return Tables(
         [row["client"] for row in run.summary["clients"]],
@@ -388,7 +388,7 @@ VICTIM = "victim_"
 
 
 def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], option: str) -> None:
-    """Raise UsageError for an unknown metric, or one without a better direction or a value.
+    """Raise UsageError for a metric that is unknown, undirected, or without a value.
 
     Args:
         keys: Metrics by their keys or other names.
@@ -400,7 +400,7 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
         entry = metric_of(key)
         if entry is None or entry.better is Better.NEITHER:
             raise UsageError(
-                f"{option} {name}: has no worse direction; choose a metric that has one"
+                f"{option} {name}: has no better direction; choose a metric with a better direction"
             )
         reasons = [why_missing(key, spec) for spec in specs]
         if reasons and all(reasons):
@@ -408,7 +408,7 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
 
 
 def why_missing(key: str, spec: ExperimentSpec) -> str:
-    """Return why an experiment's summary will lack a metric's value; "" if a value is possible.
+    """Return why an experiment cannot have a value of a metric; "" if a value is possible.
 
     Metrics that depend on the course of the run count as possible.
     """
@@ -468,7 +468,7 @@ def _has_tenants(plans: Sequence[ClientPlan]) -> bool:
 
 
 def _instead_of(name: str, spec: ExperimentSpec) -> str:
-    """Return a hint: the metric that measures the same quantity without sessions."""
+    """Return a hint at a metric of the time to first token that needs no sessions, or ""."""
     plain = name.replace("_ttft_", "_").replace("ttft_", "")
     same = "ttft_" in name and spec.workload.latency == "ttft" and plain in CATALOGUE
     return f"; {short_of(plain)} is the time to first token here" if same else ""

@@ -1,4 +1,4 @@
-"""Directories of runs and sweeps. Each file is written completely or not at all."""
+"""The directories of stored runs and sweeps. Each file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ class _Manifest(_Stored):
 
 
 def check_manifest(manifest: Mapping[str, Any], path: Path) -> None:
-    """Raise DataError that names a manifest's field of a wrong type."""
+    """Raise DataError for a manifest with a field of a wrong type."""
     with of_file(f"{path}"):
         _Manifest.model_validate(manifest)
 
 
-# History of the schema; readers refuse unknown versions.
+# The schema's versions and contents; readers refuse an unknown version.
 #   1  requests, programs and service tables; summary; spec; manifest
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
-MEMORY_TABLE = "memory"  # table of a run that recorded which clients hold KV memory
+MEMORY_TABLE = "memory"  # A run has this table if the run recorded which clients hold KV memory.
 LOG = ".log"
 EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
-MANIFEST = "manifest.json"  # file name that marks the directory of a run
+MANIFEST = "manifest.json"  # A file of this name marks the directory of a run.
 ROWS_PER_GROUP = 65_536
-MAX_RUN_NAME = 200  # file systems limit names to 255 bytes, and ".2" may follow
+MAX_RUN_NAME = 200  # File systems limit names to 255 bytes, and ".2" may be added.
 
 
 Summary = Mapping[str, Any]
@@ -131,7 +131,7 @@ def save_run(
 
 
 def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
-    """Create the directory of a run in progress, with the spec only.
+    """Create the directory of a run in progress, which contains only the spec.
 
     ``write_run`` completes the directory. Raises UsageError if the directory cannot be created.
     """
@@ -144,7 +144,8 @@ def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
 def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
     """Create the directory of a run; remove the directory if the run fails before its first record.
 
-    The directory is also removed after a UsageError, which means that the run cannot start.
+    The directory is also removed after a UsageError, because a UsageError means that the run cannot
+    start.
     """
     with making_parents(parent):
         path = begin_run(parent, spec)
@@ -162,7 +163,7 @@ def has_begun(path: Path) -> bool:
 
 
 def without_logs(path: Path) -> Path | None:
-    """Remove the directory of a run without records; return the new folder of its logs, if any."""
+    """Remove a run's directory without records; return the new folder of the logs, or None."""
     logs = sorted(path.glob(f"*/[!.]*{LOG}"))
     kept = Path(mkdtemp(prefix="fairbench-logs-")) if logs else None
     for log in logs:
@@ -217,7 +218,7 @@ def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _row_groups(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the whole table; a table on disk is yielded in groups of rows."""
+    """Yield a table in memory as a whole, and a table on disk in groups of rows."""
     return table.parts(ROWS_PER_GROUP) if isinstance(table, FiledColumns) else iter([table])
 
 
@@ -320,10 +321,10 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-SWEEP_FILE = "sweep.toml"  # file name that marks the directory of a sweep
+SWEEP_FILE = "sweep.toml"  # A file of this name marks the directory of a sweep.
 
 AloneRows = Sequence[Mapping[str, Any]]
-"""A row per client, as ``fairbench.sim.alone`` returns them."""
+"""Rows of ``fairbench.sim.alone``, one for each client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +347,7 @@ class SweepStore:
         return store
 
     def extend(self, sweep: Sweep, points: Sequence[ExperimentSpec]) -> None:
-        """Store the points of a larger sweep; the finished runs of the present sweep stay."""
+        """Store the points of a larger sweep, and keep the finished runs of the present sweep."""
         named = zip(points, point_names(points), strict=True)
         index = [{"identity": identity(spec), "name": name} for spec, name in named]
         write_text(self.file, sweep_toml(sweep))
@@ -359,7 +360,7 @@ class SweepStore:
 
     @property
     def alone_folder(self) -> Path:
-        """The folder in which ``save_alone`` stores its rows."""
+        """The folder with the latencies of clients that were simulated alone."""
         return self.path / "alone"
 
     @property
@@ -372,20 +373,20 @@ class SweepStore:
         return read_sweep(str(self.file))
 
     def finished(self) -> dict[str, StoredRun]:
-        """Return the completed runs by identity, in the order of the points. Raises DataError."""
+        """Return the completed runs by identity, in order of points; may raise DataError."""
         order = self._identities()
         runs = {run.manifest["spec_identity"]: run for run in runs_in(self.runs) if _is_whole(run)}
         return {one: runs[one] for one in order if one in runs}
 
     def _identities(self) -> list[str]:
-        """Return the points' identities, in order. Raises DataError if the index is unreadable."""
+        """Return the identities of the points, in order; an unreadable index is a DataError."""
         index = read_json(self.path / "index.json")
         return [point["identity"] for point in index["points"]]
 
     def take_from(self, other: SweepStore, leave: Collection[str] = ()) -> None:
         """Copy finished runs, and latencies of clients alone, from another sweep.
 
-        Runs of the identities ``leave`` are not copied. Raises DataError.
+        Runs with an identity in ``leave`` are not copied. Raises DataError for unreadable runs.
         """
         lacking = set(self._identities()) - set(self.finished())
         for key, run in other.finished().items():

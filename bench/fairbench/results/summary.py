@@ -124,7 +124,7 @@ def basis(summary: Mapping[str, Any]) -> str:
 
 
 def decided_by(summary: Mapping[str, Any]) -> str:
-    """Return which installed engine's own code decided, after a comma; "" for our model."""
+    """Return ", decided by ENGINE" if an installed engine's code decided; "" for a model."""
     code = summary.get(ENGINE_CODE)
     if not code:
         return ""
@@ -141,15 +141,15 @@ def code_name(code: Mapping[str, Any]) -> str:
 
 
 def is_same_code(code: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two engines' own codes are equal: engine, version, and deciding files.
+    """Return whether two runs used equal code of an engine: engine, version, and files.
 
-    The commit does not count: a commit of the changes, or of other files, decides nothing.
+    The commit is not compared, because different commits may contain equal scheduler files.
     """
     return all(code[key] == other[key] for key in ("engine", "version", "digest"))
 
 
 def bases(summaries: Iterable[Mapping[str, Any]]) -> str:
-    """Return the distinct values of ``basis`` for some summaries."""
+    """Return the distinct values of ``basis`` for the summaries, as one text."""
     return "; ".join(dict.fromkeys(map(basis, summaries)))
 
 
@@ -167,7 +167,7 @@ def is_nobody_named(summary: Mapping[str, Any]) -> bool:
 
 
 def trace_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return the recorded traffic that was played, and which parts are synthetic."""
+    """Return lines on the recorded traffic that was replayed, and on the synthetic parts."""
     lines = [f"trace {summary['trace']}"] if summary.get("trace") else []
     return lines + ([f"SYNTHETIC: {summary['synthetic']}"] if summary.get("synthetic") else [])
 
@@ -240,7 +240,7 @@ def values_of(summary: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def value_of(summary: Mapping[str, Any], key: str) -> Value:
-    """Return the value of a key of ``values_of``, or ``ABSENT`` if the summary lacks the key.
+    """Return a summary's value with a key of ``values_of``; ``ABSENT`` without the key.
 
     Values that a comparison adds, and values of clients that are not in the run, may be absent.
     """
@@ -268,7 +268,9 @@ def more_is_better(metric: str, known: Collection[str]) -> bool:
         alike = (one for one in known if one.startswith(CLIENTS) == ours)
         raise unknown_name("metric", metric, filter(_has_a_worse_side, alike))
     if not _has_a_worse_side(metric):
-        raise UsageError(f"metric {metric!r}: has no worse direction; choose a metric that has one")
+        raise UsageError(
+            f"metric {metric!r}: has no better direction; choose a metric with a better direction"
+        )
     return _better(metric) is Better.MORE
 
 
@@ -406,14 +408,14 @@ class _Whole(_Shown):
 
 
 class Schemas(NamedTuple):
-    """Two schemas of summaries: one for all summaries, and a stricter one for reports."""
+    """Two schemas of summaries: a schema for all summaries, and a stricter schema for reports."""
 
     shown: type[BaseModel]
     whole: type[BaseModel]
 
 
 def check_summary(summary: Mapping[str, Any], path: Path) -> None:
-    """Raise DataError, one line, for a missing key or a wrong type in the summary."""
+    """Raise DataError for a missing key or a wrong type in the summary."""
     with of_file(f"{path}"):
         _schemas(_ranks(summary, path)).shown.model_validate(summary)
 
@@ -450,7 +452,7 @@ def _schemas_of(metrics: tuple[Metric, ...]) -> Schemas:
         for metric in of_run
         if metric.presence is Presence.IN_REPORTS
     }
-    # the type of the list of clients, for a client type that is built at run time
+    # The type ``client`` is built at run time, so mypy does not accept ``list[client]``.
     clients: Any = GenericAlias(list, client)
     return Schemas(
         create_model("_Summary", __base__=run, clients=(clients, ...)),

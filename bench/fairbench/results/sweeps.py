@@ -13,15 +13,16 @@ from fairbench.results.comparison import SchedulerResults, by_place
 
 KEY = re.compile(r" (?:(\S+)=(\S+)|(dp|prefill|decode) (\d+))(?= |$)")
 NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?")
-MOST_TICKS = 12  # limit on the tick labels of an axis with evenly spaced values
-LOG_FROM = 8.0  # ratio of the largest to the smallest value above which an axis is logarithmic
+MOST_TICKS = 12  # An axis with evenly spaced values has at most this number of tick labels.
+# An axis is logarithmic if the largest value exceeds this multiple of the smallest value.
+LOG_FROM = 8.0
 LABELS = {"dp": "replicas (dp)", "request_rate": "programs/s per client"}
 
 
 class SweepLine(NamedTuple):
-    """A scheduler in one configuration, with a cell per value of an axis, in ascending order.
+    """A scheduler's results in a configuration for each value of an axis, in ascending order.
 
-    The names of configuration and scheduler do not contain the axis.
+    The names of configuration and scheduler do not contain the axis's key.
     """
 
     place: str
@@ -30,7 +31,7 @@ class SweepLine(NamedTuple):
 
 
 class SweepAxis(NamedTuple):
-    """A key with at least two numeric values, and the lines over these values."""
+    """A key of experiments with at least two numeric values, and lines over these values."""
 
     name: str
     lines: tuple[SweepLine, ...]
@@ -53,7 +54,7 @@ class SweepAxis(NamedTuple):
 
     @property
     def ticks(self) -> list[float]:
-        """The values if there is room for a label per value below a chart, else an empty tuple."""
+        """The values if all labels fit below a chart, else no values."""
         at = [log(value) if self.is_log else value for value in self.values]
         least = (at[-1] - at[0]) / MOST_TICKS
         return self.values if min(high - low for low, high in pairwise(at)) >= least else []
@@ -73,7 +74,7 @@ class SweepAxis(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """A cell, with the keys and values in the names of its configuration and its scheduler."""
+    """A scheduler's results in a configuration, with the keys and values in the two names."""
 
     cell: SchedulerResults
     keys: Mapping[str, str]
@@ -87,9 +88,10 @@ class _Named(NamedTuple):
 
 
 def axes_of(cells: Sequence[SchedulerResults]) -> list[SweepAxis]:
-    """Return every numeric axis of some cells; keys that always vary together form one axis.
+    """Return every numeric axis of a sweep; keys that always vary together form one axis.
 
-    A scheduler without the parameter of an axis has one value, drawn as a line over the axis.
+    A scheduler without the parameter of an axis has a single result, which is drawn as a horizontal
+    line.
     """
     named = [_Named(cell, _keys(f"{cell.place}{_padded(cell.scheduler)}")) for cell in cells]
     found: list[SweepAxis] = []
@@ -108,7 +110,7 @@ def _keys(name: str) -> dict[str, str]:
 
 
 def _padded(scheduler: str) -> str:
-    """Return the keys and values in a scheduler's name; the first word is the name itself."""
+    """Return the scheduler's name with a leading space, which ``KEY`` needs to match."""
     return f" {scheduler}"
 
 
@@ -117,7 +119,7 @@ def _without(name: str, keys: Iterable[str]) -> str:
 
 
 def _followers(key: str, named: Sequence[_Named]) -> set[str]:
-    """Return the other keys with several values that the value of ``key`` determines."""
+    """Return the other keys whose values vary and always follow from the value of ``key``."""
     mine = [one for one in named if key in one.keys]
     several = {
         other
@@ -164,8 +166,8 @@ BOUNDS = ("censored", "upper_bounds")
 def write_metrics(folder: Path, cells: Sequence[SchedulerResults]) -> None:
     """Write ``metrics`` and ``clients``, each as .csv and .parquet, into ``folder``.
 
-    Every row begins with the run's directory and the labels of its cell. Bounds are in the columns
-    ``censored`` and ``upper_bounds``, keys separated by spaces.
+    Every row begins with the run's directory, configuration, scheduler and seed. The columns
+    ``censored`` and ``upper_bounds`` list the keys of metrics that are bounds, separated by spaces.
     """
     import pyarrow as pa
     import pyarrow.csv

@@ -1,11 +1,11 @@
 """The interfaces of this package: the methods of a local scheduler and of a router.
 
-A scheduler is a pure state machine. A scheduler reads no clock, no random source and no socket;
-time and facts are arguments, and decisions are results. The same object therefore runs in the
-simulator, inside a real SGLang server (local schedulers), in the router process in front of real
-servers (routers), and in a queue before the cluster (``gateway``).
+A scheduler is a pure state machine. A scheduler reads no clock, no random source and no socket: the
+host passes times and facts as arguments, and receives decisions as return values. The same object
+therefore runs in the simulator, inside a real SGLang server (local schedulers), in the router
+process in front of real servers (routers), and in a queue before the cluster (``gateway``).
 
-The hooks of a local scheduler, in the life of a request:
+A host calls the hooks of a local scheduler in this order during the life of a request:
 
     accepts -> on_arrival -> select ... on_admitted -> on_tokens, on_tokens, ... -> on_finish
                   ^                                            |
@@ -14,10 +14,10 @@ The hooks of a local scheduler, in the life of a request:
 ``prepare`` is called once, before all other hooks. ``accepts`` may refuse a request at once; a
 request that is aborted while it waits goes from ``on_arrival`` to ``on_finish``. ``on_admitted``
 runs before the generator of ``select`` is resumed. At one instant, steps end first (``on_tokens``,
-then ``on_finish``), then requests arrive, and then the engine makes an admission pass. A router's
-hooks: ``prepare``, then for each request ``route`` (again whenever it returned None),
-``on_first_token`` and ``on_finish``, or ``on_failure`` if the worker did nothing for the request; a
-host may call ``on_evict`` late, at any time.
+then ``on_finish``), then requests arrive, and then the engine makes an admission pass. A host calls
+a router's ``prepare`` once. For each request, the host then calls ``route`` (again whenever
+``route`` returned None), ``on_first_token`` and ``on_finish``, or ``on_failure`` if the worker did
+nothing for the request. A host may call ``on_evict`` late, at any time.
 """
 
 from __future__ import annotations
@@ -69,14 +69,15 @@ class Setup:
     """The facts about an experiment or a server; an unknown fact has a default value.
 
     ``clients`` is empty if clients are not known in advance, as at a server. ``weights`` are the
-    clients' entitlements, 1 by default; weights belong to the experiment, not to a scheduler.
-    ``pool_tokens`` is the size of a worker's KV pool in tokens (0: unknown), ``costs`` predicts the
-    time of iterations, and ``swap_token_s`` is the time in seconds to copy a token's KV cache to
-    the host's memory or back (None: the engine cannot copy). ``fleet`` reports the workers' loads,
-    for routers and gateways only. ``tenant_paths`` maps clients to their positions in the tree of
-    tenants, for clients whose names do not state the position (``fairbench.tenants``). ``shuffle``
-    shuffles a list with a random stream of the host (None: the host has no random stream).
-    ``order`` is the order of the router's queue, for local schedulers in the router's process.
+    clients' entitlements to service relative to each other, 1 by default; weights belong to the
+    experiment, not to a scheduler. ``pool_tokens`` is the size of a worker's KV pool in tokens (0:
+    unknown), and ``costs`` predicts the time of iterations. ``swap_token_s`` is the time in seconds
+    to copy the KV cache of one token from GPU memory to CPU memory or back (None: the engine cannot
+    copy). ``fleet`` reports the workers' loads, for routers and gateways only. ``tenant_paths``
+    maps clients to their positions in the tree of tenants, for clients whose names do not state the
+    position (``fairbench.tenants``). ``shuffle`` shuffles a list with a random stream of the host
+    (None: the host has no random stream). ``order`` is the local scheduler that orders the router's
+    own queue, or None.
     """
 
     clients: tuple[str, ...] = ()
@@ -90,7 +91,7 @@ class Setup:
     order: object = None
 
     def lineage(self, client: str) -> tuple[str, ...]:
-        """Return a client's tenants from the outermost to the innermost, then the client."""
+        """Return a client's tenants, the outermost first, and last the client."""
         return lineage(self.tenant_paths.get(client, client))
 
     def children_of(self, tenant: str, clients: Iterable[str]) -> dict[str, None]:
@@ -99,14 +100,14 @@ class Setup:
         return children_of(tenant, (paths.get(client, client) for client in clients))
 
     def weight(self, client: str) -> float:
-        """Return the client's entitlement relative to other clients."""
+        """Return the client's entitlement to service relative to other clients, 1 by default."""
         return self.weights.get(client, 1)
 
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:
         """Return a setup in which ``weights`` override the weights of some clients.
 
-        Later changes of this setup's weights remain visible in the new setup. Raises UsageError
-        that names the setting ``owner`` for an unknown client.
+        Later changes of this setup's weights remain visible in the new setup. Raises UsageError for
+        an unknown client; the message names ``owner``, the scheduler's name before ``.weights``.
         """
         if not weights:
             return self
@@ -114,7 +115,7 @@ class Setup:
         return replace(self, weights=ChainMap(dict(weights), cast(Any, self.weights)))
 
     def check_clients(self, owner: str, names: Iterable[str]) -> None:
-        """Raise UsageError about the setting ``owner`` if ``clients`` lacks a name."""
+        """Raise UsageError about the setting ``owner`` unless every name is a known client."""
         for client in names:
             if self.clients and client not in self.clients:
                 raise unknown_name(f"client in {owner}", client, self.clients)
@@ -138,10 +139,7 @@ __all__ = [
 
 
 class OldFlag:
-    """A flag of an earlier interface.
-
-    A class with the flag's method may still set the flag to True.
-    """
+    """A Boolean attribute of an earlier version of the scheduler interface."""
 
     def __init__(self, method: str) -> None:
         self._method = method
@@ -154,17 +152,17 @@ class OldFlag:
 
     def __set__(self, scheduler: object, value: bool) -> None:
         raise UsageError(
-            f"{type(scheduler).__name__}.{self._name}: is no longer asked for; where the scheduler "
-            f"has no such part, write self.{self._method} = None"
+            f"{type(scheduler).__name__}.{self._name}: this flag no longer has an effect; to turn "
+            f"the part off, write self.{self._method} = None"
         )
 
 
 class HasParts:
-    """The parts that a scheduler may have besides its order: hooks that are None by default.
+    """The optional hooks of a scheduler, grouped into parts; a hook that a scheduler lacks is None.
 
-    A scheduler declares a part by having the part's method (``Parts``). A host asks for the method,
-    and works without the part if the method is None. A scheduler whose parts depend on parameters
-    sets the methods, or sets them to None, in its constructor.
+    A scheduler declares a part by defining the part's methods (``Parts``). A host works without the
+    part if the part's method is None. A scheduler whose parts depend on parameters sets the
+    methods, or sets them to None, in its constructor.
 
     | part | methods |
     |---|---|
@@ -175,6 +173,7 @@ class HasParts:
     | choice of the requests that lose memory | ``retraction_order`` |
     | size of a step | ``step_tokens`` |
     | time of a pass | ``pass_s`` |
+    | choice between prompts and decoding | ``decodes_first``, ``on_iteration`` |
     | sorting of the engine's own queue | ``sort_queue``, ``chunk_limit`` |
     """
 
@@ -188,6 +187,8 @@ class HasParts:
     pass_s: Callable[[], float] | None = None
     sort_queue: Callable[[SortableQueue], Sequence[Request] | None] | None = None
     chunk_limit: Callable[[int, int], int | None] | None = None
+    decodes_first: Callable[[Request, int, float], bool] | None = None
+    on_iteration: Callable[[int, int, int], None] | None = None
 
     per_request_tokens = OldFlag("on_request_tokens")
     times_steps = OldFlag("on_gpu_time")
@@ -195,40 +196,53 @@ class HasParts:
     sizes_steps = OldFlag("step_tokens")
 
     def __init_subclass__(cls) -> None:
-        """Refuse a class that has only one of the two methods of a part. Raises UsageError."""
+        """Raise UsageError for a class that defines only one of the two methods of a part."""
         super().__init_subclass__()
         for one, other in (("on_prompt_time", "on_gpu_time"), ("on_gpu_time", "on_prompt_time")):
             if getattr(cls, one) is not None and getattr(cls, other) is None:
-                raise UsageError(f"class {cls.__name__}: has {one}, and needs {other}, too")
+                raise UsageError(
+                    f"class {cls.__name__}: defines {one}, and must also define {other}"
+                )
 
 
 class LocalScheduler(HasParts, ABC):
     """The order of one worker's waiting queue. Subclass this class; a file holds one policy.
 
     The class must define ``name`` and a frozen dataclass ``Params`` (``--set name.field=value``
-    sets a field), and take ``Params`` in its constructor. ``Parts`` has further hooks; a host uses
-    only the hooks that the scheduler has.
+    sets a field), and take ``Params`` in its constructor. ``Parts`` describes optional hooks; a
+    host calls only the optional hooks that the scheduler defines.
     """
 
     name: ClassVar[str]
     cache_aware: bool = False
-    # a negative number in on_tokens refunds outputs that were charged in advance
+    # If ``refunds_tokens`` is true, ``on_tokens`` accepts a negative number of tokens, which
+    # refunds outputs that were charged in advance.
     refunds_tokens: bool = False
-    wants_costs: bool = False  # the scheduler uses setup.costs, which a real server has to measure
-    preempts: bool = False  # the engine makes admission passes even when the batch is full
-    swaps: bool = False  # preempted requests may move to the host's memory, see Preempt
-    # a host without preemption or swapping may run the scheduler
+    # If ``wants_costs`` is true, the scheduler uses ``setup.costs``, which a real server has to
+    # measure first.
+    wants_costs: bool = False
+    # If ``preempts`` is true, the engine makes admission passes even when the running batch is
+    # full.
+    preempts: bool = False
+    # If ``swaps`` is true, the KV cache of preempted requests may be copied to CPU memory (see
+    # ``Preempt``).
+    swaps: bool = False
+    # If ``preemption_optional`` is true, a host that cannot preempt or swap may still run the
+    # scheduler.
     preemption_optional: ClassVar[bool] = False
-    # decisions depend on now_s, and each rank has its own clock
+    # If ``reads_clock`` is true, decisions depend on ``now_s``, so the ranks of a server, each with
+    # its own clock, might decide differently.
     reads_clock: ClassVar[bool] = False
-    # The scheduler sums the service of programs or clients without an account, so ranks cannot
-    # share the sums.
+    # If ``counts_service`` is true, the scheduler sums the service of programs or clients without
+    # an account, so the ranks of a server cannot share the sums.
     counts_service: ClassVar[bool] = False
-    # False means that the scheduler may leave room unused, see wake_s
+    # If ``work_conserving`` is false, the scheduler may leave free memory unused while requests
+    # wait (see ``wake_s``).
     work_conserving: ClassVar[bool] = True
-    # a pass with ``pass_s`` blocks the worker before prompts and after so many decode steps
+    # If the scheduler has ``pass_s``, a pass blocks the worker before each prefill and after every
+    # ``steps_per_pass`` decode steps.
     steps_per_pass: ClassVar[int] = 1
-    # The first SGLang release that has this order as a built-in policy.
+    # ``sglang_since`` is the first SGLang release that has this order as a built-in policy.
     sglang_since: ClassVar[str | None] = None
     Params: ClassVar[Any]
 
@@ -246,22 +260,22 @@ class LocalScheduler(HasParts, ABC):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         """Run one admission pass: yield candidates, and return when the pass should end.
 
-        The generator receives True if the candidate was admitted (the host has already called
-        ``on_admitted``) and False if the engine had no room. SGLang's own schedulers return at the
-        first False. The generator may also yield ``Preempt(request)``. ``now_s`` is always in
-        seconds on the host's clock.
+        The host sends True to the generator if the candidate was admitted (the host has already
+        called ``on_admitted``), and False if the engine had no room. SGLang's own schedulers end
+        the pass at the first False. The generator may also yield ``Preempt(request)``. ``now_s`` is
+        always in seconds on the host's clock.
         """
 
     def wake_s(self, view: WaitingView, now_s: float) -> float | None:
-        """Return the time of the next call without an event, or None for no call.
+        """Return the time at which the host makes another admission pass, or None for no such pass.
 
         The host calls this method only for a scheduler that is not ``work_conserving``, when the
-        scheduler's worker is idle and requests wait.
+        worker is idle and requests wait. The pass takes place even if no request arrives or ends.
         """
         return None
 
     def accepts(self, request: Request, now_s: float) -> bool:
-        """Return whether to accept an arriving request.
+        """Return True to accept an arriving request, or False to refuse the request.
 
         A refused request never enters the queue.
         """
@@ -274,43 +288,43 @@ class LocalScheduler(HasParts, ABC):
         """
 
     def forget(self, client: str) -> None:
-        """Forget the state of a client without requests, so that memory stays bounded.
+        """Delete the state of a client without requests, so that memory use stays bounded.
 
-        A gateway calls this method for the longest idle clients once more than 10,000 clients are
-        idle.
+        Once more than 10,000 clients are idle, a gateway calls this method for the clients that
+        have been idle for longest.
         """
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        """Handle an admission of a request.
+        """Handle a request that the host has just admitted.
 
-        The engine will compute the request's ``extend_tokens`` uncached tokens. ``recompute`` marks
-        the second admission of a retracted request, whose prompt was charged at the first
+        The engine will compute ``extend_tokens`` uncached tokens of the request. ``recompute`` is
+        true when a retracted request is admitted again; its prompt was charged at the first
         admission.
         """
 
     def on_tokens(self, client: str, tokens: int) -> None:
         """Charge the client for output tokens of its requests (a host may merge calls).
 
-        A queue before the cluster (``gateway``) may call a scheduler that ``refunds_tokens`` in
-        advance, with the expected number of tokens. A later call corrects the number; ``tokens`` is
-        negative if the answer was shorter than expected.
+        A queue before the cluster (``gateway``) may call a scheduler with ``refunds_tokens`` in
+        advance, with the expected number of output tokens. A later call corrects the charge:
+        ``tokens`` is negative if the answer was shorter than expected.
         """
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
-        """Handle a running request that lost its memory or was preempted, and waits again."""
+        """Handle a running request that lost its KV memory and now waits again."""
 
     def on_output(self, request: Request, tokens: int) -> None:
-        """Record a request's total output (0 if it never ran) at its end, before ``on_finish``."""
+        """Record the total output of a request that has ended (0 if the request never ran)."""
 
     def on_finish(self, request: Request) -> None:
-        """Handle a request that produced its last token, or was aborted."""
+        """Handle a request that produced its last token or was aborted."""
 
     def balances(self) -> Mapping[str, float]:
         """Return each client's balance for monitoring, such as a credit or a counter."""
         return {}
 
     def service_bound(self) -> ServiceBound | NoBound:
-        """Return the theorem that bounds service differences on one worker."""
+        """Return the bound of the difference in service between two clients on one worker."""
         return NoBound(f"{self.name} bounds no service difference")
 
 
@@ -322,22 +336,23 @@ class Router(ABC):
 
     name: ClassVar[str]
     wants_evictions: ClassVar[bool] = False
-    holds: ClassVar[bool] = False  # ``route`` may return None
-    # Name of a local scheduler's theorem -> name of the theorem for the cluster, whose bound is the
-    # sum of the workers' bounds.
+    # If ``holds`` is true, ``route`` may return None, which queues the request at the router.
+    holds: ClassVar[bool] = False
+    # ``cluster_theorems`` maps the name of a local scheduler's theorem to the name of the theorem
+    # for the cluster, whose bound is the sum of the workers' bounds.
     cluster_theorems: ClassVar[Mapping[str, str]] = {}
-    served_params: ClassVar[
-        Mapping[str, Any]
-    ] = {}  # defaults of ``fairbench serve``, different from those of Params
+    # ``served_params`` has defaults of ``fairbench serve`` that differ from the ``Params``.
+    served_params: ClassVar[Mapping[str, Any]] = {}
     Params: ClassVar[Any]
 
     setup: Setup = Setup()
-    order: LocalScheduler | None = None  # order of the queue of a router that ``holds``, see route
+    # ``order`` orders the queue of a router that ``holds`` requests; see ``route``.
+    order: LocalScheduler | None = None
 
     def prepare(self, setup: Setup) -> None:
         """Receive the facts of the experiment, once, before the first request.
 
-        ``setup.fleet`` reports the workers' loads.
+        The loads of the workers are in ``setup.fleet``.
         """
         self.setup = setup
 
@@ -345,17 +360,16 @@ class Router(ABC):
     def route(self, request: Request, now_s: float) -> int | None:
         """Return the worker for this request; the host dispatches the request at once.
 
-        A router that declares ``holds`` may return None to queue the request. The host asks again
-        for each queued request, in order of arrival, after a request has finished or started to
-        run, and after a worker has joined or left. If the router has an ``order``, the order's
-        ``select`` names the requests, as in an engine; the host calls the order's other methods as
-        a gateway does.
+        A router that declares ``holds`` may return None to queue the request. The host calls
+        ``route`` again for each queued request, in order of arrival, after a request has finished
+        or started to run, and after a worker has joined or left. If the router has an ``order``,
+        the queued requests are tried in the sequence that ``order.select`` yields instead.
         """
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
-        """Record the time of a request's first token on the host's clock, before ``on_finish``.
+        """Record the time of a request's first token on the host's clock.
 
-        The host does not call this method for a request whose first token it did not see.
+        The host does not call this method for a request whose first token the host did not see.
         """
 
     @property
@@ -367,13 +381,13 @@ class Router(ABC):
         return type(self).on_gpu_time is not Router.on_gpu_time
 
     def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
-        """Record a request's GPU time on the worker, in seconds, if known, before ``on_finish``."""
+        """Record the GPU time of a request in seconds; the host calls ``on_finish`` later."""
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
-        """Handle a request that finished at a worker, or was refused with 0 output tokens."""
+        """Handle a request that finished at a worker or was refused there (``output`` is 0)."""
 
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
-        """Handle the failure of a worker that did nothing for the request.
+        """Handle a request that failed because its worker did no work for the request.
 
         The host calls this method instead of ``on_finish``, and may route the request again. The
         router should refund the charge for the dispatch.
@@ -384,7 +398,7 @@ class Router(ABC):
         """Handle a late report that a worker evicted the last ``evicted_tokens`` of ``prefix``."""
 
     def on_weights(self) -> None:
-        """Handle a change of weights, which the host has already made in ``setup``."""
+        """Handle a change of weights; the host has already updated the weights in ``setup``."""
 
     def balance(self, client: str) -> float | None:
         """Return a client's balance for monitoring, such as its credit, or None if unknown."""
@@ -398,26 +412,23 @@ class Router(ABC):
         raise RunFailed(f"router {self.name} does not support adding or removing workers")
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
-        """Remove a worker and its cache; the host dispatches its requests again."""
+        """Remove a worker and its cache; the host then routes the worker's requests again."""
         raise RunFailed(f"router {self.name} does not support adding or removing workers")
 
 
 class Parts(Protocol):
-    """The interface of the parts of a local scheduler, for hosts."""
+    """The optional methods of a local scheduler, grouped into parts as listed in ``HasParts``."""
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
         """Charge ``steps`` decode steps, given each client's number of ``running`` requests.
 
-        Between two calls, a client's number changes only after ``on_tokens``, ``on_finish`` or
-        ``on_retract`` for the client. This method is only for speed: the host calls ``on_tokens``
-        for each client of a scheduler without ``on_steps``.
+        Between two calls, a client's number of running requests changes only after ``on_tokens``,
+        ``on_finish`` or ``on_retract`` for the client. This method only saves time: the host calls
+        ``on_tokens`` for each client of a scheduler without ``on_steps``.
         """
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
-        """Charge a request's output tokens.
-
-        The host calls this method for each request in each step.
-        """
+        """Charge the output tokens of a request, which the host reports for each decode step."""
 
     def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
         """Charge a client for the GPU time of a prompt or a chunk, in picoseconds.
@@ -434,19 +445,19 @@ class Parts(Protocol):
     def on_read(self, request: Request, read: Read) -> None:
         """Correct the charge of a prompt that was charged in full although a part was cached.
 
-        Only a queue before real servers calls this method (``gateway``), because the queue must
-        charge before the cached part is known; once for a request, before ``on_finish``. The
-        scheduler charges or refunds the difference.
+        Only a queue before the servers (``gateway``) calls this method, because the queue must
+        charge a prompt before the cached part is known. The queue calls this method once for each
+        request, before ``on_finish``, and the scheduler charges or refunds the difference.
         """
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return all running requests in the order in which they lose memory in a full pool.
+        """Return all running requests, in the order in which a full KV pool takes their memory.
 
         The engine's own order applies to a scheduler without this method.
         """
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
-        """Return the token limit of the next step, for prompts and outputs together.
+        """Return the limit on prompt and output tokens together in the next step.
 
         Only engines whose steps mix prompts and outputs (vLLM) call this method. The engine's own
         limit applies as well, and every running request gets an output token.
@@ -455,26 +466,41 @@ class Parts(Protocol):
     def pass_s(self) -> float:
         """Return the seconds for which a scheduling pass blocks the worker.
 
-        Only simulated engines call this method: before each iteration that computes prompts, and
-        after each ``steps_per_pass`` decode steps. The iteration starts so much later.
+        Only simulated engines call this method, before each iteration that computes prompts and
+        after each ``steps_per_pass`` decode steps. The next iteration starts later by this time.
         """
 
     def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:
-        """Return all waiting requests in a new order, which the queue keeps, or None for no change.
+        """Return all waiting requests in a new order, or None to leave the queue unchanged.
 
         Only the simulated SGLang calls this method, before ``select`` in each pass. The method
         ``select`` of such a scheduler yields the requests in queue order.
         """
 
     def chunk_limit(self, left: int, budget: int) -> int | None:
-        """Return the most tokens for the prompt that this pass continues, or None for no limit.
+        """Return the largest chunk of the prompt that this pass continues, or None for no limit.
 
         ``left`` is the number of prompt tokens not computed yet, ``budget`` the number of tokens in
         a chunk. The host calls this method after ``sort_queue``.
+        """
+
+    def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
+        """Return whether the batch decodes now, before further prompts are computed.
+
+        Only the simulated SGLang calls this method, without mixed chunks, when it could do either.
+        ``oldest`` is the request whose prompt is computed next in queue order, and ``left`` the
+        number of its prompt tokens not computed yet, including tokens that may be cached.
+        """
+
+    def on_iteration(self, prompt_tokens: int, start_ps: int, end_ps: int) -> None:
+        """Record the times of an iteration in picoseconds; 0 ``prompt_tokens`` mean decoding.
+
+        Only simulated engines call this method. A call may stand for several decode steps, but not
+        after ``decodes_first``.
         """
 
 
 PARTS = {
     name: method for name, method in vars(Parts).items() if isfunction(method) and name[0] != "_"
 }
-"""The methods of all parts by name, with their parameters and docstrings."""
+"""``PARTS`` has the methods of all parts by name, with their parameters and docstrings."""

@@ -1,4 +1,4 @@
-"""Classes of priority: a scheduler for each class, so that clients share fairly inside a class."""
+"""A scheduler with strict priority between classes of requests, and fair sharing inside a class."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from fairbench.schedulers.views import (
     client_load,
 )
 
-MAX_CLASSES = 64  # number of classes beyond which classes without requests are forgotten
+# Above ``MAX_CLASSES`` classes, classes without requests are deleted.
+MAX_CLASSES = 64
 
 
 class ClassView(QueueView):
-    """The waiting requests of one class; ``matched`` orders the requests of all classes."""
+    """The waiting requests of one priority class; ``matched`` sorts all waiting requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +39,7 @@ class ClassView(QueueView):
 
 @dataclass(frozen=True)
 class ClassBatch:
-    """The running requests ``mine`` of one class, as a view of a part of the batch ``whole``."""
+    """The running requests ``mine`` of one priority class, out of the batch ``whole``."""
 
     whole: RunningView
     mine: Sequence[Running]
@@ -63,9 +64,10 @@ class ClassBatch:
 class ByClass(LocalScheduler):
     """Strict priority between classes; ``make()`` returns the scheduler of a class.
 
-    A class is a request's priority; the highest number goes first unless ``low_first``. A pass ends
-    if the last candidate of a class found no room, and otherwise continues with the next lower
-    class. A pass matches the queue against the cache at most once.
+    The requests of one priority form a class. The class with the highest number goes first, or the
+    class with the lowest number if ``low_first``. An admission pass ends if the last candidate of a
+    class found no room, and otherwise continues with the next class. A pass matches the queue
+    against the cache at most once.
     """
 
     name = "by-class"
@@ -91,7 +93,7 @@ class ByClass(LocalScheduler):
 
     def _class_of(self, request: Request) -> tuple[LocalScheduler, ClassView]:
         if request.priority not in self._classes:
-            if len(self._classes) >= MAX_CLASSES:  # classes without requests are forgotten
+            if len(self._classes) >= MAX_CLASSES:  # # delete classes without requests
                 self._classes = {n: one for n, one in self._classes.items() if self._unfinished[n]}
             scheduler = self._make()
             scheduler.prepare(self.setup)
@@ -138,7 +140,7 @@ class ByClass(LocalScheduler):
             part.leave(request)
 
     def _order_by_class(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Order running requests: the lowest class first, each class in its scheduler's order."""
+        """Order running requests for retraction, the least important class first."""
         parts: defaultdict[int, list[Running]] = defaultdict(list)
         for one in running:
             parts[one.request.priority].append(one)
@@ -192,7 +194,7 @@ class ByClass(LocalScheduler):
 
 
 def _offer_class(selection: Selection) -> Generator[Request | Preempt, bool, bool]:
-    """Offer a class's candidates; return whether the last candidate, if any, was admitted."""
+    """Offer the candidates of a class; return False if the last candidate was not admitted."""
     admitted = True
     try:
         candidate = first_candidate(selection)
@@ -205,7 +207,7 @@ def _offer_class(selection: Selection) -> Generator[Request | Preempt, bool, boo
 
 
 def unfit_for_classes(scheduler: LocalScheduler) -> str | None:
-    """Return why a scheduler cannot run once for each class, or None if no reason exists."""
+    """Return why a scheduler cannot run separately for each class, or None if the scheduler can."""
     for does, what in (
         (scheduler.preempts, "preempts"),
         (scheduler.on_gpu_time is not None, "charges measured time"),

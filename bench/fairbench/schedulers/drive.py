@@ -1,4 +1,4 @@
-"""An admission pass: a scheduler names candidates, and the host answers with each outcome."""
+"""The admission pass: a scheduler names candidates, and the host reports each outcome."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fairbench.files.reader import failure_in_own_file
 
 
 class Preempt(NamedTuple):
-    """A wish that a selection yields: take the memory of this running request.
+    """A scheduler's demand, yielded by ``select``, to take the KV memory of a running request.
 
-    With ``swap``, the KV cache is copied to the host's memory and back, instead of being recomputed
+    With ``swap``, the KV cache is copied to CPU memory and back instead of being recomputed
     (``Setup.swap_token_s`` is the time per token); only a scheduler that declares ``swaps`` may set
-    ``swap``. The answer is True if the engine took the memory, and False if the request does not
-    run or the host's memory has no room. The engine keeps the outputs of the request and calls
+    ``swap``. The engine's answer is True if the engine took the memory, and False if the request
+    does not run or CPU memory has no room. The engine keeps the outputs of the request and calls
     ``on_retract``, and the request waits again after the pass. Only a scheduler that declares
     ``preempts`` may yield a ``Preempt``.
     """
@@ -26,13 +26,13 @@ class Preempt(NamedTuple):
     swap: bool = False
 
 
-# The scheduler yields the next action; the host sends back whether it succeeded, or closes the
-# generator when the pass ends.
+# The scheduler yields the next action. The host sends back whether the action succeeded, or closes
+# the generator when the pass ends.
 Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 
 class Tried(Enum):
-    """The outcome of trying a candidate."""
+    """The outcome of an attempt to admit a candidate."""
 
     ADMITTED = "the candidate is admitted"
     NO_ROOM = "the engine has no room for the candidate"
@@ -46,7 +46,7 @@ ADMITTED, NO_ROOM, LAST, OVER = Tried
 
 
 def never(wish: Preempt) -> bool:
-    """Refuse every preemption, for hosts that cannot preempt."""
+    """Return False for every demand to preempt a request; used by hosts that cannot preempt."""
     return False
 
 
@@ -77,13 +77,16 @@ def drive(
             verdict = try_admit(candidate)
             if verdict is not ADMITTED and verdict is not NO_ROOM:
                 return
-            try:  # the code of ``resume``, without a function call for each candidate
+            # The body of ``resume`` is repeated here, because a function call for each candidate is
+            # slow.
+            try:
                 candidate = selection.send(verdict is ADMITTED)
             except StopIteration:
                 return
             if not isinstance(candidate, Request):
                 candidate = _checked_candidate(selection, candidate)
-    except KeyError as error:  # the request is not in the host's queue
+    except KeyError as error:
+        # The request is not in the host's queue.
         if error.args != (candidate,) or failure_in_own_file(error):
             raise
         name = _selection_name(selection)
@@ -108,7 +111,7 @@ def first_candidate(selection: Selection) -> Request | Preempt | None:
 
 
 def next_candidate(selection: Selection, answer: bool) -> Request | Preempt | None:
-    """Send the outcome of a candidate to the scheduler; return the next candidate, or None."""
+    """Send a candidate's outcome to the scheduler; return the next candidate, if any."""
     try:
         return _checked_candidate(selection, selection.send(answer))
     except StopIteration:
@@ -116,7 +119,7 @@ def next_candidate(selection: Selection, answer: bool) -> Request | Preempt | No
 
 
 def _checked_candidate(selection: Selection, candidate: Request | Preempt) -> Request | Preempt:
-    """Return the candidate. Raises RunFailed for any other value."""
+    """Return ``candidate``. Raises RunFailed unless the value is a request or a ``Preempt``."""
     if not isinstance(candidate, (Request, Preempt)):
         raise RunFailed(
             f"{_selection_name(selection)} yielded "

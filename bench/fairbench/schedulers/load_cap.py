@@ -1,4 +1,4 @@
-"""Load cap: an engine admits requests until its steps are efficient, and queues further requests.
+"""The load cap, which limits the running requests to a batch that decodes efficiently.
 
 With a large KV pool, thousands of requests may run at once, no request waits, and a fair order has
 no effect. A limit on the number of running requests (``max_running_requests``) would solve the
@@ -6,14 +6,14 @@ problem, but the right number depends on the lengths of the requests. The load c
 the cost of the running requests.
 
 A decode step takes a fixed time (launches, reading the weights), and further time for each request
-and each token of context. Batches are therefore measured in tokens of context:
+and each token of context. The cost of a batch is therefore measured in tokens of context:
 
     cost = sum over running requests of (prompt + expected output / 2 + request_tokens)
 
-A unit is the cost whose decode time equals the fixed time (``unit_tokens``). A step of a batch of n
-units takes n + 1 times as long as an empty step. The efficiency of the step is the useful fraction
-of the time, n / (n + 1). The cost and the cap follow from the engine's own cost model, whatever the
-GPU.
+A unit (``unit_tokens``) is the cost of a batch whose decode time equals the fixed time. A step of a
+batch of n units takes n + 1 times as long as an empty step. The efficiency of the step is the
+fraction of the time beyond the fixed time, n / (n + 1). The cost and the cap follow from the timing
+profile of the engine's GPU.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from fairbench.core import CostModel, Request
 from fairbench.errors import UsageError
 from fairbench.schedulers.output_lengths import OutputLengths
 
-# Points at which a cost model is sampled: with this many requests, a further request takes time,
-# and with this much context, rounding hardly affects the time of a token.
+# The cost model is sampled with ``_MANY_REQUESTS`` requests, so that a further request takes time,
+# and with ``_MUCH_CONTEXT`` tokens, so that rounding hardly affects the time of a token.
 _MANY_REQUESTS, _MUCH_CONTEXT = 4_096, 1 << 20
 
 
 class StepUnits(NamedTuple):
     """The costs of a decode step, expressed as context tokens whose reading takes the same time."""
 
-    unit_tokens: float  # context tokens equivalent to the work that does not depend on the batch
-    request_tokens: float  # context tokens equivalent to one more request without context
+    unit_tokens: float  # cost in context tokens of the work that does not depend on the batch
+    request_tokens: float  # cost in context tokens of one more request without context
     context_token_s: float  # the time to read one context token, in seconds
 
 
@@ -54,14 +54,15 @@ def step_units(costs: CostModel | None) -> StepUnits | None:
 
 
 class BatchCost:
-    """The cost of a running batch. A request keeps its initial cost, so that sums remain exact.
+    """The cost of a running batch. A request keeps the cost that the request had when it was added.
 
-    Several batches may share the expected ``lengths``.
+    Several batches may share ``lengths``, the expected output lengths.
     """
 
     def __init__(self, lengths: OutputLengths | None = None) -> None:
         self.lengths = lengths or OutputLengths()
-        # running request -> its expected context in tokens: prompt + expected output / 2
+        # ``_context`` maps running requests to their expected contexts in tokens, prompt + expected
+        # output / 2.
         self._context: dict[Request, int] = {}
         self._context_tokens = 0
 
@@ -75,7 +76,7 @@ class BatchCost:
         return self._context_tokens - sum(gone) + left * request_tokens
 
     def expected_context(self, request: Request) -> int:
-        """Return the expected mean context of a request while it decodes."""
+        """Return the expected mean context of a request during its decode, in tokens."""
         return round(request.input_tokens + self.lengths.expected(request.client) / 2)
 
     def add_running(self, request: Request) -> None:
@@ -95,7 +96,8 @@ class BatchCost:
 
 AUTO = "auto"
 NONE = "none"
-CAP_UNITS = 5  # number of units in a batch at which 5/6 of a step is useful
+# In a batch that costs ``CAP_UNITS`` units, 5/6 of a decode step is useful.
+CAP_UNITS = 5
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -130,7 +132,7 @@ class LoadCap:
             self.most_tokens = CAP_UNITS * units.unit_tokens
 
     def forget(self) -> None:
-        """Forget the learned output lengths, because an idle engine starts afresh."""
+        """Delete the learned output lengths."""
         self._running.lengths = OutputLengths()
 
     def __len__(self) -> int:
@@ -141,7 +143,7 @@ class LoadCap:
         return self._running.cost_tokens(self._request_tokens)
 
     def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
-        """Return whether the cap admits a request if the requests ``without`` did not run."""
+        """Return whether the cap would admit the request if ``without`` stopped running."""
         rest = self._running.cost_tokens(self._request_tokens, without)
         more = self._running.expected_context(request) + self._request_tokens
         return not rest or rest + more <= self.most_tokens
@@ -149,7 +151,7 @@ class LoadCap:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class NoCap(LoadCap):
-    """No cap: every request has room, and running requests are not counted."""
+    """The absence of a cap: every request has room, and running requests are not counted."""
 
     def __init__(self) -> None:
         super().__init__(NONE)
@@ -161,7 +163,7 @@ class NoCap(LoadCap):
 
 
 def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
-    """Return the load cap of an engine. Raises UsageError if its costs are unknown."""
+    """Return the load cap of an engine. Raises UsageError for unknown costs."""
     if setting is None or setting == NONE:
         return NoCap()
     units = step_units(costs)

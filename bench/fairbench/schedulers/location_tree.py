@@ -1,4 +1,4 @@
-"""The location tree: the prefixes that each worker holds, a router's view of every cache.
+"""The location tree: a router's record of the prefixes that each worker has in its KV cache.
 
 ``BoundedTree`` keeps a limited number of recently used nodes.
 """
@@ -16,7 +16,7 @@ from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LocationNode(Node):
-    """A node for a range of tokens, which the ``workers`` (bits) hold."""
+    """A node for a range of tokens, with the set of ``workers`` (as bits) that hold the range."""
 
     __slots__ = ("workers",)
 
@@ -26,7 +26,7 @@ class LocationNode(Node):
 
 
 class Holders(NamedTuple):
-    """The ``workers`` (bits) that hold a prefix of ``tokens`` tokens."""
+    """The set of ``workers`` (as bits) that hold a prefix of ``tokens`` tokens."""
 
     tokens: int
     workers: int
@@ -44,15 +44,15 @@ class WalkEnd(NamedTuple, Generic[L]):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LocationTree(PrefixTree[L]):
-    """A prefix tree whose nodes know their workers. Workers are numbered from 0.
+    """A prefix tree whose nodes record which workers hold the node's tokens.
 
-    A request marks its whole prompt when it is dispatched, before any cache holds it ([DLPM] Alg. 2
-    line 18), so a node may be marked below an unmarked one: the request will recompute the evicted
-    part above it. The deepest mark therefore counts.
+    Workers are numbered from 0. A router marks the whole prompt of a request at its dispatch,
+    before any cache holds the prompt ([DLPM] Alg. 2 line 18). A marked node may therefore lie below
+    an unmarked node, whose evicted tokens the request will recompute. The deepest mark counts.
     """
 
     def find(self, prompt: Prompt) -> WalkEnd[L]:
-        """Return the end of the walk along a prompt, as an argument for the methods below.
+        """Return the node and the position at which the longest stored prefix of ``prompt`` ends.
 
         The walk splits an edge that matches in part, as SGLang does, because the prompt is about to
         be added.
@@ -66,7 +66,7 @@ class LocationTree(PrefixTree[L]):
             node = parent
 
     def holders(self, node: L) -> Holders:
-        """Return the holders of the deepest node at or above ``node`` that any worker holds."""
+        """Return the longest prefix of the node's path that a worker holds, with its holders."""
         while (parent := node.parent) is not None:
             if node.workers:
                 return Holders(node.depth, node.workers)
@@ -74,7 +74,7 @@ class LocationTree(PrefixTree[L]):
         return Holders(0, 0)
 
     def levels(self, node: L) -> list[Holders]:
-        """Return each worker at its deepest mark at or above ``node``, deepest first."""
+        """Return the workers grouped by the deepest of their marks at or above ``node``."""
         found: list[Holders] = []
         seen = 0
         for at in self.upward(node):
@@ -94,11 +94,11 @@ class LocationTree(PrefixTree[L]):
         return found
 
     def insert(self, prompt: Prompt, worker: int) -> L:
-        """Mark a whole prompt as held by ``worker``; return the node at its end."""
+        """Mark a whole prompt as held by ``worker``; return the node at the end of the prompt."""
         return self.add(self.find(prompt), prompt, worker)
 
     def add(self, found: WalkEnd[L], prompt: Prompt, worker: int) -> L:
-        """Insert a prompt as ``insert`` does, given the result of ``find`` for it."""
+        """Insert ``prompt`` as ``insert`` does; ``found`` is the result of ``find(prompt)``."""
         node, place = found
         if place[0] < len(prompt):
             node = self.extend(node, prompt, place, prompt_tokens(prompt))
@@ -113,8 +113,9 @@ class LocationTree(PrefixTree[L]):
     def evict(self, prefix: Prompt, evicted_tokens: int, worker: int) -> None:
         """Record that the worker's cache evicted the last ``evicted_tokens`` of ``prefix``.
 
-        Nodes below keep their marks: requests on their way to the worker will recompute the rest.
-        Tokens of the prefix that the tree does not know (outputs) are ignored.
+        Nodes below the evicted tokens keep their marks, because requests on their way to the worker
+        will recompute the evicted tokens. Tokens of the prefix that the tree does not know
+        (outputs) are ignored.
         """
         end = prompt_tokens(prefix)
         start = end - evicted_tokens
@@ -129,7 +130,7 @@ class LocationTree(PrefixTree[L]):
         self.prune(node)
 
     def purge(self, worker: int) -> None:
-        """Remove the marks of a worker that left together with its cache; every node is visited."""
+        """Remove all marks of a worker that has left the cluster; every node is visited."""
         parents_first = list(self.nodes())
         for node in reversed(parents_first):
             self.unmark(node, worker)
@@ -137,20 +138,20 @@ class LocationTree(PrefixTree[L]):
                 self.remove(node)
 
     def prune(self, node: L) -> None:
-        """Remove ``node``, and each ancestor that is then vacant."""
+        """Remove ``node`` and each of its ancestors as long as they are vacant."""
         while node.parent is not None and self.vacant(node):
             node = self.remove(node)
 
     def vacant(self, node: L) -> bool:
-        """Return whether the node can be removed; subclasses may add reasons against it."""
+        """Return whether the node can be removed; subclasses may add conditions."""
         return not node.children and not node.workers
 
     def mark(self, node: L, worker: int) -> None:
-        """Record that the worker's cache holds this node; its parents are not changed."""
+        """Record that the worker's cache holds ``node``, but change no ancestor."""
         node.workers |= 1 << worker
 
     def unmark(self, node: L, worker: int) -> None:
-        """Remove the worker's mark from this single node, if there is any."""
+        """Remove the worker's mark, if any, from ``node`` alone."""
         node.workers &= ~(1 << worker)
 
     def on_split(self, upper: L, lower: L) -> None:
@@ -163,7 +164,7 @@ NOBODY = -1
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RecentNode(LocationNode):
-    """A node that is linked in a ring with the nodes used just before and after it."""
+    """A node in a ring that is sorted by last use, with links to the next older and newer node."""
 
     __slots__ = ("newer", "older")
 
@@ -178,7 +179,7 @@ class RecentNode(LocationNode):
         self.older.newer, self.newer.older = self.newer, self.older
 
     def link_before(self, joint: Self) -> None:
-        """Insert this node into the ring as the node just older than ``joint``."""
+        """Insert this node into the ring directly before ``joint``, as the next older node."""
         self.newer, self.older = joint, joint.older
         joint.older.newer = joint.older = self
 
@@ -187,20 +188,24 @@ class RecentNode(LocationNode):
 class BoundedTree(LocationTree[RecentNode]):
     """A location tree that keeps at most ``limit`` nodes, or the nodes of one prompt if more.
 
-    Adding a prompt uses its whole path, whichever worker it goes to. Beyond the limit the least
-    recently used leaf is forgotten with its marks. The tree therefore always holds a prefix of each
-    prompt. A router that forgets a prefix of a worker's cache only loses a hit: the next request is
-    routed as if it were new. Each call takes as long as in an unbounded tree.
+    Adding a prompt counts as a use of all nodes on the prompt's path, for every worker. Beyond the
+    limit, the tree removes the least recently used leaf together with the leaf's marks. The path
+    from the root to any remaining node is therefore complete. A removed prefix only costs a cache
+    hit: the router treats the next request with this prefix as new. Calls take as long as in an
+    unbounded tree.
     """
 
     def __init__(self, limit: int = MAX_NODES) -> None:
         super().__init__(RecentNode)
         self.limit = limit
-        self.size = 0  # nodes except the root
-        # The prompt that was added last, and its end while the end exists: programs branch, so the
-        # next prompt is often the same.
+        # ``size`` is the number of nodes without the root.
+        self.size = 0
+        # ``_latest`` is the prompt that was added last with the end of its path. The next prompt is
+        # often equal, because the branches of a program share a prompt.
         self._latest: tuple[Prompt, RecentNode] | None = None
-        self._marked = NOBODY  # the worker of that prompt, while nothing has changed since
+        # ``_marked`` is the worker for which that prompt was marked, as long as the tree has not
+        # changed since.
+        self._marked = NOBODY
 
     def find(self, prompt: Prompt) -> WalkEnd[RecentNode]:
         if (latest := self._latest) is not None and latest[0] is prompt:
@@ -210,7 +215,8 @@ class BoundedTree(LocationTree[RecentNode]):
     def add(self, found: WalkEnd[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
         latest = self._latest
         if latest is not None and latest[0] is prompt and worker == self._marked:
-            return latest[1]  # the whole path is marked, and was used last
+            # The worker's whole path is marked already and was used last.
+            return latest[1]
         end = super().add(found, prompt, worker)
         if self.size > self.limit:
             self._shrink(end)
@@ -222,7 +228,7 @@ class BoundedTree(LocationTree[RecentNode]):
         self._shrink(self.root)
 
     def mark_path(self, end: RecentNode, worker: int) -> None:
-        """Mark a path as just used, from the leaf up; calls are inlined for speed."""
+        """Mark a path as held by ``worker`` and as just used, from ``end`` up to the root."""
         bit, root, node = 1 << worker, self.root, end
         newest = root.older
         while (parent := node.parent) is not None:
@@ -258,7 +264,7 @@ class BoundedTree(LocationTree[RecentNode]):
         return super().remove(leaf)
 
     def _shrink(self, newest: RecentNode) -> None:
-        """Forget the leaves that were unused for longest, except ``newest``."""
+        """Remove the least recently used leaves, except ``newest``, until the limit holds."""
         while self.size > self.limit and (node := self.root.newer) is not newest:
             node.workers = 0
             self.prune(node)

@@ -1,20 +1,21 @@
-"""Fair shares of a worker's KV memory, which decide whose waiting requests may be admitted.
+"""Fair shares of a worker's KV memory, which decide which waiting requests may be admitted.
 
 An eviction policy by client (``ClientEviction``) takes cached tokens from clients above their
 share. The policy cannot take tokens that running requests use, so a client with many running
-requests holds memory that other clients lack. ``MemoryShare`` therefore acts earlier, at admission:
+requests holds memory that other clients lack. ``MemoryShare`` therefore limits clients at
+admission, by two rules:
 
-- A request is *within the share* of its client if the tokens that the client's running requests
-  pin and the further tokens that the request would pin are at most the client's share. A client
-  without pinned tokens may always run a request, even one that is larger than the share.
-- Any other request *borrows*. It may be admitted if no other client waits with a request within
-  its share, and if free memory and cached tokens above the shares of clients suffice. No client
-  then loses a cached token within its share, not even the borrower, whose requests would
-  otherwise evict the cached prefixes of its own sessions.
+- A request is *within the share* of its client if the tokens that the client's running requests pin
+  and the further tokens that the request would pin are at most the client's share. A client without
+  pinned tokens may always run a request, even if the request exceeds the share.
+- Any other request *borrows*. A borrowing request may be admitted if no other client waits with a
+  request within its share, and if free memory and cached tokens above the shares of clients
+  suffice. An admission then evicts no cached token within any client's share. The borrower is no
+  exception: its requests could otherwise evict the cached prefixes of its own sessions.
 
-Requests that may not be admitted now are hidden from the local scheduler, whichever it is. Shares
-are those of the eviction policy. Outputs are not known in advance and do not count at admission.
-The theorem and its assumption stand in docs/appendix/theory.md, and engines check the assumption.
+Requests that may not be admitted now are hidden from the local scheduler. The eviction policy
+defines the shares. Outputs are not known in advance and do not count at admission. The theorem and
+its assumption are in docs/appendix/theory.md, and engines check the assumption.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class PromptTokens(NamedTuple):
     """The memory that the prompt of a waiting request would take, in tokens.
 
     - ``new`` is the number of tokens that are not cached.
-    - ``pins`` is the number of tokens that no running request uses yet: new and cached ones.
+    - ``pins`` is the number of new and cached tokens that no running request uses yet.
     """
 
     new: int
@@ -56,25 +57,27 @@ class ClientMemory(Protocol):
         """Return the client's cached tokens that no running request uses."""
 
     def demand(self, request: Request) -> PromptTokens:
-        """Return what a waiting request would take, without a change of the cache's state."""
+        """Return the memory that a waiting request would take; the cache does not change."""
 
 
 class MemoryShare:
-    """The account of a worker's memory: whose requests a pass may admit.
+    """The test of which waiting requests a worker may admit without breaking fair memory shares.
 
-    The host calls ``begin`` before each pass, and gives the returned view to the local scheduler
-    unless the view has no client.
+    The host calls ``begin`` before each admission pass, and passes the returned view to the local
+    scheduler unless the view has no client.
     """
 
     def __init__(self, policy: ClientEviction, memory: ClientMemory) -> None:
         self._share = policy.entitled
         self._memory = memory
         self._waiting: WaitingView
-        # Tokens of admitted prompts that are not allocated yet, and the tokens that each client
-        # pins once its admitted prompts are allocated.
+        # ``_promised`` counts the tokens of admitted prompts that are not allocated yet.
+        # ``_will_pin`` maps clients to the tokens that the clients pin once these prompts are
+        # allocated.
         self._promised = 0
         self._will_pin: dict[str, float] = {}
-        # the memory that each request found admissible in this pass needs for its prompt
+        # The mapping ``_demands`` stores the prompt memory of each request that was found
+        # admissible in this pass.
         self._demands: dict[Request, PromptTokens] = {}
 
     def begin(self, waiting: WaitingView, pending: Mapping[str, int]) -> ShareView:
@@ -90,7 +93,7 @@ class MemoryShare:
         return ShareView(waiting, self)
 
     def admits(self, request: Request) -> bool:
-        """Return whether a waiting request may be admitted now, as far as shares are concerned."""
+        """Return whether the memory shares allow the admission of a waiting request now."""
         self._note_admissions()
         demand, client = self._memory.demand(request), request.client
         self._will_pin.setdefault(client, self._pinned_now(client))
@@ -122,7 +125,7 @@ class MemoryShare:
     def _spare(self, request: Request, demand: PromptTokens) -> float:
         """Return the tokens that may be lent: free tokens, and cached tokens above clients' shares.
 
-        The cached prefix of the request itself stays.
+        The cached prefix of the request itself does not count, because the request uses the prefix.
         """
         memory = self._memory
         spare: float = memory.free - self._promised
@@ -141,8 +144,8 @@ class MemoryShare:
 class ShareView:
     """A view of the waiting requests that may be admitted now, for the local scheduler.
 
-    A client is hidden once a request of the client may not be admitted, and its later requests in
-    the same scan with it. ``len`` counts all requests.
+    Once a scan meets a request that may not be admitted, the rest of the scan skips all requests of
+    the request's client. ``len`` counts all waiting requests.
     """
 
     def __init__(self, view: WaitingView, share: MemoryShare) -> None:

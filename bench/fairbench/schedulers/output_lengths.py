@@ -1,4 +1,4 @@
-"""Output lengths of finished requests, and the lengths expected of a client's next requests."""
+"""Output lengths of finished requests, from which the lengths of further requests are predicted."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from fairbench.core import Request
 
-MAX_CLIENTS = 10_000  # number of idle clients that a scheduler or a queue remembers
-# number of clients that are forgotten together, so that their choice costs little per client
+# Schedulers and queues remember at most ``MAX_CLIENTS`` idle clients.
+MAX_CLIENTS = 10_000
+# ``BATCH`` clients are forgotten at a time, so that the choice costs little per client.
 BATCH = MAX_CLIENTS // 16
 
-PRIOR_OUTPUT_TOKENS = 128.0  # expected output of every client before any request has finished
+PRIOR_OUTPUT_TOKENS = 128.0  # the prediction for every client before any request has finished
 RECENT = 32  # number of requests in a moving average
 
 
@@ -18,18 +19,19 @@ class MeanAnswers:
     """The mean output of a client's finished requests, or of all clients for a new client."""
 
     def __init__(self) -> None:
-        # client -> number of answers, their tokens; the least recently updated client comes first
+        # In ``_of``, keys are clients, the least recently updated client first; values are the
+        # number and the total tokens of the client's answers.
         self._of: dict[str, tuple[int, int]] = {}
         self._all = (0, 0)
 
     @property
     def of_all(self) -> float:
-        """The mean tokens of all answers, or 0 before any answer has ended."""
+        """The mean length of all answers in tokens, or 0 before any answer has ended."""
         requests, tokens = self._all
         return tokens / requests if requests else 0.0
 
     def expected(self, client: str) -> float:
-        """Return the expected tokens of the client's next answer; 0 before any answer has ended."""
+        """Return the expected length of the client's next answer; 0 before any answer has ended."""
         requests, tokens = self._of.get(client, self._all)
         return tokens / requests if requests else 0.0
 
@@ -48,8 +50,8 @@ class MeanAnswers:
     def expected_total(self, request: Request, produced: int) -> int:
         """Return the expected total output of a request: at least one more than ``produced``.
 
-        The value is the client's mean, or the request's ``max_new_tokens`` before the client's
-        first answer has ended.
+        The expected output is the client's mean, or the request's ``max_new_tokens`` before the
+        client's first answer has ended.
         """
         requests, tokens = self._of.get(request.client, (0, 0))
         mean = -(-tokens // requests) if requests else request.max_new_tokens
@@ -59,14 +61,15 @@ class MeanAnswers:
 class OutputLengths:
     """Expected output lengths: a moving average over the finished requests of each client.
 
-    The value for a client without finished requests is the average of all clients, or
-    ``PRIOR_OUTPUT_TOKENS`` before any request has finished. A client's limit (``max_new_tokens``)
-    does not affect the value.
+    For a client without finished requests, the expected length is the average of all clients, or
+    ``PRIOR_OUTPUT_TOKENS`` before any request has finished. The limit ``max_new_tokens`` of a
+    request does not affect the expected length.
     """
 
     def __init__(self) -> None:
         self._everybody = _Average(PRIOR_OUTPUT_TOKENS, 0)
-        self._of_client: dict[str, _Average] = {}  # the least recently updated client comes first
+        # ``_of_client`` has the least recently updated client first.
+        self._of_client: dict[str, _Average] = {}
 
     def expected(self, client: str) -> float:
         """Return the expected output tokens of the client's next request."""

@@ -1,6 +1,6 @@
 """Parameters of named parts: conversion between ``NAME.PARAM=VALUE`` settings and ``Params``.
 
-A part has a frozen dataclass of parameters: a local scheduler, a router and the engine are parts.
+Local schedulers, routers and the engine are parts. Each part has a frozen dataclass ``Params``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairbench.named import Named, named
 
 P = TypeVar("P")
 
-# Types of parameters; the floats are finite.
+# Parameters have the following types, in which floats are finite.
 Positive = Annotated[FiniteFloat, Gt(0)]
 NotNegative = Annotated[FiniteFloat, Ge(0)]
 PositiveInt = Annotated[int, Gt(0)]
@@ -31,7 +31,7 @@ class NoParams:
 
 
 PartParams: TypeAlias = Named[type]
-"""The ``Params`` of parts by name; the look-up of a part imports the part's module."""
+"""``PartParams`` has the ``Params`` of parts by name; a look-up imports the part's module."""
 
 
 def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
@@ -47,20 +47,20 @@ def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
 def param_names(params_class: type) -> list[str]:
     """Return the names of the parameters that can be set, in the order of the part's file.
 
-    ``constants`` of a class are former parameters, and inherited parameters that the part does not
-    use. Experiments store the values of constants, and users cannot set them.
+    The ``constants`` of a class are former parameters and inherited parameters that the part does
+    not use. Experiments store the values of constants, but users cannot set constants.
     """
     constants = getattr(params_class, "constants", ())
     return [field.name for field in fields(params_class) if field.name not in constants]
 
 
 def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a part's values by ``PARAM``, from the values of all parts by ``NAME.PARAM``."""
+    """Return the settings of one part by ``PARAM``, given all settings by ``NAME.PARAM``."""
     split = {tuple(key.split(".", 1)): value for key, value in settings.items()}
     return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
 
 
-COST_FILES = ".py", "cost"  # suffix of users' cost files, and the parameter that names a cost file
+COST_FILES = ".py", "cost"  # suffix of cost files; parameter that names a file
 
 
 def cost_names(settings: Mapping[str, Any]) -> list[str]:
@@ -76,8 +76,9 @@ def cost_names(settings: Mapping[str, Any]) -> list[str]:
 def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) -> P:
     """Return the part's parameters: defaults, overridden by the part's keys in ``settings``.
 
-    An integer may become a float, and no other value is converted: a text is never a number. Raises
-    UsageError with one line that names the key, the value and the allowed values.
+    An integer is converted to a float where the parameter is a float. No other value is converted;
+    in particular, a text is never read as a number. Raises UsageError with one line that names the
+    key, the value and the allowed values.
     """
     values = own_settings(owner, settings)
     check_names(owner, params_class, values)
@@ -92,7 +93,7 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
     """Raise UsageError unless every key of ``values`` is a parameter of the part ``owner``.
 
-    A setting may repeat the value of a constant, as stored experiments do.
+    A key may also be a constant if the value is the constant's value, as in stored experiments.
     """
     names = param_names(params_class)
     constants = [field for field in fields(params_class) if field.name not in names]
@@ -114,13 +115,13 @@ def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> No
 
 
 def as_settings(owner: str, params: Any) -> dict[str, Any]:
-    """Return all parameters except None as settings: the inverse of ``make_params``."""
+    """Return all parameters that are not None as settings, the inverse of ``make_params``."""
     params_class: type = type(params)
     plain = adapter_of(params_class).dump_python(params, mode="json")
     return {f"{owner}.{name}": value for name, value in plain.items() if value is not None}
 
 
 def default_settings(owner: str, params_class: type) -> dict[str, Any]:
-    """Return the default of every setting of a part that can be set, as ``as_settings`` does."""
+    """Return the defaults of all parameters of a part that a user can set, as settings."""
     names = {f"{owner}.{name}" for name in param_names(params_class)}
     return {key: value for key, value in as_settings(owner, params_class()).items() if key in names}

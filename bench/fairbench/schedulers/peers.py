@@ -1,6 +1,6 @@
-"""Several routers that exchange totals, in order to be as fair as one router.
+"""The exchange of charges between several routers, which makes the routers as fair as one router.
 
-Late, lost and repeated messages do no harm.
+Charges stay correct if messages are late, lost or repeated.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 
 
 class Terms(NamedTuple):
-    """The lead over clients at other gateways that a gateway grants a client between messages.
+    """The limit on a client's lead over clients that wait at other gateways, between two messages.
 
-    The lead over a client that waits at another gateway grows by ``ahead_tok_s`` (tokens over
-    weight) for each second since the last message about the waiting client. Between two exchanges
-    no gateway knows the waiting client's progress, and the fleet would idle if gateways waited for
-    messages. A message older than ``forget_s`` seconds delays no client.
+    The allowed lead over a client that waits at another gateway grows by ``ahead_tok_s`` (tokens
+    over weight) for each second since the last message about the waiting client. Between two
+    messages, no other gateway knows the waiting client's progress, and the fleet would idle if
+    gateways stopped until the next message. A message older than ``forget_s`` seconds delays no
+    client.
     """
 
     ahead_tok_s: float
@@ -38,28 +39,28 @@ class RoutersParams:
 
     The flags are ``--routers N`` and ``--set routers.NAME=VALUE``.
 
-    ``form``: ``independent`` routers exchange nothing. ``sticky`` routers exchange nothing either,
-    but a hash of the client's name always sends a client to the same router. Under ``exchange``
-    each router sends its totals to all other routers every ``every_s`` seconds. Under ``ledger`` a
-    single service holds all sums; a router queries the service before each request, which takes
-    twice ``delay_s`` seconds.
+    ``form`` selects how routers share charges. ``independent`` routers exchange nothing. ``sticky``
+    routers exchange nothing either, but a hash of the client's name always sends a client to the
+    same router. Under ``exchange`` each router sends its totals to all other routers every
+    ``every_s`` seconds. Under ``ledger`` a single service stores all charges; a router queries the
+    service before each request, and waits twice ``delay_s`` seconds for the answer.
 
     ``delay_s`` is the delay of a message of ``exchange``, in seconds. ``lost`` and ``repeated`` are
     fractions of all messages; a repeated message arrives again half an interval later.
 
-    ``ahead_tok_s`` limits the lead of a client over a client that waits at another router: tokens
-    over weight, for each worker and each second since the last message about the waiting client. A
-    good value is about a worker's service rate; with a lower value, the fleet idles between two
-    messages.
+    ``ahead_tok_s`` limits the lead of a client over a client that waits at another router. The unit
+    is tokens over weight, for each worker and each second since the last message about the waiting
+    client. A good value is about a worker's service rate; with a lower value, the fleet idles
+    between two messages.
 
-    ``forget_s``: the clients that wait at a router delay no other clients once no message from the
-    router has arrived for this many seconds. The default is six times the sum of interval and
-    delay, at least 1 s.
+    ``forget_s`` is a time in seconds: a router that has sent no message for this time no longer
+    delays clients at other routers. The default is six times the sum of interval and delay, at
+    least 1 s.
 
     ``skew`` is the ratio between a client's requests at its favourite router and at its least
-    favourite router, with equal ratios in between. ``favourite``: ``each`` gives clients different
-    favourite routers in turn, ``one`` gives all clients the same favourite router. ``sticky``
-    always uses ``one``.
+    favourite router, with equal ratios in between. ``favourite=each`` gives clients different
+    favourite routers in turn, and ``favourite=one`` gives all clients the same favourite router.
+    The form ``sticky`` always uses ``one``.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -77,7 +78,7 @@ class RoutersParams:
         return self.form in ("exchange", "ledger")
 
     def terms(self, workers: int) -> Terms:
-        """Return the terms of a gateway's lead for a fleet of this many ``workers``."""
+        """Return the limit on a gateway's lead for a fleet of this many ``workers``."""
         forget_s = self.forget_s or max(1.0, 6 * (self.every_s + self.delay_s))
         return Terms(self.ahead_tok_s * workers, forget_s)
 
@@ -93,21 +94,21 @@ def ingress_shares(skew: float, number: int) -> list[float]:
 
 
 Sums = Mapping[str, Mapping[int, float]]
-"""Sums of charges by client and place (a worker, or a band of a gateway)."""
+"""``Sums`` holds sums of charges by client and place (a worker, or a band of a gateway)."""
 
 
 class Totals(NamedTuple):
-    """All charges that an origin (a router, a gateway or a rank) has ever made.
+    """A message with the sums of all charges that its origin (a router, gateway or rank) ever made.
 
-    Each message is therefore complete, and a higher ``version`` of an origin's totals replaces a
-    lower version. ``raised`` are levels to which clients were lifted, such as VTC's lifts or the
-    rounds of D2LPM's quanta; receivers keep the highest level. ``waiting`` maps clients to the
-    places at which the clients have queued requests.
+    Each message is complete: a message with a higher ``version`` replaces earlier messages of the
+    origin. ``raised`` are levels to which clients were lifted, such as VTC's lifts or the rounds of
+    D2LPM's quanta; receivers keep the highest level. ``waiting`` maps clients to the places at
+    which the clients have queued requests.
 
     With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after
-    version ``since``. A client's entry is complete, or empty if the origin has forgotten the
-    client. ``waiting`` is always complete. A receiver that knows version ``since`` or a later
-    version learns this version from the totals.
+    version ``since``; a receiver must already know version ``since`` or a later version. A client's
+    entry is complete, or empty if the origin has forgotten the client. ``waiting`` is always
+    complete.
     """
 
     version: int
@@ -125,7 +126,7 @@ class Exchanges(Protocol):
     """A router or a gateway that exchanges totals with its peers; the host carries the messages."""
 
     def join_peers(self) -> None:
-        """Prepare for other routers, once, before the first request."""
+        """Start to record charges for other routers; called once, before the first request."""
 
     def export_totals(self, since: int = 0) -> Totals:
         """Return the totals to send to peers that know version ``since`` of this origin.
@@ -134,39 +135,36 @@ class Exchanges(Protocol):
         """
 
     def charged_totals(self) -> Sums:
-        """Return what this router or gateway itself has charged to each client.
-
-        The charges of its peers are not included.
-        """
+        """Return the charges of this router or gateway alone to each client."""
 
     def heard_totals(self) -> Mapping[str, Totals]:
-        """Return the latest totals of each other router or gateway."""
+        """Return the latest totals that each other router or gateway has sent."""
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Merge the totals of another origin, which may arrive late, repeated or out of order."""
+        """Merge the totals of another origin; messages may be late, repeated or out of order."""
 
     def forget_origin(self, origin: str) -> None:
-        """Forget the totals of an origin that has stopped for good; the charges remain in force."""
+        """Delete the stored totals of an origin that has stopped for good, but keep its charges."""
 
 
 class Heard:
-    """The latest complete totals of each origin."""
+    """The latest totals that each origin has sent."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Totals] = {}
         self._places: dict[str, set[int]] = {}
 
     def charged_places(self, origin: str) -> Collection[int]:
-        """Return the workers at which the origin router has charged any client."""
+        """Return the workers at which the router ``origin`` has charged any client."""
         return self._places.get(origin, ())
 
     def forget_origin(self, origin: str) -> None:
-        """Forget an origin's totals. Later totals of the origin would be charged a second time."""
+        """Delete an origin's totals; later totals of the origin would be charged again in full."""
         self.latest.pop(origin, None)
         self._places.pop(origin, None)
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
-        """Return the new charges in an origin's totals, or None for unusable totals."""
+        """Return the charges in an origin's totals that are new here; None for unusable totals."""
         before = self.latest.get(origin, NOTHING)
         if not totals.since <= before.version < totals.version:
             return None
@@ -194,16 +192,18 @@ def _patched(known: Sums, changed: Sums) -> Sums:
     return patched
 
 
-MOST = 100_000  # number of clients whose last changes are remembered
+# The last changes of at most ``MOST`` clients are remembered.
+MOST = 100_000
 
 
 class Changes:
-    """The clients that changed since each version of an origin's exported totals."""
+    """A record of which clients changed since each version of the exported totals."""
 
     def __init__(self, most: int = MOST) -> None:
         self.version = 0  # the version of the last export
         self._most = most
-        # client -> first version with the client's last change; latest change last
+        # In ``_noted``, keys are clients, the latest change last; values are the first versions
+        # with the client's last change.
         self._noted: dict[str, int] = {}
         self._forgotten = 0  # the highest version whose changes are no longer known
 
@@ -217,8 +217,8 @@ class Changes:
     def exported(self, since: int) -> list[str] | None:
         """Start a new version; return the clients changed after ``since``, the latest change last.
 
-        Returns None if all clients have to be exported. The time is proportional to the number of
-        returned clients.
+        Returns None if all clients have to be exported. The running time is proportional to the
+        number of returned clients.
         """
         whole = not max(1, self._forgotten) <= since <= self.version
         self.version += 1
@@ -232,7 +232,8 @@ class Changes:
         return found[::-1]
 
 
-ROUNDS = 0  # the place of rounds of quanta, which belong to no worker
+# Rounds of quanta are stored at the place ``ROUNDS``, because rounds belong to no worker.
+ROUNDS = 0
 
 
 class CreditChange(NamedTuple):
@@ -243,19 +244,20 @@ class CreditChange(NamedTuple):
 
 
 class SharedCredit:
-    """The credits of all clients: rounds x quantum, minus the charges of all routers.
+    """The credits of all clients: rounds of refills x quantum, minus the charges of all routers.
 
-    A router knows its own charges immediately. Rounds are a level: a round that two routers grant
-    at the same time counts once.
+    A router knows its own charges immediately. A round that two routers grant at the same time
+    counts once, because receivers keep the highest number of rounds.
     """
 
     def __init__(self) -> None:
-        self.charged: dict[str, dict[int, float]] = {}  # client -> worker -> charges of this router
+        # In ``charged``, keys are clients, then workers; values are the charges of this router.
+        self.charged: dict[str, dict[int, float]] = {}
         self.others = Heard()
         self._rounds: dict[str, float] = {}
         self._changes = Changes()
-        # whether a credit was forgotten, so that messages may lack earlier charges of a
-        # client
+        # ``has_forgotten`` is true once a credit was forgotten: messages may then lack earlier
+        # charges of a client.
         self.has_forgotten = False
 
     def spend(self, client: str, worker: int, cost: float) -> None:
@@ -269,14 +271,14 @@ class SharedCredit:
         self._changes.note(client)
 
     def forget(self, client: str) -> None:
-        """Forget the credit of a client, who starts with new credit."""
+        """Delete the credit of a client; a client that returns starts with a new credit."""
         self.has_forgotten = True
         self.charged.pop(client, None)
         self._rounds.pop(client, None)
         self._changes.note(client)
 
     def export_credit(self, since: int = 0) -> Totals:
-        """Return the totals for the other routers, as in ``Exchanges``."""
+        """Return the totals for other routers, as ``Exchanges.export_totals`` does."""
         changed = self._changes.exported(since)
         if changed is None:
             since = 0
@@ -289,7 +291,7 @@ class SharedCredit:
         return Totals(self._changes.version, charged, raised, since=since)
 
     def new_changes(self, origin: str, totals: Totals) -> dict[str, CreditChange]:
-        """Return the changes in another router's totals, by client; empty for stale totals."""
+        """Return the changes in another router's totals, by client; empty for outdated totals."""
         newly = self.others.newer(origin, totals)
         if newly is None:
             return {}
@@ -299,16 +301,18 @@ class SharedCredit:
             more = max(0.0, rounds - self._rounds.get(client, 0.0))
             if more:
                 self._rounds[client] = rounds
-                self._changes.note(client)  # the router passes the change on to its peers
+                # This router also reports the change to its own peers.
+                self._changes.note(client)
             charged = newly.get(client, {})
-            # an entry without any change would make the client count as recently used
+            # Without this test, an entry without any change would make the client count as recently
+            # used.
             if more or any(charged.values()):
                 found[client] = CreditChange(more, charged)
         return found
 
 
 class LiftedCounters(Protocol):
-    """Counters of clients; a client that returns to an empty queue is lifted to ``last_left``."""
+    """The counters of clients, and the client ``last_left`` that left the queue last."""
 
     last_left: str | None
 
@@ -319,7 +323,8 @@ class LiftedCounters(Protocol):
 class CountsService(Protocol):
     """A policy under which the waiting client with the least counter goes first.
 
-    The policy adds charges to its ``account``; additions at a request's arrival are lifts.
+    The policy adds charges to its ``account``. An addition at a request's arrival is a lift, which
+    raises the counter of a returning client.
     """
 
     shares_counters: bool
@@ -332,7 +337,7 @@ def shares_counters(policy: object) -> TypeGuard[CountsService]:
 
 
 class NotedCounters(dict[str, float]):
-    """Counters that record whose counters this router has changed since the last export."""
+    """Counters that record which clients' counters this router changed since the last export."""
 
     def __init__(self, counters: Mapping[str, float]) -> None:
         super().__init__(counters)
@@ -343,13 +348,13 @@ class NotedCounters(dict[str, float]):
         super().__setitem__(client, counter)
 
     def setdefault(self, client: str, counter: float = 0.0, /) -> float:
-        """Return the client's counter, after setting a missing counter to ``counter``."""
+        """Return the client's counter; a missing counter is first set to ``counter``."""
         if client not in self:
             self[client] = counter
         return self[client]
 
     def set_heard(self, client: str, counter: float) -> None:
-        """Set the client's counter from charges of other routers, without recording a change."""
+        """Set the client's counter after charges of other routers, without recording a change."""
         super().__setitem__(client, counter)
 
 
@@ -365,11 +370,14 @@ class SharedCounters:
         self._counters = NotedCounters(policy.account.balances())
         policy.account.replace(self._counters)
         self._terms = terms
-        self._heard: dict[str, float] = {}  # client -> charges of other routers
+        # ``_heard`` maps clients to the charges of other routers.
+        self._heard: dict[str, float] = {}
         self.raised: dict[str, float] = {}
-        # origin -> time of the latest message in seconds, and the clients that wait at the origin
+        # In ``_elsewhere``, keys are origins; values are the time of the latest message in seconds,
+        # and the clients that wait at the origin.
         self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}
-        # the largest lead of a sent client over a client that waited at another router
+        # ``ahead`` is the largest lead of a client, when its request was sent, over a client that
+        # waited at another router.
         self.ahead = 0.0
 
     def charged(self, client: str) -> float:
@@ -390,7 +398,7 @@ class SharedCounters:
         return self._counters.keys()
 
     def lifted(self, client: str, before: float) -> None:
-        """Record that the policy has just lifted the client's counter from ``before``."""
+        """Record that the policy has just lifted the client's counter from the value ``before``."""
         by = self.counter(client) - before
         if by > 0:
             self.raised[client] = self.raised.get(client, 0.0) + by
@@ -401,8 +409,8 @@ class SharedCounters:
     ) -> None:  # fmt: skip
         """Apply another router's new charges and lifts, and record the router's waiting clients.
 
-        Only sums of ``place`` are applied, such as the sums of a gateway's band. ``raised`` are
-        levels to which clients were lifted.
+        Only charges at ``place`` are applied, such as the charges in one band of a gateway.
+        ``raised`` are levels to which clients were lifted.
         """
         for client, of in charged.items():
             if place in of:
@@ -412,9 +420,8 @@ class SharedCounters:
             more = levels.get(place, 0.0) - self.raised.get(client, 0.0)
             if more > 0:
                 self.raised[client] = self.raised.get(client, 0.0) + more
-                self._counters[client] = (
-                    self.counter(client) + more
-                )  # the router passes the change on to its peers
+                # This router also reports the change to its own peers.
+                self._counters[client] = self.counter(client) + more
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
             # Without this line, a client that comes to an empty queue would be entitled to all the
             # service that other clients received at the other router.
@@ -427,7 +434,7 @@ class SharedCounters:
         self._elsewhere.pop(origin, None)
 
     def elsewhere(self, now_s: float) -> dict[str, float]:
-        """Return, by client, the time of the latest message that the client waits elsewhere."""
+        """Return each client that waits at another router, with the time of the latest message."""
         found: dict[str, float] = {}
         for heard_s, clients in self._elsewhere.values():
             if now_s - heard_s <= self._terms.forget_s:
@@ -436,14 +443,14 @@ class SharedCounters:
         return found
 
     def may_go_s(self, client: str, now_s: float) -> float | None:
-        """Return when the client may go before clients that wait elsewhere; None means now."""
+        """Return when the client may go before clients that wait elsewhere, or None for now."""
         own, rate, forget_s = self._counters[client], self._terms.ahead_tok_s, self._terms.forget_s
         latest, ahead = now_s, 0.0
         for other, heard_s in self.elsewhere(now_s).items():
             behind = own - self._counters[other]
             if behind > 0:
                 ahead = max(ahead, behind)
-                # The lead grows with the age of the message; a rate of 0 grants no lead.
+                # The allowed lead grows with the age of the message; a rate of 0 allows no lead.
                 latest = max(latest, heard_s + min(behind / rate if rate else forget_s, forget_s))
         if latest > now_s:
             return latest

@@ -1,7 +1,7 @@
 """The prefix tree: a radix tree over prompts, for the simulated KV cache and for the routers.
 
-Edges hold stretches of prompts, so the tree splits wherever two prompts differ, even inside a
-segment, without ever listing tokens.
+An edge stores a part of a prompt as a tuple of segments. The tree splits an edge where two prompts
+differ, even inside a segment, and never stores single tokens.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from typing import Generic, Self, TypeVar
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment, new_tuple, prompt_tokens
 
-# A stretch of a prompt: its segments up to the end of the stretch, the first one from its own
-# beginning.
+# ``Edge`` is a part of a prompt: its segments up to the end of the part. The first segment is given
+# from its own beginning.
 Edge = Prompt
-# the position in the prompt where a walk stopped: segment index, offset in the segment
+# ``Place`` is a position in a prompt: the index of a segment and the offset in the segment.
 Place = tuple[int, int]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Node:
-    """A tree node: an edge of ``length`` tokens above it, and ``depth``, the tokens to its end.
+    """A tree node with the edge that leads to the node.
 
-    The edge begins at ``start`` of its first segment.
+    The edge has ``length`` tokens, and begins ``start`` tokens after the beginning of the edge's
+    first segment. ``depth`` is the number of tokens from the root to the node.
     """
 
     __slots__ = ("children", "depth", "edge", "length", "parent", "start")
@@ -50,7 +51,7 @@ N = TypeVar("N", bound=Node)
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixTree(Generic[N]):
-    """A radix tree whose nodes have one type. Subclass the tree to react to splits."""
+    """A radix tree with nodes of type ``node_type``. A subclass can react to splits of nodes."""
 
     def __init__(self, node_type: type[N]) -> None:
         self._node_type = node_type
@@ -59,10 +60,11 @@ class PrefixTree(Generic[N]):
     def descend(
         self, node: N, prompt: Prompt, place: Place, limit: int, *, split: bool = True
     ) -> tuple[N, Place]:
-        """Walk down from ``node``, which ends at ``place`` of the prompt, to depth ``limit``.
+        """Walk along the prompt from ``node``, which ends at ``place``, down to depth ``limit``.
 
-        Returns the deepest node whose whole path is a prefix of the prompt, and where it ends.
-        A node that matches in part is split there (or, with ``split=False``, not entered).
+        Returns the deepest node whose whole path is a prefix of the prompt, and the position in the
+        prompt at which this node ends. A node that matches only in part is split where the match
+        ends, or is not entered with ``split=False``.
         """
         index, offset = place
         count = len(prompt)
@@ -76,7 +78,7 @@ class PrefixTree(Generic[N]):
                 break
             edge, length = child.edge, child.length
             if length <= remaining:
-                # Most stretches are within one segment, which the key names, or are the rest of a
+                # Most edges are within one segment, which the key names, or are the rest of a
                 # segment.
                 if len(edge) == 1 and (end := offset + length) <= whole:
                     node, remaining = child, remaining - length
@@ -96,11 +98,11 @@ class PrefixTree(Generic[N]):
         return node, (index, offset)
 
     def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
-        """Descend from the root: return the longest stored prefix, at most ``limit`` tokens."""
+        """Return the node at the end of the longest stored prefix of at most ``limit`` tokens."""
         return self.descend(self.root, prompt, (0, 0), limit)
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
-        """Return the length of the match, at most ``limit``, without splitting the tree."""
+        """Return the length of the longest stored prefix, at most ``limit``; split no node."""
         node, (index, offset) = self.descend(self.root, prompt, (0, 0), limit, split=False)
         if index == len(prompt):
             return node.depth
@@ -112,19 +114,20 @@ class PrefixTree(Generic[N]):
     def extend(self, node: N, prompt: Prompt, place: Place, depth: int) -> N:
         """Add the prompt's tokens from ``place`` to depth ``depth`` as a new child of ``node``.
 
-        Precondition: a walk along this prompt stopped at ``node`` and ``place``.
+        Precondition: ``descend`` along this prompt has returned ``node`` and ``place``.
         """
         length = depth - node.depth
         child = self._node_type(node, _stretch(prompt, place, length), length)
         index, child.start = place
-        # arguments by position are faster than by name
+        # Arguments are passed by position, because names are slower.
         node.children[prompt[index][0], child.start] = child
         return child
 
     def split(self, node: N, tokens: int) -> N:
-        """Cut the edge above ``node`` after ``tokens``; return the new upper node.
+        """Cut the edge above ``node`` after ``tokens`` tokens; return the new upper node.
 
-        ``node`` stays the lower part, so its holders still hold the same prefix.
+        The object ``node`` remains the lower part, so references to the node still mean the same
+        prefix.
         """
         upper_edge, lower_edge = _cut(node.edge, node.start + tokens)
         parent = node.parent
@@ -139,10 +142,10 @@ class PrefixTree(Generic[N]):
         return upper
 
     def on_split(self, upper: N, lower: N) -> None:
-        """Copy to ``upper`` the facts that hold for its part of ``lower``."""
+        """Copy to the new node ``upper`` the facts about ``lower`` that are true for both nodes."""
 
     def remove(self, leaf: N) -> N:
-        """Remove a childless node; return its parent."""
+        """Remove a node without children; return the node's parent."""
         parent = leaf.parent
         assert parent is not None
         assert not leaf.children
@@ -161,7 +164,8 @@ class PrefixTree(Generic[N]):
 def path(node: Node) -> Prompt:
     """Return the prefix that ends at ``node``, as a prompt."""
     segments: list[Segment] = []
-    goes_on = False  # the edge below contains all tokens of the last segment, so the walk ends
+    # The edge below contains all tokens of the last segment, so the walk ends here.
+    goes_on = False
     while (parent := node.parent) is not None:
         edge = node.edge
         segments += reversed(edge[:-1] if goes_on else edge)
@@ -186,10 +190,10 @@ def truncate(prompt: Prompt, tokens: int) -> Prompt:
 
 
 def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> tuple[int, Place]:
-    """Return how many tokens an edge and a prompt share, and where the match ends.
+    """Return how many tokens an edge and a prompt share, and where in the prompt the match ends.
 
-    The comparison starts at ``index, offset`` of the prompt. The edge begins there, in a segment of
-    the same name.
+    The comparison starts in the prompt at ``offset`` in the segment number ``index``. Precondition:
+    the edge begins with this segment at this offset.
     """
     taken, count = 0, len(prompt)
     for key, end in edge:
@@ -207,7 +211,7 @@ def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> 
 
 
 def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
-    """Return ``tokens`` tokens of a prompt from ``place`` on, as an edge."""
+    """Return the part of a prompt that begins at ``place`` and has ``tokens`` tokens, as edge."""
     if tokens <= 0:
         return ()
     index, upto = place
@@ -224,21 +228,21 @@ def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
 
 
 def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
-    """Return an edge in two parts, cut ``upto`` tokens after its first segment's start."""
+    """Return both parts of an edge that is cut ``upto`` tokens after its first segment's start."""
     for position, (key, end) in enumerate(edge):
         if upto < end:
             return (*edge[:position], Segment(key, upto)), edge[position:]
         if upto == end:
             return edge[: position + 1], edge[position + 1 :]
         upto -= end
-    raise AssertionError("a cut lies inside its edge")
+    raise AssertionError("the edge is too short for this cut")
 
 
-IN_BATCH_TOKENS = 32  # thresholds of SGLang's in-batch check and deprioritisation
+IN_BATCH_TOKENS = 32  # the threshold of SGLang's in-batch prefix check
 
 
 def head_of(prompt: Prompt) -> Prompt | None:
-    """Return the first 32 tokens of a prompt, or None if it is shorter."""
+    """Return the first 32 tokens of a prompt, or None for a prompt of fewer tokens."""
     if prompt_tokens(prompt) < IN_BATCH_TOKENS:
         return None
     return truncate(prompt, IN_BATCH_TOKENS)

@@ -1,4 +1,4 @@
-"""The programs that a scheduler knows: a state for each program that may have more calls."""
+"""The states that a scheduler keeps for programs, as long as a program may send further calls."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from typing import Generic, TypeVar
 
 from fairbench.core import Request
 
-IDLE_PROGRAMS = 10_000  # number of idle programs that are remembered, if their ends are unknown
+# At most ``IDLE_PROGRAMS`` idle programs are remembered if the ends of programs are unknown.
+IDLE_PROGRAMS = 10_000
 
 T = TypeVar("T")
 
 
 class ProgramStates(Generic[T]):
-    """The states of programs; a request without a program has a state by itself."""
+    """The states of programs. A request that belongs to no program has a state of its own."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._states: dict[tuple[str, int], T] = {}
-        self._calls: Counter[tuple[str, int]] = Counter()  # program -> number of unfinished calls
-        self._complete: set[tuple[str, int]] = set()  # programs that will send no further call
+        # ``_calls`` maps programs to numbers of unfinished calls.
+        self._calls: Counter[tuple[str, int]] = Counter()
+        # The programs in ``_complete`` will send no further call.
+        self._complete: set[tuple[str, int]] = set()
         self._idle: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -46,12 +49,12 @@ class ProgramStates(Generic[T]):
         return self._states.values()
 
     def forget_idle(self, gone: Callable[[T], bool]) -> None:
-        """Forget idle programs, the longest idle first, while ``gone`` is true of their states."""
+        """Delete idle programs, the longest idle first, as long as ``gone(state)`` is true."""
         while self._idle and gone(self._states[next(iter(self._idle))]):
             del self._states[self._idle.popitem(last=False)[0]]
 
     def end_call(self, request: Request) -> bool:
-        """End a call; return whether the program has neither running nor further calls."""
+        """End a call; return True if the program has no unfinished call and will send no call."""
         program = _program_key(request)
         self._calls[program] -= 1
         if self._calls[program]:
@@ -68,7 +71,7 @@ class ProgramStates(Generic[T]):
 
 
 def has_program(request: Request) -> bool:
-    """Return whether the host knows the request's program; else the number is 0 or -1."""
+    """Return whether the host knows the request's program; otherwise its number is 0 or -1."""
     return request.program_id > 0 or request.calls_left is not None
 
 

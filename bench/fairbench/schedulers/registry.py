@@ -1,10 +1,11 @@
 """The schedulers by name. To add a scheduler, write the scheduler's file and add a line here.
 
-A scheduler of your own needs no change here: name the scheduler's file in ``FAIRBENCH_SCHEDULERS``,
-where ``:`` separates several files, or install the scheduler with an entry point in the group
-``fairbench.local_schedulers`` or ``fairbench.routers``. The entry point's name is the scheduler's
-name. An environment variable, not a flag, names the files, so that every process of a run knows the
-files, including processes of a sweep, emulated workers and SGLang servers.
+A user's scheduler needs no change here. The user either names the scheduler's file in the
+environment variable ``FAIRBENCH_SCHEDULERS``, where ``:`` separates several files, or installs the
+scheduler with an entry point in the group ``fairbench.local_schedulers`` or ``fairbench.routers``.
+The entry point's name is the scheduler's name. An environment variable, not a flag, names the
+files, so that every process of a run knows the files, including processes of a sweep, emulated
+workers and SGLang servers.
 
 The classes of such files are checked when the file is read, before any simulation: a class must
 have a name and a constructor, no hook may be misspelt, and each hook must accept the arguments of
@@ -27,10 +28,12 @@ from fairbench.named import imported
 from fairbench.schedulers.base import PARTS, LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
 
-ALIKE = 0.85  # minimum similarity (0 to 1) to a hook at which a name counts as a misspelt hook
+# A name whose similarity to a hook's name (0 to 1) is at least ``ALIKE`` counts as a misspelt hook.
+ALIKE = 0.85
 
 
-# advice for users' files that import a module that has moved, by the module's old name
+# ``MOVED`` maps the old names of modules that have moved to advice for users' files that import the
+# old name.
 MOVED = {
     "fairbench.schedulers.accounts.tenant_trees": (
         "write Counters(..., tenants=params.tenants) with Counters from "
@@ -66,7 +69,7 @@ def schedulers_in(
 def unknown_hook(
     scheduler: type[LocalScheduler] | type[Router], base: type[LocalScheduler] | type[Router]
 ) -> str:
-    """Return the error for a public name that resembles a hook of ``base``, or ""."""
+    """Return the error for a public name that looks like a misspelt hook of ``base``, or ""."""
     hooks = {name for name in dir(base) if not name.startswith("_")} | set(base.__annotations__)
     known = {name for one in scheduler.__mro__[1:] for name in vars(one)} | hooks
     for name in vars(scheduler):
@@ -134,7 +137,7 @@ ROUTERS = {
     "power-of-two": "fairbench.schedulers.routing.baselines:PowerOfTwo",
 }
 
-# Values of `--scheduler`: (router, local).
+# ``PAIRS`` maps values of `--scheduler` to pairs (router, local scheduler).
 PAIRS = {
     "fcfs": ("round-robin", "fcfs"),
     "lpm": ("round-robin", "lpm"),
@@ -177,7 +180,7 @@ def _with_plugins(group: str) -> Mapping[str, str]:
         # not say the kind.
         if name in found or name in LOCALS or name in ROUTERS:
             raise UsageError(
-                f"two schedulers have the name {name!r}, one of them {value}; rename one"
+                f"two schedulers have the name {name!r}, one of them {value}; rename this scheduler"
             )
         found[name] = value
     return found
@@ -219,7 +222,7 @@ def router_class(name: str) -> type[Router]:
 
 
 def other_kind(name: str) -> str:
-    """Return how to select a scheduler of this name with another flag; "" for an unknown name."""
+    """Return advice on the flag that selects a scheduler of this name; "" for an unknown name."""
     for kind, others, fix in (
         ("pair of a router and a local scheduler", PAIRS, f"--scheduler {name}"),
         ("local scheduler", locals_by_name(), f"round-robin+{name}, or --local {name}"),

@@ -1,4 +1,4 @@
-"""Prompts as pages of token ids, for routers of real traffic; a page's name is its content."""
+"""Conversion of prompts of real traffic into pages of token ids, which serve as segments."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Hashable, Sequence
 from fairbench.core import Prompt, Segment
 
 ID_BYTES = array("I").itemsize
-# tokens of the first pages, because a first chat message is often shorter than 32 tokens
+# The first pages are small, because a first chat message is often shorter than 32 tokens.
 FIRST_PAGE_TOKENS = 8
-PAGES_BEFORE_DOUBLING = 32  # a page size applies to positions below this multiple of the size
+# A page size applies to positions below ``PAGES_BEFORE_DOUBLING`` times the size.
+PAGES_BEFORE_DOUBLING = 32
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
@@ -19,11 +20,11 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
     A match loses at most a sixteenth of its length, or 7 tokens, at the border of a page.
     Conversion is fastest from an ``array("I")``.
 
-    A page's name consists of the page's tokens (4 bytes each), so names must not be logged. Two
-    prompts begin with the same segments exactly as far as the prompts share whole pages; without
-    hashes, no names can collide. A last, shorter page matches only an equal last page. To name a
-    prefix that ends inside a page, ``truncate`` the prompt of the whole text. Raises OverflowError
-    for an id that is negative or has more than 32 bits.
+    A page's name consists of the page's tokens (4 bytes each), so names must not be logged. Because
+    names are not hashes, two prompts begin with equal segments exactly as far as the prompts share
+    whole pages. A last, shorter page matches only an equal last page. To name a prefix that ends
+    inside a page, ``truncate`` the prompt of the whole text. Raises OverflowError for an id that is
+    negative or has more than 32 bits.
     """
     text = str(_bytes_of(token_ids), "latin-1")  # the text has one character per byte
     pages: list[str] = []
@@ -36,7 +37,7 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
 
 
 def narrow(ids: Sequence[int]) -> Sequence[int]:
-    """Return token ids of at most 32 bits; SGLang's ids for tokens of images are wider."""
+    """Return the token ids folded to 32 bits; SGLang's ids for tokens of images are wider."""
     try:
         return array("I", ids)
     except OverflowError:
@@ -50,9 +51,9 @@ def _bytes_of(token_ids: Sequence[int]) -> memoryview:
 
 
 def prompt_apart(ids: Sequence[int], apart: Hashable) -> Prompt:
-    """Return a prompt that shares no prefix with prompts of equal tokens and another ``apart``.
+    """Return the prompt of ``ids``, which shares prefixes only with prompts of an equal ``apart``.
 
-    None is a possible value of ``apart``.
+    An ``apart`` of None is a value like any other.
     """
     prompt = segments_of(narrow(ids))
     return prompt if apart is None else (Segment(repr(apart), 0), *prompt)

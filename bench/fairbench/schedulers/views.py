@@ -1,8 +1,8 @@
-"""Views of a host for schedulers: the waiting queue, the running batch and the workers' loads.
+"""The views that a host gives schedulers: the waiting queue, the running batch, and loads.
 
-``ListView`` and ``QueueView`` are slow and obviously correct. Plugins in real servers use
-``ListView``, which sorts the server's own list (SGLang's ``calc_priority``); tests compare the
-simulator's incremental queue with ``ListView``.
+``ListView`` and ``QueueView`` are simple and slow. Plugins in real servers use ``ListView``, which
+sorts the server's own list (SGLang's ``calc_priority``); tests compare the simulator's incremental
+queue with ``ListView``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Node, head_of
 
 
 class Scan(Protocol):
-    """The waiting requests in an order that was frozen when the scan was made."""
+    """An iterator over waiting requests in an order that was fixed when the scan was created."""
 
     def __iter__(self) -> Iterator[Request]: ...
 
     def __next__(self) -> Request: ...
 
     def skip(self, client: str) -> None:
-        """Skip this client's requests from the current position on, at a constant cost."""
+        """Skip this client's further requests; a call takes constant time."""
 
     def skip_debtors(self, credit: Mapping[str, float]) -> None:
-        """Skip each client whose credit is 0 or less when the scan reaches one of its requests."""
+        """Skip a client if its credit is at most 0 when the scan reaches one of its requests."""
 
     def unskip_all(self) -> None:
         """Offer the requests of skipped clients again, from the current position on."""
@@ -36,8 +36,8 @@ class Running(NamedTuple):
     """A request of the running batch.
 
     ``held_tokens`` is the request's context, including a shared prefix. ``reserved_tokens`` is the
-    KV memory in tokens that admission still reserves for future outputs of the request, before any
-    ratio.
+    KV memory in tokens that the engine reserved for outputs of the request that are still to come,
+    before the engine applies a reservation ratio.
     """
 
     request: Request
@@ -64,7 +64,7 @@ class RunningView(Protocol):
 
     @property
     def free_tokens(self) -> int:
-        """The KV memory in tokens that is free, or caches prefixes that are not in use."""
+        """The KV memory in tokens that is free or holds cached prefixes that no request uses."""
 
     def __len__(self) -> int: ...
 
@@ -72,23 +72,23 @@ class RunningView(Protocol):
         """Iterate over the running requests in batch order."""
 
     def load(self, client: str) -> ClientLoad:
-        """Return the running load of the client, by iterating over the whole batch."""
+        """Return the load of the client's running requests, by iterating over the whole batch."""
 
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
-        """Return whether the request would fit in this pass if ``without`` did not run.
+        """Return whether this pass could admit the request if ``without`` did not run.
 
-        The engine's own memory test and load cap decide. The test counts the pass's admissions so
-        far and the memory reserved for outputs. The result is False in engines that cannot preempt.
-        Each call walks over the batch.
+        The engine's own memory test and load cap decide. The test counts the admissions of this
+        pass and the memory reserved for outputs. In engines that cannot preempt, the result is
+        always False. Each call iterates over the batch.
         """
 
 
 class WaitingView(Protocol):
     """The interface through which a scheduler sees the waiting queue of its host.
 
-    A request leaves the view when it is admitted. A scan made earlier keeps its frozen order, but
-    never offers an admitted request. A retracted request re-enters at the tail of the queue, and a
-    preempted request re-enters after the pass.
+    A request leaves the view when it is admitted. A scan that was created earlier keeps its order,
+    but never offers an admitted request. A retracted request enters the tail of the queue again,
+    and a preempted request enters the queue again after the pass.
     """
 
     @property
@@ -103,7 +103,7 @@ class WaitingView(Protocol):
         """Return the clients with at least one waiting request, in a deterministic order."""
 
     def oldest(self, client: str) -> Request:
-        """Return the client's first request in queue order. Precondition: the client waits."""
+        """Return the client's first request in queue order. Precondition: such a request exists."""
 
     def queue_order(self) -> Scan:
         """Return all waiting requests in queue order."""
@@ -111,15 +111,15 @@ class WaitingView(Protocol):
     def match_order(self, *, refresh: bool = True) -> Scan:
         """Return all waiting requests, longest cached prefix first, in the order of SGLang's LPM.
 
-        The sort is stable over the previous order. A request comes last if it shares its first 32
-        tokens with an earlier waiting request and has at most 32 cached tokens (in-batch
-        deprioritisation). With ``refresh=False`` the queue is neither matched nor sorted: the last
-        order remains, with new requests at the tail. Only schedulers that declare ``cache_aware``
-        may use this method.
+        Requests with equal matches keep their previous order. A request comes last if its first 32
+        tokens equal those of an earlier waiting request and at most 32 of its tokens are cached
+        (SGLang's in-batch deprioritisation). With ``refresh=False`` the queue is neither matched
+        against the cache nor sorted: the last order remains, with new requests at the tail. Only
+        schedulers that declare ``cache_aware`` may use this method.
         """
 
     def matched_tokens(self, request: Request) -> int:
-        """Return how many prompt tokens are cached now, at most the prompt's length - 1."""
+        """Return how many prompt tokens are cached now, at most the prompt's length minus 1."""
 
 
 class Waiting(NamedTuple):
@@ -128,9 +128,9 @@ class Waiting(NamedTuple):
     ``tokens`` is the length of the prompt, including the outputs of a retracted request; ``cached``
     is the number of cached tokens, less than ``tokens``. ``duplicate`` is true if the request has
     at most 32 cached tokens and shares its first 32 tokens with an earlier request.
-    ``waited_tokens`` is the number of prompt tokens that the engine has computed since the request
-    entered the queue, and ``entered`` is the number of the entry. ``node`` is the node of the
-    prefix tree where the match ends.
+    ``waited_tokens`` is the number of prompt tokens that the engine has computed for any request
+    since this request entered the queue. ``entered`` numbers the entries into the queue. ``node``
+    is the node of the prefix tree where the match ends.
     """
 
     request: Request
@@ -153,11 +153,12 @@ class SortableQueue(WaitingView, Protocol):
 
 
 class Room(NamedTuple):
-    """The most that the next pass of a worker can start, if no running request ends before it.
+    """An upper limit on what a worker's next pass can admit if no running request ends before.
 
     ``slots`` is a number of requests, ``tokens`` the KV memory for prompts and reserved outputs,
-    and ``prompt_tokens`` the number of prompt tokens that one iteration computes. ``tokens`` counts
-    all cached prefixes that are not in use, including the prefix of the request that starts.
+    and ``prompt_tokens`` the number of prompt tokens that one iteration computes. ``tokens``
+    includes all cached prefixes that no request uses, even the prefix of a request that the pass
+    admits.
     """
 
     slots: int
@@ -172,7 +173,7 @@ class WorkerLoad(NamedTuple):
     are numbers of requests, or None if unknown. ``tokens`` is the KV memory of running requests in
     tokens, or the sum of prompts in flight if the worker does not report memory. ``saturated`` is
     true if requests wait and no waiting request will be admitted before a running request ends.
-    ``room`` is the worker's room before its waiting requests start, or None if unknown.
+    ``room`` is the worker's room if none of its waiting requests start, or None if unknown.
     """
 
     in_flight: int
@@ -184,20 +185,20 @@ class WorkerLoad(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A worker's report on a prompt: its length, and how many of its tokens were cached."""
+    """A worker's report of the length of a prompt and of the number of its cached tokens."""
 
     input_tokens: int
     cached_tokens: int = 0
 
 
 class FleetView(Protocol):
-    """The workers as a router or a gateway sees them."""
+    """The available workers and their loads, as a router or a gateway sees the workers."""
 
     def workers(self) -> Collection[int]:
         """Return the available workers in ascending order."""
 
     def load(self, worker: int) -> WorkerLoad:
-        """Return the unfinished load at the worker."""
+        """Return the load of unfinished requests at the worker."""
 
 
 class NothingRunning:
@@ -221,7 +222,7 @@ class NothingRunning:
 
 
 def client_load(running: RunningView, client: str) -> ClientLoad:
-    """Return ``RunningView.load`` by a walk over the batch."""
+    """Return the load of a client's running requests by iterating over the batch."""
     mine = [one for one in running if one.request.client == client]
     return ClientLoad(
         len(mine),
@@ -232,13 +233,13 @@ def client_load(running: RunningView, client: str) -> ClientLoad:
 
 
 class ListScan:
-    """A frozen order over requests, which leaves out the requests that wait no more."""
+    """A scan of a fixed list of requests, which skips the requests that no longer wait."""
 
     def __init__(self, order: list[Request], waiting: Container[Request]) -> None:
         self._order = iter(order)
         self._waiting = waiting
         self._skipped: set[str] = set()
-        # if set, only requests of clients with a positive credit are offered
+        # If ``_credit`` is set, only requests of clients with a positive credit are offered.
         self._credit: Mapping[str, float] | None = None
 
     def __iter__(self) -> Iterator[Request]:
@@ -268,9 +269,9 @@ class ListScan:
 class ListView:
     """A view of the host's queue ``requests``, which ``match_order`` sorts in place.
 
-    ``matched(request)`` returns how many tokens of the request's prompt are cached now, possibly
-    all. ``prompt(request)`` returns the prompt to prefill, which includes the outputs of a
-    retracted request.
+    ``matched(request)`` returns how many tokens of the request's prompt are cached now; the result
+    may be the whole prompt. ``prompt(request)`` returns the prompt to prefill, which includes the
+    outputs of a retracted request.
     """
 
     def __init__(
@@ -298,7 +299,7 @@ class ListView:
         self._requests.append(request)
 
     def enter_first(self, request: Request) -> None:
-        """Insert a preempted request at the head, for engines that do so."""
+        """Insert a preempted request at the head of the queue, as some engines do."""
         self._arrival[request] = next(self._before)
         self._requests.insert(0, request)
 
@@ -329,7 +330,7 @@ class ListView:
         return sorted(self._requests, key=self._arrival.__getitem__)
 
     def _deprioritized(self) -> set[Request]:
-        """Return the cold requests whose first 32 tokens an earlier cold request shares."""
+        """Return the requests that in-batch deprioritisation puts last; see ``match_order``."""
         heads: set[Prompt] = set()
         last: set[Request] = set()
         for request in self._requests:
@@ -347,14 +348,15 @@ class ListView:
 class QueueView:
     """A WaitingView in order of arrival, with nothing cached and no running batch.
 
-    ``elsewhere`` are clients that wait at other routers, and whose requests are not in the view.
-    Only ``on_arrival`` depends on these clients: a client that waits at any router is not lifted,
-    and no lift exceeds the counter of a client that waits at another router.
+    ``elsewhere`` are clients with requests that wait at other routers and are not in this view.
+    Only ``on_arrival`` depends on these clients: VTC does not lift a client that waits at any
+    router, and lifts no client above the counter of a client that waits at another router.
     """
 
     def __init__(self, running: RunningView | None = None) -> None:
         self.running: RunningView = NothingRunning() if running is None else running
-        self._requests: dict[Request, None] = {}  # waiting requests in queue order
+        # ``_requests`` holds the waiting requests in queue order.
+        self._requests: dict[Request, None] = {}
         self._of_client: dict[str, dict[Request, None]] = {}
         self.elsewhere: Collection[str] = ()
 
@@ -383,7 +385,7 @@ class QueueView:
     # The host calls the following methods.
 
     def by_arrival(self) -> Iterator[Request]:
-        """Return the requests in queue order, regardless of the order that a scheduler sees."""
+        """Return the requests in order of arrival, even if schedulers see another order."""
         return iter(list(self._requests))
 
     def enter(self, request: Request) -> None:
@@ -392,7 +394,7 @@ class QueueView:
         self._of_client.setdefault(request.client, {})[request] = None
 
     def enter_first(self, request: Request) -> None:
-        """Insert a preempted or skipped request at the head, for engines that do so."""
+        """Insert a preempted or skipped request at the head of the queue, as some engines do."""
         mine = self._of_client.pop(request.client, {})
         self._of_client = {request.client: {request: None, **mine}, **self._of_client}
         self._requests = {request: None, **self._requests}

@@ -1,4 +1,4 @@
-"""Columns of records of other tools as checked arrays of numbers."""
+"""Conversion of other tools' records into checked arrays of numbers, a column per field."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ FIELDS = (
 NEEDED = ("client", "start", "input_tokens", "output_tokens", *FIRST, *LAST)
 """Fields that a user cannot declare to be missing."""
 
-OVERCACHED = "had more cached than input tokens, all of which count as cached"
+OVERCACHED = "had more cached than input tokens, so all input tokens count as cached"
 UNCOUNTED = "failed without a count of input tokens, which counts as 0"
-SILENT = "ended without a single output token, which counts as failed"
+SILENT = "ended without any output token, and counts as failed"
 UNKNOWN_OUTPUT = "ended without a count of output tokens, which counts as 0"
-ONE_PIECE = "ended without a time of its first token, and counts as answered in one piece"
+ONE_PIECE = "ended without a time of the first token, and counts as answered in one piece"
 NAMELESS = "names no client, and counts as one of the client 'all'"
-REPEATED = "has an id that an earlier one has too, and counts like any other"
-TWICE = "repeats the id of a request, and counts as a part of it"
+REPEATED = "has the id of an earlier request, and counts as a separate request"
+TWICE = "repeats the id of a request, and counts as a part of this request"
 Mended = Counter[str]
 """The number of changed requests, by reason."""
 
@@ -47,17 +47,17 @@ Mended = Counter[str]
 def arrays_of(
     requests: FileRequests, *, client: str, part: int, mended: Mended, per_client: bool
 ) -> dict[str, Any]:
-    """Return the columns of one file as arrays, with absolute times in seconds.
+    """Return the columns of a file as arrays, with absolute times in seconds.
 
-    Raises DataError naming the request and the field.
+    Raises DataError that names the request and the field.
 
     Args:
         requests: The requests that were read from the file.
         client: The client of all requests if the file names no clients.
         part: The number of the file, which distinguishes the programs of several files.
         mended: Counts of changed requests, by reason; the function adds to the counts.
-        per_client: Whether a program belongs to one client, because two clients may use one session
-            number.
+        per_client: Whether each program belongs to a single client, because two clients may use
+            equal session numbers.
     """
     columns, length = requests.columns, len(requests)
     made: dict[str, Any] = {field: getattr(requests, field) for field in TOKENS}
@@ -80,7 +80,7 @@ def arrays_of(
     made["output_tokens"] = np.where(uncounted, 0.0, made["output_tokens"])
     tokenless = ~np.isnan(last) & ~(made["output_tokens"] > 0)
     first = np.where(tokenless & np.isnan(first), last, first)
-    if np.isfinite(first).any():  # a log may mix streamed answers with answers in one piece
+    if np.isfinite(first).any():  # A log may contain streamed answers and answers in one piece.
         whole = np.isnan(first) & ~np.isnan(last)
         first = np.where(whole, last, first)
         mended[ONE_PIECE] += int(whole.sum())
@@ -110,14 +110,14 @@ def arrays_of(
 def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[str, ...]]:
     """Return the needed fields that the file lacks, with the fields that can replace each field.
 
-    Counts of tokens are needed if ``counted``.
+    ``counted`` tells whether token counts are needed.
     """
     known = {
         name
         for name, found in columns.fields.items()
         if any(
             one.first is not None
-            # a column of the file without any value is known, too
+            # A column counts as known even if the column has no values.
             or (one.name not in columns.unseen and not one.name.startswith(OWN))
             for one in found
         )
@@ -176,7 +176,7 @@ def _states(columns: FileColumns, mended: Mended) -> tuple[Any, Flags]:
     states = states_of(said or [None] * len(columns), columns, unknown)
     for word, count in unknown.most_common(3):
         mended[
-            f"has the unknown status {printable(word)!r}, and is judged by its other fields"
+            f"has the unknown status {printable(word)!r}, and is judged by the other fields"
         ] += count
     errors = columns.field_values("error")
     return states, np.zeros(len(columns), np.bool_) if errors is None else errors_of(errors)
@@ -196,10 +196,10 @@ NO_CLIENT = "all"
 
 
 def _check_ends(requests: FileRequests, states: Any) -> None:
-    """Raise DataError for a request that seems successful and has no recognised end.
+    """Raise DataError for a request that seems successful, but has no recognised end time.
 
-    The record of such a request has output and no sign of a failure, but no field for the end, not
-    even an empty field.
+    The record of such a request has output tokens and no sign of a failure. The record has no field
+    for the end time, not even an empty field.
     """
     columns = requests.columns
     for row, keys in columns.odd.items():
@@ -210,13 +210,14 @@ def _check_ends(requests: FileRequests, states: Any) -> None:
             others = ", ".join(printable(str(key)) for key in keys if key not in columns.taken)
             raise columns.problem(
                 row,
-                f"has no {' or '.join(ends)}, unlike other requests (it has "
+                f"has no {' or '.join(ends)}, unlike other requests (this request has "
                 f"{others or 'no other field'}). Name the field with --map FIELD=NAME; a "
                 "failed request must have an error, a status or no output tokens",
             )
 
 
-@np.errstate(invalid="ignore")  # an infinite time is refused later, with its row
+# An infinite time is refused later, in a message that names the row.
+@np.errstate(invalid="ignore")
 def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, Any]:
     """Return the times of first and last tokens in seconds, and the gaps between tokens if known.
 
@@ -236,7 +237,7 @@ def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, An
     times.check_lengths(latency, first - start, "latency")
     times.check_lengths(ttft, np.where(np.isnan(end), latency, end - start), "ttft")
     last = np.where(np.isnan(end), start + latency, end)
-    if not columns.of_fields(*LAST):  # a file may have waits but no ends (``has_waits``)
+    if not columns.of_fields(*LAST):  # A file may contain waits, but no ends (``has_waits``).
         last = first
     gaps = None
     lists = next(iter(columns.of_fields("itls", "gaps")), None)
@@ -244,7 +245,7 @@ def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, An
         gaps = times.gaps(lists, nothing.tolist())
     if gaps is not None and lists is not None and lists.field == "itls":
         streamed = np.array([len(one) > 0 for one in gaps])
-        if columns.layout.runs is not None:  # an answer that was not streamed arrives in one piece
+        if columns.layout.runs is not None:  # An answer that was not streamed arrives in one piece.
             if columns.of_fields("latency"):
                 whole = ~streamed & ~(first > start) & ~np.isnan(last)
                 first = np.where(whole, last, first)
@@ -262,10 +263,10 @@ def _sums(gaps: list[Floats]) -> Floats:
 
 
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
-    """Return the columns ``status``, as tables have it, and ``failed``.
+    """Return the columns ``status`` (as in the table of requests) and ``failed``.
 
-    A request without a stated state has finished if it has an end. Otherwise it was refused if the
-    layout ``refuses`` requests, else it failed.
+    A request without a stated state has finished if the request has an end. Otherwise the request
+    was refused if the layout ``refuses`` requests, and has failed in all other layouts.
     """
     unsaid, ended = states == UNSAID, ~np.isnan(last)
     unended = REFUSED if refuses else FAILED
@@ -273,7 +274,7 @@ def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     return {"status": np.where(states == FAILED, REFUSED, states), "failed": states == FAILED}
 
 
-NAMED = "/id "  # stands before the name of a session in the name of its program
+NAMED = "/id "  # The name of a program begins with this text, followed by the session's name.
 
 
 def _programs(requests: FileRequests, clients: Any, part: int, *, per_client: bool) -> Any:
@@ -288,7 +289,7 @@ def _programs(requests: FileRequests, clients: Any, part: int, *, per_client: bo
 
 
 def _workers(columns: FileColumns) -> Any:
-    """Return the number of each request's worker, NaN if missing; names unless all are numbers."""
+    """Return each request's worker: a number, or a name if any worker has a name; else NaN."""
     found = columns.of_fields("worker")
     if not found:
         return np.full(len(columns), np.nan)
@@ -296,12 +297,12 @@ def _workers(columns: FileColumns) -> Any:
     if all(is_missing(one) or number_of(one) is not None for one in values):
         return numbers(columns, found[0])
     if any(isinstance(one, list | dict | bool) for one in values):
-        return numbers(columns, found[0])  # raises DataError
+        return numbers(columns, found[0])  # The call raises DataError for the texts in the column.
     return np.array([np.nan if is_missing(one) else str(one) for one in values], object)
 
 
 def _mend(made: dict[str, Any], mended: Mended) -> None:
-    """Correct counts of cached and input tokens that cannot be right, and count the corrections."""
+    """Correct impossible counts of cached and input tokens, and count the corrections."""
     over = made["cached_tokens"] > made["input_tokens"]
     made["cached_tokens"] = np.where(over, made["input_tokens"], made["cached_tokens"])
     mended[OVERCACHED] += int(over.sum())
@@ -311,7 +312,7 @@ def _mend(made: dict[str, Any], mended: Mended) -> None:
 
 
 def _check_values(made: Mapping[str, Any], columns: FileColumns) -> None:
-    """Raise DataError, naming the request, for the first impossible value."""
+    """Raise DataError that names the request for the first impossible value."""
     for what, rows in _impossible(made).items():
         if rows.any():
             row = int(np.argmax(rows))
@@ -321,17 +322,17 @@ def _check_values(made: Mapping[str, Any], columns: FileColumns) -> None:
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
-    """Return flags for the requests that have each kind of impossible value, by its message."""
+    """Return, by message, a mask of the requests with each kind of impossible value."""
     start, first, last = made["start"], made["first"], made["last"]
     ended = ~np.isnan(last)
     return {
         "start is missing": np.isnan(start),
         "a time is infinite": np.isinf(start) | np.isinf(first) | np.isinf(last),
         "a time is beyond 10^12 s": np.any(np.abs([start, first, last]) > MAX_TIME_S, axis=0),
-        "its first token is before its start": first < start,
-        "its end is before its first token": last < first,
-        "it ended, but its first token is missing": ended & np.isnan(first),
-        "it is finished, but its end is missing": (made["status"] == FINISHED) & ~ended,
+        "the first token is before the start": first < start,
+        "the end is before the first token": last < first,
+        "the request ended, but the first token is missing": ended & np.isnan(first),
+        "the request is finished, but the end is missing": (made["status"] == FINISHED) & ~ended,
         "input_tokens is missing": np.isnan(made["input_tokens"]),
         **{
             f"{field} must be a whole number from {least} to {most}": _no_count(
@@ -344,7 +345,7 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
 
 
 def _no_count(values: Floats, least: int, most: int) -> Flags:
-    """Return a flag for each known value that is no whole number from ``least`` to ``most``."""
-    with np.errstate(invalid="ignore"):  # the remainder of infinity is NaN
+    """Return a mask of the known values that are not whole numbers from ``least`` to ``most``."""
+    with np.errstate(invalid="ignore"):  # The remainder of infinity is NaN.
         fractions: Flags = values % 1 != 0
     return ~np.isnan(values) & (fractions | (values < least) | (values > most))

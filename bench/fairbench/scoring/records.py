@@ -1,4 +1,4 @@
-"""Records of other tools as the tables from which metrics are computed, and as plain answers."""
+"""Conversion of other tools' records into the tables from which metrics are computed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fairbench.scoring.states import SIGNS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """The tables of records, the names of their clients, and facts about the records.
+    """Records as tables, with the names of clients and facts about the records.
 
     - ``last_token_s`` is the time of each request's last token in seconds, NaN if unknown.
     - ``knows_admission`` and ``knows_cached`` tell whether all answered requests have an admission
@@ -45,7 +45,7 @@ class Scored:
     - ``layouts`` are the names of the files' layouts.
     - ``gaps_s`` are all gaps between tokens of the finished requests in seconds, and
       ``token_gaps`` the gaps of all requests; both are None if the records lack gaps.
-    - ``failed`` is the number of requests that broke off and were not refused.
+    - ``failed`` is the number of requests that broke off, without refused requests.
     - ``remarks`` are sentences about records that were changed.
     - ``clock`` converts times to timestamps, None if the records have no timestamps.
     - ``sessions`` are the names of the programs, by program id.
@@ -82,23 +82,23 @@ def read_scored(
     unit_s: float | None = None,
     registered: Sequence[str] = (),
 ) -> Scored:
-    """Return the records of files, which form one run with one clock, as tables.
+    """Read files as tables; all files are records of one run with one clock.
 
-    Time 0 is the first start, unless the layout keeps the run's clock. Raises DataError naming
-    file, request and field, and UsageError for a wrong layout.
+    Time 0 is the first start of a request, unless the layout contains the run's own clock. Raises
+    DataError that names file, request and field, and UsageError for a wrong layout.
 
     Args:
         paths: The files.
-        layout: The name of the files' layout, one of ``LAYOUTS``; None: the layout is detected.
-        names: The columns of fields with names that are not known, by field.
-        line: The line of the column names, from 1; None: the line is found.
-        unit_s: The unit of times in seconds; None: seconds, unless the file names a unit.
+        layout: The name of the files' layout, one of ``LAYOUTS``; None detects the layout.
+        names: The columns, by field, of fields whose column names are not recognised.
+        line: The line of the column names, from 1; None detects the line.
+        unit_s: The unit of times in seconds; None means seconds, unless the file names a unit.
         registered: Clients that count even without a request. They come first; the other clients
             follow in order of appearance.
     """
     for path, count in Counter(Path(realpath(path)) for path in paths).items():
         if count > 1:
-            raise UsageError(f"{path}: given {count} times, so its requests would be repeated")
+            raise UsageError(f"{path}: given {count} times, so the requests would be repeated")
     asked = score_asked(mapped(names or {}), layout, line)
     unit = None if unit_s is None else next(u for u, ns in UNITS.items() if ns == unit_s * 1e9)
     parts = [read_requests(path, asked, unit) for path in paths]
@@ -118,7 +118,7 @@ def score_asked(
 def scored_of(
     parts: Sequence[Records], paths: Sequence[Path], registered: Sequence[str] = ()
 ) -> Scored:
-    """Return the requests of files, which form one run with one clock, as tables.
+    """Return the requests of files as tables; all files are records of one run with one clock.
 
     ``parts`` are the requests of each of ``paths``, and ``registered`` are clients that count even
     without a request.
@@ -166,17 +166,17 @@ def _check_at_once(columns: FileColumns) -> None:
     if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
         raise DataError(
             f"{columns.file}: has no start times (sglang.bench_serving does not record them). "
-            "Without them, only a run at request_rate inf without max_concurrency can be "
+            "Without start times, only a run at request_rate inf without max_concurrency can be "
             "scored; name a column of start times with --map start=NAME"
         )
 
 
 def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
-    """Return a remark if the file's own count of completed requests differs from its records."""
+    """Return a remark if a file's count of completed requests differs from the file's records."""
     found = int((status == FINISHED).sum())
     if completed in (None, found):
         return []
-    return [f"{path.name} says that {completed:,} requests completed, by its records {found:,} did"]
+    return [f"{path.name} says that {completed:,} requests completed, but has records of {found:,}"]
 
 
 def _worker_numbers(workers: Any) -> Any:
@@ -193,7 +193,7 @@ def _worker_numbers(workers: Any) -> Any:
 
 
 def _stems(paths: Sequence[Path]) -> list[str]:
-    """Return a name for each file: its stem, or its folder if all files have one name."""
+    """Return a name for each file: the file's stem, or the folder if all file names are equal."""
     stems = [path.name.removesuffix(".gz").rpartition(".")[0] or path.name for path in paths]
     folders = [path.absolute().parent.name for path in paths]
     alike = len(set(stems)) == 1 and len(set(folders)) == len(paths) > 1
@@ -276,7 +276,7 @@ def _programs(requests: Requests, asked: Floats) -> Programs:
     """Return the programs of the requests; a program ends with the last end of its requests.
 
     ``requests`` are in order of arrival; ``asked`` is the number of output tokens that each request
-    asked for.
+    demanded.
     """
     programs, first = np.unique(requests.program_id, return_index=True)
     count = len(programs)
@@ -286,7 +286,7 @@ def _programs(requests: Requests, asked: Floats) -> Programs:
             "--map program=NAME"
         )
     status = np.full(count, FINISHED)
-    for state in (UNFINISHED, REFUSED):  # a program with a refused request is refused
+    for state in (UNFINISHED, REFUSED):  # A program with a refused request counts as refused.
         status[requests.program_id[requests.status == state]] = state
     finish = np.full(count, -np.inf)
     np.maximum.at(finish, requests.program_id, np.nan_to_num(requests.finish_s))
@@ -334,11 +334,11 @@ def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
 
 
 def _start_times(columns: FileColumns, latency_s: Floats, start_s: Floats) -> Floats:
-    """Return the start time of each request in seconds, also for SGLang's ``bench_serving``.
+    """Return the start time of each request in seconds; estimate missing times.
 
-    Files of ``bench_serving`` have no start times. At a request rate, requests are taken to start
-    at even intervals. Under a limit on concurrency, a request is taken to start when an earlier
-    request ends.
+    Files of SGLang's ``bench_serving`` have no start times. With a request rate, the estimate lets
+    requests start at even intervals. With a limit on concurrency, the estimate lets a request start
+    when an earlier request ends.
     """
     if not columns.layout.at_once or columns.is_named("start"):
         return start_s

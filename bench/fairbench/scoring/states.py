@@ -1,4 +1,4 @@
-"""The states in which requests ended, as several tools write them, and columns that imply one."""
+"""The states in which requests ended: words of several tools, and columns that imply a state."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 from fairbench.records.column_names import plain
 from fairbench.records.columns import ColumnValues, FileColumns
 
-UNSAID = -1  # the state of a request whose record has no state
-UNKNOWN = -2  # the state of a request whose record has an unknown word
-FAILED = 3  # the state of a request that broke off; the tables of metrics show it as refused
+UNSAID = -1  # This state marks a request whose record has no state.
+UNKNOWN = -2  # This state marks a request whose record has an unknown word.
+FAILED = 3  # A request in this state broke off; tables of metrics show the request as refused.
 FINISHED_WORD, FAILED_WORD = "finished", "failed"
 
 WORDS = {
@@ -42,7 +42,7 @@ def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]
 
     Numbers are HTTP states, also within texts such as ``HTTP 200`` and ``200 OK``: 2xx means
     finished, 4xx means refused, and any other number from 100 to 599 means failed. ``unknown``
-    counts the unknown words. Raises DataError naming the request for a list or an object.
+    counts the unknown words. Raises DataError that names the request for a list or an object.
     """
     known: dict[tuple[type, Any], int] = {}
     found = []
@@ -60,7 +60,7 @@ def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]
 
 
 def state_of(value: Any) -> int:
-    """Return the state that a value means: ``UNSAID`` if empty, ``UNKNOWN`` if not known."""
+    """Return the state that a value means: ``UNSAID`` if empty, ``UNKNOWN`` for an unknown word."""
     if isinstance(value, bool):
         return FINISHED if value else FAILED
     if is_missing(value):
@@ -78,7 +78,7 @@ def state_of(value: Any) -> int:
 
 
 def errors_of(values: Iterable[Any]) -> Any:
-    """Return whether each value of an error column reports an error."""
+    """Return a mask of the values of an error column that report an error."""
     known: dict[tuple[type, Any], bool] = {}
     found = []
     for value in values:
@@ -105,13 +105,13 @@ _YES, _NO = ("true", "yes", "y", "1", "1.0"), ("false", "no", "n", "0", "0.0")
 
 
 def _state(value: Any) -> Any:
-    """Return the value if it is a status, else None; gRPC's 0 is no status."""
+    """Return the value of a status column, or None for gRPC's 0, which is not an HTTP status."""
     known = not isinstance(value, list | dict) and state_of(value) > UNSAID
     return value if known else None
 
 
 def _switch(value: Any) -> str | None:
-    """Return the state that a success flag means, which is true or false in any spelling."""
+    """Return the state that a success flag means; the flag is true or false in any spelling."""
     word = str(value).strip().lower()
     if word in _YES:
         return FINISHED_WORD
@@ -119,9 +119,9 @@ def _switch(value: Any) -> str | None:
 
 
 def _reason(value: Any) -> str | None:
-    """Return a failure if the reason for an answer's end means a failure, else None.
+    """Return "failed" if the reason for an answer's end means a failure, else None.
 
-    An answer that ends at its limit of output tokens is no failure.
+    An answer that ends at the limit of output tokens is not a failure.
     """
     state = _state(value) if isinstance(value, str) else None
     return FAILED_WORD if state is not None and state_of(state) == FAILED else None
@@ -145,13 +145,13 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
     ),
     **dict.fromkeys(("success", "succeeded", "successful", "issuccess", "ok"), _switch),
 }
-"""Functions from a value to a status, by the name of the column; columns of failures come first."""
+"""Functions that turn a column's value into a state, by column; columns of failures come first."""
 
 
 def signed(columns: Sequence[ColumnValues]) -> list[Any] | None:
-    """Return the status that the columns in ``SIGNS`` imply for each record.
+    """Return the state that the columns in ``SIGNS`` imply for each record.
 
-    The result is None if no record has an implied status.
+    The result is None if no column implies a state.
     """
     said: list[Any] | None = None
     order = list(SIGNS)

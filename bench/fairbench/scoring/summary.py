@@ -1,4 +1,4 @@
-"""Summaries of records of other tools and of stored runs, in a window, and their page."""
+"""Summaries, in a window, of other tools' records and of stored runs, and the report page."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def scored_summary(
     latency: Literal["program", "ttft"] = "program",
     percentiles: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Return every metric that the records allow; ``notes`` gives reasons for missing values.
+    """Return every metric that the records allow; ``notes`` has the reasons for missing values.
 
     Raises UsageError for an unknown client, for an invalid weight, and for a target that is a
     multiple of the latency of a request alone.
@@ -65,12 +65,13 @@ def scored_summary(
     Args:
         scored: The records.
         service: The service log of the records.
-        window: The part of the time that is judged.
+        window: The period over which metrics are computed.
         misbehaving: Names of the heavy clients.
         weights: Weights by name of a client or tenant; the default weight is 1.
         goodput: Latency targets by LATENCY or CLIENT.LATENCY.
-        latency: The latency that is judged: of programs, or to the first token.
-        percentiles: Percentiles that replace the usual percentiles; none: no change.
+        latency: The latency that is reported: of whole programs, or of first tokens.
+        percentiles: Percentiles that replace the usual percentiles; an empty tuple keeps the usual
+            percentiles.
     """
     weights = checked_weights(weights or {})
     entitled = with_tenants(scored.clients)
@@ -127,16 +128,19 @@ def scored_summary(
     }
 
 
-# The least fraction of the records' time before the end of the arrivals, and after each client's
-# first request, for a window that ends with the arrivals. A shorter window could miss all service.
+# A window ends with the arrivals only if the arrivals last for more than this fraction of the
+# records' time. A client that first comes within this fraction before the last arrival must also be
+# served before the last arrival. Otherwise the window could miss all service of a client.
 LEAST_SHARE = 0.1
 
-ASKED = "as asked for"
+ASKED = "as requested"
 ARRIVALS = "when the last request came, including that request"
-SESSIONS = "at the last answer, since programs of several requests go on after they have come"
+SESSIONS = (
+    "at the last answer, because programs of several requests continue after the last arrival"
+)
 AT_ONCE = "at the last answer, because the requests came almost all at once"
-NO_TIME = "where it begins, because nothing took any time after that"
-LATE = "at the last answer, since a client came too late to be served before the last request came"
+NO_TIME = "at the window's start, because no request took any time after the start"
+LATE = "at the last answer, because a client came too late to be served before the last arrival"
 
 
 class ScoredWindow(NamedTuple):
@@ -153,17 +157,17 @@ def scored_window(
     start_s: float | None,
     end_s: float | None,
 ) -> ScoredWindow:
-    """Return the requested window; a start or end that was not requested gets a default.
+    """Return the requested window, with defaults for a start or end that was not requested.
 
     A window is half-open. The default end is just after the last arrival or just after the last
-    answer, so that the window contains this event.
+    answer, so that the window contains the arrival or the answer.
 
     Args:
         requests: All requests of the records.
         programs: All programs of the records.
         horizon_s: The end of the last answer in seconds.
-        start_s: The requested start in seconds; None: 0.
-        end_s: The requested end in seconds; None: the default.
+        start_s: The requested start in seconds; None means 0.
+        end_s: The requested end in seconds; None means the default.
     """
     begin_s = start_s or 0.0
     if end_s is not None:
@@ -184,7 +188,7 @@ def scored_window(
 
 
 def _came_too_late(requests: Requests, last_s: float, least_s: float) -> bool:
-    """Return whether a client first sent a request near the end and was only served after it.
+    """Return whether a client came near the last arrival, and was first served after this arrival.
 
     ``last_s`` is the last arrival in seconds; a request is near the end if it arrives less than
     ``least_s`` seconds before the last arrival. Requests are in order of arrival.
@@ -198,7 +202,7 @@ def _came_too_late(requests: Requests, last_s: float, least_s: float) -> bool:
 
 
 def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) -> Page:
-    """Return the page of records.
+    """Return the report page on records.
 
     Args:
         scored: The records.
@@ -228,9 +232,10 @@ def score_run(
 
     Args:
         path: The directory of the run.
-        start_s: The start of the window in seconds; None: the stored start.
-        end_s: The end of the window in seconds; None: the stored end.
-        percentiles: Percentiles that replace the percentiles chosen for the run; none: no change.
+        start_s: The start of the window in seconds; None means the stored start.
+        end_s: The end of the window in seconds; None means the stored end.
+        percentiles: Percentiles that replace the percentiles chosen for the run; an empty tuple
+            keeps these.
     """
     run = read_run(path)
     check_whole(run.summary, path / SUMMARY)
@@ -249,7 +254,8 @@ def score_run(
         if (key not in scored and not key.startswith("clients."))
     }
     notes = {**scored["notes"], **remarks}
-    if "limit_ratio" in stored:  # the summary keeps the stored limit
+    # The summary keeps the stored limit, which tables alone do not determine.
+    if "limit_ratio" in stored:
         notes.pop("limit", None)
     return {**stored, **scored, "notes": notes}, tables.requests
 
@@ -273,7 +279,7 @@ def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, 
 
 
 def _keep_measurements(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
-    """Copy stored values that do not follow from the tables: token gaps, stalls and queueing."""
+    """Copy stored values that the tables do not determine: token gaps, stalls and queueing."""
     for key in [key for key in scored if key.endswith("_itl_ms")]:
         scored[key] = stored[key]
         scored["notes"].pop(key, None)

@@ -1,4 +1,4 @@
-"""The simulator: clients, router and workers on one clock."""
+"""The simulator, in which clients, routers and workers share one simulated clock."""
 
 from typing import TYPE_CHECKING
 

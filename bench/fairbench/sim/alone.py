@@ -1,9 +1,9 @@
-"""Clients alone: each client's latency on its own part of the cluster, as a reference for sharing.
+"""Simulations of each client alone on its part of the cluster, as a reference for shared runs.
 
-A part is 1/n of every replica, in speed and in KV pool. Any n thus divides a cluster of any number
-of replicas, and routing stays the same. A part of a replica takes n times as long for each
-iteration, fixed costs included, and holds 1/n of the requests. n is the sum of all weights over the
-client's weight, or the number of clients if all weights are equal.
+A client's part is 1/n of the speed and KV pool of every replica, so that any n can divide a cluster
+of any number of replicas, and requests are routed as in the whole cluster. A part of a replica
+takes n times as long for each iteration, fixed costs included, and holds 1/n of the requests. n is
+the sum of all weights over the client's weight, or the number of clients if all weights are equal.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# The local scheduler and the routers of a client alone. Fairness has no meaning without another
-# client. Locality pays in some workloads and balance in others, so the better router counts.
+# A client alone has the local scheduler ``LOCAL`` and each of the ``ROUTERS``. Fairness has no
+# meaning without another client. Locality is better in some workloads and balance in others, so the
+# better router counts.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 
@@ -33,17 +34,17 @@ ROUTERS = ("round-robin", "preble-e2")
 def simulate_alone(
     spec: ExperimentSpec, interrupted: Callable[[], bool] = lambda: False
 ) -> list[dict[str, Any]]:
-    """Return one row per well-behaved client: its latency alone on 1/n of the cluster.
+    """Return one row for each well-behaved client with its latency alone on 1/n of the cluster.
 
     - ``client`` is the name of the client.
     - ``latency_n`` is the number of latencies.
-    - ``p50_s``, ``p95_s`` and ``p99_s`` are percentiles in seconds, each the better value of both
-      ``ROUTERS``, with the local scheduler ``LOCAL``. A percentile is None if so many requests are
-      refused that the percentile falls on a refused request.
+    - ``p50_s``, ``p95_s`` and ``p99_s`` are percentiles in seconds. Each is the better value of two
+      simulations, with the local scheduler ``LOCAL`` and each of the two ``ROUTERS``. A percentile
+      is None if so many requests are refused that the percentile falls on a refused request.
     - ``censored`` names the percentiles that are lower bounds.
 
-    The scheduler of ``spec`` has no effect. The requests that count are those of the shared run.
-    The result lacks rows if ``interrupted`` returns true.
+    The scheduler of ``spec`` has no effect. Only requests that also count in the shared run count.
+    Rows are missing if ``interrupted`` returns true.
     """
     plans = spec.client_plans()
     source = spec.source()
@@ -63,7 +64,8 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     if (policy := f"{ADMISSION}.policy") in settings:
-        settings[policy] = OFF  # no other client's request is ahead of this client
+        # No request of another client is ahead of this client.
+        settings[policy] = OFF
     own = {
         "local": LOCAL,
         "engine_code": None,
@@ -94,7 +96,7 @@ def _row(
     for spec in specs:
         simulation = Simulation(spec, (plan,), source, slowdown=parts)
         simulation.run(interrupted=interrupted)
-        # the window of the metrics ends with the last arrival of all clients
+        # The window of the metrics ends with the last arrival of all clients.
         simulation.cluster.last_arrival_ps = last_ps
         simulation.cluster.settle()
         facts = simulation.facts()

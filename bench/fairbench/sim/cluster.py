@@ -1,4 +1,4 @@
-"""A simulated cluster and its clients: programs in flight, reactions, deadlines and prefixes."""
+"""A simulated cluster and its clients, whose programs send requests to the workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairbench.schedulers.base import Router
 from fairbench.sim.distinct_prefixes import Answers, DistinctPrefixes
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.targets import NOT_DUE, Due, RequestCosts, alone
-from fairbench.workloads.heavy_clients import EndedRequest, Reaction
+from fairbench.workloads.disguises import EndedRequest, Reaction
 from fairbench.workloads.plan import ClientPlan, User
 from fairbench.workloads.programs.base import Job
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
-"""A function that begins a program, and calls its second argument at the end of the program."""
+"""A function that begins a program, and calls the second argument when the program ends."""
 
 
 class InFlightLimit:
@@ -43,13 +43,14 @@ class InFlightLimit:
         self._waiting: deque[Job] = deque()
 
     def arrive(self, program: Job) -> None:
-        """Start a program now, or once fewer programs run than the limit."""
+        """Start a program now, or as soon as fewer programs run than the limit allows."""
         self._waiting.append(program)
         self._begin()
 
     def _begin(self) -> None:
         if self._beginning:
-            return  # a program was refused at its start: the loop in the calling ``_begin`` goes on
+            # A program was refused at its start, so the loop in the calling ``_begin`` goes on.
+            return
         self._beginning = True
         while self._waiting and self._running < self._most:
             self._go(self._waiting.popleft())
@@ -65,7 +66,7 @@ class InFlightLimit:
 
 
 class Reacting(InFlightLimit):
-    """Runs one program until the ``reaction`` to the end of a request releases all programs."""
+    """A client that runs one program until its ``reaction`` to a request releases the rest."""
 
     def __init__(self, reaction: Reaction, start: Start) -> None:
         super().__init__(1, start)
@@ -82,9 +83,9 @@ class Reacting(InFlightLimit):
 class Deadlines:
     """The deadlines of requests, computed from the targets of their clients' plans.
 
-    A target may be a multiple of the request's latency on an idle replica. A deadline assumes an
-    answer of ``max_new_tokens`` tokens for this latency, because the length is unknown in advance.
-    Metrics use the true length.
+    A target may be a multiple of the request's latency on an idle replica. For this latency, a
+    deadline assumes an answer of ``max_new_tokens`` tokens, because the true length is unknown in
+    advance; metrics use the true length.
     """
 
     def __init__(self, plans: Iterable[ClientPlan], costs: RequestCosts | None) -> None:
@@ -164,9 +165,9 @@ class Cluster:
         self._prefixes = DistinctPrefixes()
         self.arrivals_open = 0
         self.last_arrival_ps = 0
-        # latest end of the run (ps), which is known after the last program has arrived
+        # ``_limit_ps`` is the latest end of the run (ps), known after the last program has arrived.
         self._limit_ps: int | None = None
-        # input + 2 x output tokens of finished requests, by client
+        # ``service`` maps clients to the input + 2 x output tokens of finished requests.
         self.service = array("q", [0] * len(clients))
         self._requests = 0  # number of requests so far
         self._reacting: dict[str, Reacting] = {}
@@ -193,7 +194,8 @@ class Cluster:
             number: Number of the client.
             programs: Pairs of a time of arrival, in seconds, and a program, in order of time.
             in_flight: Largest number of programs that run at a time, or None for no limit.
-            reaction: The client's reaction to ends of its requests, in place of a limit, or None.
+            reaction: How the client reacts to the ends of its requests, instead of a limit, or
+                None.
         """
         self.arrivals_open += 1
         start: Callable[[Job], None] = self._start
@@ -218,7 +220,8 @@ class Cluster:
             start(program)
             self._await_next(number, programs, start)
 
-        turn = getattr(program, "turn", None)  # a program of a user's own class may lack a turn
+        # A program of a user's own class may have no ``turn``.
+        turn = getattr(program, "turn", None)
         turn = number if turn is None else turn
         self.clock.at(round(arrival_s * PS_PER_S), ARRIVE, turn, arrive)
 
@@ -241,7 +244,7 @@ class Cluster:
             self.last_arrival_ps = self.clock.now_ps
             self._start(following.program, partial(self._await_user, number, user))
 
-        # the time in seconds may be rounded to a time before now, because a float is not exact
+        # The time in seconds may be rounded to a time before now, because a float is not exact.
         at_ps = max(self.clock.now_ps, round(following.at_s * PS_PER_S))
         self.clock.at(at_ps, ARRIVE, number, arrive)
 
@@ -261,7 +264,8 @@ class Cluster:
             if self._deadlines is not None:
                 due = self._deadlines.due(program.client, now_s, tokens, max_new)
             calls_left = started.demand.requests - started.requests
-            # arguments by position, because keywords would create a dictionary for each request
+            # Arguments are passed by position, because keywords would create a dictionary for each
+            # request.
             request = Request(
                 self._requests, program.client, program.program_id, depth, prompt, tokens, max_new,
                 now_s, due.end_s, 0, calls_left, due.first_token_s, False, due.token_every_s,
@@ -319,7 +323,8 @@ class Cluster:
         if sequence.first_token_ps != NEVER:
             first_s = sequence.first_token_ps / PS_PER_S
             self.router.on_first_token(request, sequence.worker, first_s)
-        if sequence.worker >= 0:  # a request without a worker was refused before the router
+        # A request without a worker was refused before the router.
+        if sequence.worker >= 0:
             if self._times_requests:
                 self.router.on_gpu_time(request, sequence.worker, sequence.gpu_ps / PS_PER_S)
             now_s = self.clock.now_ps / PS_PER_S
@@ -340,10 +345,10 @@ class Cluster:
     # The clock.
 
     def advance(self, most: int, limit_ps: Callable[[], int]) -> bool:
-        """Run at most ``most`` events.
+        """Run at most ``most`` events of the simulation.
 
-        Return False if all programs have ended, or if the next event is later than the end of the
-        run, ``limit_ps()``.
+        Return False if all programs have ended, or if the next event is later than ``limit_ps()``,
+        the end of the run.
         """
         clock, events = self.clock, self.clock.events
         for _ in range(most):
@@ -377,9 +382,10 @@ class Cluster:
             self._record(started, UNFINISHED, NEVER)
 
     def least_computed(self, capacity: int) -> int | None:
-        """Return the fewest prompt tokens that caches of ``capacity`` tokens in all can compute.
+        """Return the fewest prompt tokens that must be computed with ``capacity`` tokens of cache.
 
-        Belady's rule evicts, in the run's own order. None means that all distinct prefixes fit.
+        Requests keep the order of the run, and Belady's optimal rule evicts. None means that all
+        distinct prefixes fit into the cache.
         """
         if self._prefixes.tokens <= capacity:
             return None
@@ -389,7 +395,7 @@ class Cluster:
         return least_computed(self._prefixes.uses(*times), capacity)
 
     def abandon(self) -> None:
-        """Forget the state of the ended run, whose memory the metrics need."""
+        """Delete the state of the ended run to free memory for the metrics."""
         for worker in self.workers:
             worker.cache.abandon()
         self.workers.clear()

@@ -1,4 +1,4 @@
-"""The distinct prefixes of a run's prompts: an unbounded cache of the whole cluster."""
+"""The distinct prefixes of a run's prompts, as in an unbounded cache of the whole cluster."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from fairbench.metrics.arrays import Ints
 from fairbench.metrics.belady import PrefixUses
 
 Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
-"""The answers of a program, by key.
+"""``Answers`` has the answers of a program by key.
 
-Each answer has the node that the answer follows, the number of that node's tokens before the
-answer, the answer's length in tokens, the number of its prompt, and its prompt. The prompt is empty
-if it was dropped.
+The fields of an answer are the node after which the answer begins, the number of this node's tokens
+before the answer, the answer's length in tokens, and the number and text of its prompt. A prompt
+that was dropped is empty.
 """
-LONG = 64  # a prompt of more segments is dropped when a later prompt has continued its answer
+# A prompt of more than ``LONG`` segments is dropped when a later prompt has continued its answer.
+LONG = 64
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class DistinctPrefixes:
-    """The distinct prefixes of a run's prompts: a cache of the whole cluster without eviction.
+    """The distinct prefixes of a run's prompts, as in one cache of the cluster without eviction.
 
     The prefixes form a tree with one node per distinct segment of a prefix. A node is a run of
     tokens with one key that follows a position of its parent. The position is the parent's number
@@ -35,24 +36,31 @@ class DistinctPrefixes:
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, int, str], int] = {}
-        self._lengths = [0]  # the known tokens of each node
-        self._ends = array("q")  # the last node of each prompt, and its used tokens
-        self._made: dict[int, tuple[int, int]] = {}  # node -> tokens of an answer, its prompt
+        # ``_lengths`` has the number of known tokens of each node.
+        self._lengths = [0]
+        # The array ``_ends`` has the last node of each prompt, and the number of this node's tokens
+        # in the prompt.
+        self._ends = array("q")
+        # ``_made`` maps nodes to the tokens of an answer and its prompt.
+        self._made: dict[int, tuple[int, int]] = {}
 
     def add(self, prompt: Prompt, answer: Segment, answers: Answers) -> int:
-        """Add a served prompt; return how many of its tokens no earlier prompt or answer contains.
+        """Add a served prompt; return how many of its tokens are in no earlier prompt or answer.
 
         The result is at least 1, because an engine computes the last token of every prompt. The
-        ``answer`` is added to the program's ``answers``, because a later prompt may continue it.
+        ``answer`` is added to the program's ``answers``, because a later prompt may contain the
+        answer.
         """
         nodes, lengths = self._nodes, self._lengths
         parent = used = missing = 0
         rest = prompt
-        if len(prompt) > 2:  # most prompts continue an answer by one segment
+        # Most prompts continue an answer by one segment.
+        if len(prompt) > 2:
             before = answers.get(prompt[-2][0])
             if before is not None and before[4] == prompt[:-2]:
                 parent, used, rest = before[0], before[1], prompt[-2:]
-                if len(prompt) > LONG:  # memory would grow with the square of the turns
+                # Without this limit, memory would grow with the square of the turns.
+                if len(prompt) > LONG:
                     answers[prompt[-2][0]] = *before[:4], ()
         for key, length in rest:
             if not length:
@@ -80,7 +88,7 @@ class DistinctPrefixes:
 
     @property
     def tokens(self) -> int:
-        """The tokens of all distinct prefixes."""
+        """The number of tokens in all distinct prefixes."""
         return sum(self._lengths)
 
     def uses(self, used_ps: Ints, finished_ps: Ints) -> PrefixUses:

@@ -1,4 +1,4 @@
-"""The routers of a simulated cluster, the queue in front of them, and their view of workers."""
+"""The construction of a simulated cluster's routers, gateways and view of the workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SimFleet:
-    """A ``FleetView`` without delay. A router sees a real fleet with a delay."""
+    """A ``FleetView`` that reports loads without the delay of real fleets."""
 
     def __init__(self, workers: Sequence[Replica]) -> None:
         self._workers = workers
@@ -74,7 +74,7 @@ def setup_of(
 
 
 def router_of(spec: ExperimentSpec) -> Router:
-    """Return the router of an experiment, or its several routers combined into one."""
+    """Return the router of an experiment; several routers are combined into one."""
     if spec.routers is None:
         return _router(spec)
     from fairbench.sim.ingress import split_router
@@ -103,7 +103,7 @@ def ingress_of(
     admission = spec.admission
 
     def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:
-        """Return the gateway and admission control of a router, or None if it has neither."""
+        """Return the gateway and admission control of a router, or None without either."""
         if spec.gateway is None and admission is None:
             return None
         from fairbench.schedulers.gateway.build import build_gateway, with_admission
@@ -131,7 +131,7 @@ def ingress_of(
 def reports_of(
     spec: ExperimentSpec, clock: Clock, router: Router, worker: int
 ) -> Callable[[Prompt, int], None] | None:
-    """Return the ``on_evict`` of a worker, or None if the router uses no eviction reports."""
+    """Return the ``on_evict`` function of a worker, or None if the router needs no reports."""
     if not router.wants_evictions:
         return None
     params = make_params("cluster", ClusterParams, spec.settings)
@@ -142,7 +142,7 @@ def reports_of(
 def eviction_reports(
     clock: Clock, router: Router, worker: int, params: ClusterParams, rng: Random
 ) -> Callable[[Prompt, int], None]:
-    """Return an ``on_evict`` whose messages reach the router with a delay, unless they are lost."""
+    """Return an ``on_evict`` function whose reports are delayed and may be lost."""
     delay_ps = round(params.eviction_delay_s * PS_PER_S)
     loss = params.eviction_loss or 0.0
 
@@ -159,7 +159,7 @@ def eviction_reports(
 
 
 def refuse_stall(cluster: Cluster) -> None:
-    """Raise RunFailed if requests wait although no event is due: the scheduler ignores them."""
+    """Raise RunFailed if a scheduler leaves requests waiting although no event is due."""
     if cluster.clock.events or not cluster.running:
         return
     for worker in cluster.workers:

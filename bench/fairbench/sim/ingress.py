@@ -1,4 +1,4 @@
-"""The queue in front of a simulated cluster, and several routers in front of one fleet."""
+"""The hosts of queues in front of a simulated cluster, with one router or several."""
 
 from __future__ import annotations
 
@@ -30,32 +30,37 @@ from fairbench.schedulers.peers import (
 )
 from fairbench.streams import stream
 
-BEFORE_WORKERS = -1  # key of a queue among the events that decide at one instant
+# The key ``BEFORE_WORKERS`` puts a queue before the workers among the events of one instant.
+BEFORE_WORKERS = -1
 
 
 class Ingress(QueueHost[Sequence]):
-    """The host of ``queue``, which keeps requests until it releases them to a worker.
+    """The host of ``queue``, in which requests wait until they are sent to a worker.
 
     The host calls the queue when a request arrives or ends, and when a worker has decided on its
-    next step. The call comes at the same instant, after all iterations that end at the instant, and
-    never during a pass. The queue receives arrivals and ends in their order.
+    next step. The call comes at the same instant, after all iterations that end at this instant,
+    and never during an admission pass. The queue receives arrivals and ends in the order of their
+    occurrence.
     """
 
     def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:
         super().__init__(queue)
         self._clock = clock
         self._workers = workers
-        self._events: list[Callable[[], None]] = []  # events that the queue has not received yet
-        self._due_ps: int | None = None  # the time (ps) of the next call of the queue
-        self.before_call: Callable[[], None] | None = None  # called before each call of the queue
-        # returns the key of the queue among the queues that are called at one instant
+        # ``_events`` holds events that the queue has not received yet.
+        self._events: list[Callable[[], None]] = []
+        # ``_due_ps`` is the time (ps) of the queue's next call.
+        self._due_ps: int | None = None
+        # ``before_call`` is called before each call of the queue.
+        self.before_call: Callable[[], None] | None = None
+        # ``turn`` returns the key of the queue among the queues that are called at one instant.
         self.turn: Callable[[], int] = lambda: BEFORE_WORKERS
         for worker in workers:
             worker.on_pass = self.soon
 
     @classmethod
     def of_router(cls, clock: Clock, router: Router, workers: Many[Replica]) -> Self:
-        """Return an ingress that offers requests in order of arrival to a router that may wait."""
+        """Return an ingress that offers requests in order of arrival to a router that may queue."""
         return cls(clock, workers, arrival_queue(router))
 
     def enter(self, sequence: Sequence) -> None:
@@ -65,7 +70,8 @@ class Ingress(QueueHost[Sequence]):
 
     def finished(self, sequence: Sequence) -> None:
         if not self.end_sent(sequence.request):
-            return  # the queue itself refused the request
+            # The queue itself refused the request.
+            return
         produced = 0 if sequence.status == REFUSED else sequence.produced
         now_s = self._clock.now_ps / PS_PER_S
         self._events.append(partial(self.queue.finish, sequence.request, produced, now_s))
@@ -119,14 +125,14 @@ class Ingress(QueueHost[Sequence]):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The parts of a router that share sums. ``recheck`` examines the router's queue again."""
+    """The part of a router that exchanges totals; ``recheck`` tries the router's queue again."""
 
     parts: Many[Exchanges]
     recheck: Callable[[], None]
 
 
 class Gossip:
-    """A gossip protocol: every ``every_s`` seconds, each router sends its totals to all others.
+    """A gossip protocol, in which each router sends its totals to all others every ``every_s`` s.
 
     The routers send at different times within the interval.
     """
@@ -168,14 +174,14 @@ class Gossip:
 
 
 class SumLedger:
-    """A service that knows all sums, and gives them to a router before each decision."""
+    """A service that knows the totals of all routers, and tells a router before each decision."""
 
     def __init__(self, clock: Clock, peers: Many[Peer]) -> None:
         self._clock = clock
         self._peers = peers
 
     def update(self, number: int) -> None:
-        """Give the totals of all other routers to router ``number``, which will decide next."""
+        """Merge the totals of all other routers into router ``number``, which will decide next."""
         now_s = self._clock.now_ps / PS_PER_S
         for origin, other in enumerate(self._peers):
             if origin != number:
@@ -184,10 +190,10 @@ class SumLedger:
 
 
 class Unheard:
-    """The largest charge of a client at other routers that a router did not know of, in tokens.
+    """A measurement of the charges at other routers that a router did not know of, in tokens.
 
-    Between two messages the unknown charges only grow, except for refunds. The charges are
-    therefore measured just before each message.
+    The result is the largest unknown charge of a client. Between two messages, unknown charges only
+    grow, except for refunds, so they are measured just before each message.
     """
 
     def __init__(self, peers: Many[Peer]) -> None:
@@ -195,7 +201,7 @@ class Unheard:
         self.tokens = 0.0
 
     def measure(self, number: int) -> None:
-        """Update the largest unknown charge just before router ``number`` receives a message."""
+        """Update the largest unknown charge before router ``number`` receives a message."""
         for place, part in enumerate(self._peers[number].parts):
             known = part.heard_totals()
             unheard: dict[tuple[str, int], float] = {}
@@ -260,14 +266,14 @@ class SplitRouter(Router):
 
 
 Arrives = Callable[[Request], int]
-"""A function that returns the router at which a request arrives.
+"""A function that returns the number of the router at which a request arrives.
 
 The function is called once for each request, in order of arrival.
 """
 
 
 def arrival_routers(params: RoutersParams, number: int, clients: Many[str], seed: int) -> Arrives:
-    """Return a function from a request to its router, drawn for each client independently."""
+    """Return a function that draws the router at which a request of a client arrives."""
     bounds = list(accumulate(ingress_shares(params.skew, number)))
     if params.form == "sticky":
         homes = {client: _drawn(stream(0, f"home/{client}"), bounds) for client in clients}
@@ -293,8 +299,8 @@ class RouterIngresses:
     """The queues in front of several routers, which decide in random order at each instant.
 
     With a fixed order, the first router would always take the room that all routers see at the same
-    moment. A request enters its queue ``asking_ps`` after its arrival, the time (ps) in which the
-    router queries the ledger.
+    moment. A request enters its queue ``asking_ps`` after its arrival, because the router takes
+    this time (ps) to query the ledger.
     """
 
     def __init__(
@@ -312,10 +318,12 @@ class RouterIngresses:
         self.ingresses = ingresses
         self._arrives = arrives
         self._asking_ps = asking_ps
-        self.gossip: Gossip | None = None  # the exchange of the routers' totals, if there is one
+        # ``gossip`` is the exchange of the routers' totals, or None without an exchange.
+        self.gossip: Gossip | None = None
         self._asking: dict[Request, Sequence] = {}
         for ingress in ingresses:
-            ingress.turn = lambda: -rng.randrange(1, 2**20)  # below the keys of all workers
+            # These keys are below the keys of all workers.
+            ingress.turn = lambda: -rng.randrange(1, 2**20)
         for worker in workers:
             worker.on_pass = self._passed
 
@@ -337,7 +345,8 @@ class RouterIngresses:
     def finished(self, sequence: Sequence) -> None:
         owners = self._router.owners
         self.ingresses[owners[sequence.request]].finished(sequence)
-        if sequence.worker < 0:  # no router was called, so no ``on_finish`` will remove the owner
+        # No router was called, so no ``on_finish`` will remove the owner.
+        if sequence.worker < 0:
             del owners[sequence.request]
 
     def sequences(self) -> Iterator[Sequence]:
@@ -381,7 +390,7 @@ def ingresses_of(
 
 
 Front = tuple[Router, HoldsRequests | None]
-"""A router, and the queue in front of the router."""
+"""A ``Front`` is a pair of a router and the queue in front of the router."""
 
 
 def share_totals(

@@ -1,4 +1,4 @@
-"""Programs in virtual time: their coroutines, and the ``LLM`` that they call."""
+"""The execution of programs in virtual time, as coroutines that call a simulated ``LLM``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from fairbench.core import PS_PER_S, Prompt, Segment, new_tuple
 from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.errors import ProgramFailed
 
-# Receives the result and the error of an ended operation, exactly one of which is not None.
+# A function of this type receives the result and the error of an ended operation, exactly one of
+# which is not None.
 Callback = Callable[[Any, ProgramFailed | None], None]
-# Starts an operation that a suspended program awaits; the callback resumes the program.
+# A function of this type starts an operation that a suspended program awaits; the callback resumes
+# the program.
 Pending = Callable[[Callback], None]
 
 
 class Join:
-    """Runs branches in parallel, and calls ``done`` after the last branch has ended.
+    """A run of parallel branches, which calls ``done`` after the last branch has ended.
 
     ``done`` receives the results of all branches, or the first error.
     """
@@ -48,7 +50,7 @@ class Join:
 
 
 class _Task:
-    """A running coroutine. A recursive closure would be a reference cycle."""
+    """A running coroutine, in a class because a recursive closure would be a reference cycle."""
 
     __slots__ = ("_done", "_program")
 
@@ -74,7 +76,8 @@ def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:
     _Task(program, done).resume(None, None)
 
 
-# Starts a call, given its prompt, name, output tokens, max_new_tokens, depth, and callback.
+# A function of this type starts a call, given its prompt, name, output tokens, max_new_tokens,
+# depth, and callback.
 Submit = Callable[[Prompt, str, int, int, int, Callback], None]
 
 
@@ -111,5 +114,5 @@ class SimLLM:
 
 
 def output_segment(program_id: int, name: str, tokens: int) -> Segment:
-    """Return the output segment of a call. Its key does not depend on the order of calls."""
+    """Return the output segment of a call; the key does not depend on the order of calls."""
     return new_tuple(Segment, (f"{program_id}/{name}", tokens))

@@ -1,7 +1,7 @@
-"""The records of a simulation: logs on disk during the run, and tables made of the logs.
+"""The records of a simulation: log files during the run, and tables that are built from them.
 
 Each log is a file with an Arrow IPC stream, to which blocks of rows are appended. The logs take no
-memory, and outlive the process. A file that was cut off can be read up to its end.
+memory, and remain if the process is killed. A file that was cut off can be read up to its end.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ MAX_WORKER = 2**20
 
 @contextmanager
 def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
-    """Inside the ``with`` block, store the rows of the given empty logs in files in ``folder``.
+    """Store the rows of the given empty logs in files in ``folder`` during the ``with`` block.
 
-    When one log has a full block of rows, the open blocks of all logs are written, so that all
-    files show the same instant. At the end of the ``with`` block every row is on disk, also after
-    an interruption. Raises RunFailed if a file cannot be written.
+    When one log has a full block of rows, the incomplete blocks of all logs are written, too, so
+    that all files end at the same instant. At the end of the ``with`` block every row is on disk,
+    even after an interruption. Raises RunFailed if a file cannot be written.
     """
 
     def file_blocks() -> None:
@@ -60,7 +60,7 @@ def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
 def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> None:
     """Fill empty logs from the ``folder`` of a simulation, which may have been killed.
 
-    All logs get the same number of blocks, because the logs write their blocks together. Raises
+    All logs get equally many blocks, because the simulation wrote their blocks together. Raises
     DataError if a file cannot be read.
     """
     found = {name: _batches(_path(folder, name)) for name in logs}
@@ -92,7 +92,7 @@ def _rows(batch: pa.RecordBatch, log: IntegerTable, where: str, clients: int) ->
 
 
 def _range(name: str, clients: int) -> tuple[int, int]:
-    """Return the smallest and the largest valid value of a column; -1 means never or nowhere."""
+    """Return the smallest and largest valid value of a column; -1 stands for never or nowhere."""
     if name == "client":
         return 0, clients - 1
     if name == "status":
@@ -143,14 +143,15 @@ class FileBlocks:
             yield np.concatenate(group)
 
     def release(self) -> None:
-        """Do nothing: blocks in a file take no memory."""
+        """Do nothing, because blocks in a file take no memory."""
 
     def _append(self, message: pa.Buffer) -> None:
         try:
             with self._path.open("ab") as file:
                 file.write(message)
         except OSError as error:
-            with suppress(OSError):  # half a message would make later messages unreadable
+            # Half a message would make later messages unreadable.
+            with suppress(OSError):
                 os.truncate(self._path, self._bytes)
             raise RunFailed(f"{self._path}: cannot be written: {error.strerror}") from None
         self._bytes += message.size
@@ -167,7 +168,7 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _batches(path: Path) -> list[pa.RecordBatch]:
-    """Return the complete batches of a file, mapped into memory, or no batches without a file."""
+    """Return the complete batches of a file, mapped into memory; no batches without a file."""
     import pyarrow as pa
 
     try:
@@ -187,7 +188,8 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
     except (pa.ArrowException, OSError, MemoryError, StopIteration) as error:
         raise _damaged(path, error) from None
     try:
-        # the reader raises an error at the end of the file, complete or cut off
+        # The reader raises an error at the end of the file, whether the file is complete or cut
+        # off.
         with suppress(StopIteration, OSError, pa.ArrowInvalid):
             while True:
                 batches.append(reader.read_next_batch())
@@ -200,8 +202,8 @@ def _lacks_head(data: mmap.mmap) -> bool:
     """Return whether a stream was cut off before the end of its column description.
 
     A stream begins with a mark, the length of the column description, and the description (Arrow
-    columnar format, "IPC streaming format"). For data without the mark, return False: such data is
-    not a stream, and Arrow reports the error.
+    columnar format, "IPC streaming format"). For data without the mark, return False, because Arrow
+    then reports that the data is not a stream.
     """
     length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
     return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)
@@ -219,15 +221,15 @@ def seconds(times_ps: Ints) -> Floats:
     return found
 
 
-AT_ONCE = 16  # number of blocks that are converted together
+AT_ONCE = 16  # number of blocks converted together
 
 
 def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
-    """Return the rows of a service log, sorted by start and worker, in files beside ``blocks``.
+    """Return the rows of a service log, sorted by start and worker, in new files.
 
     A row is written to ``blocks`` when its stretch ends, so rows are nearly in order of their
-    starts. The function reads the blocks in order. Of the rows read so far, it writes those that
-    begin before all unread rows, and keeps the remaining rows in memory.
+    starts. The function reads the blocks in order, writes the rows that begin before all unread
+    rows, and keeps the remaining rows in memory. The files are in the folder of ``blocks``.
     """
     start = log.names.index("start_ps")
     least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])
@@ -252,7 +254,7 @@ def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
 
 
 def _column(rows: NDArray[np.int64], names: tuple[str, ...], name: str) -> NDArray[np.generic]:
-    """Return a column of ``Service``, whose times are in seconds."""
+    """Return a column of the table ``Service``; times are in seconds."""
     if name in names:
         return rows[:, names.index(name)]
     return seconds(rows[:, names.index(name.removesuffix("_s") + "_ps")])
@@ -274,11 +276,12 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
     """Return the tables of a settled cluster.
 
     Requests and programs are in order of their ids, and service rows in order of start and worker.
-    The function releases the logs, which cannot be read afterwards, so that a long run does not
-    need their memory twice.
+    The function releases the logs, which cannot be read afterwards. A long run therefore does not
+    need memory for logs and tables at the same time.
     """
     for log in logs.by_name().values():
-        log.file_block()  # writes the rest of the rows to a file
+        # This call writes the rest of the rows to a file.
+        log.file_block()
     requests, programs, service, memory = logs
     by_request = np.argsort(requests.column("request_id"))
     by_program = np.argsort(programs.column("program_id"))
@@ -292,10 +295,10 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
 
 
 def _service(log: IntegerTable) -> ServiceRows:
-    """Return the service table, which stays in files if the log is long and stored in a file."""
+    """Return the service table, which remains in files if the log is long and in a file."""
     if isinstance(log.blocks, FileBlocks) and is_long(len(log)):
         return filed_service(log, log.blocks)
-    # the rows are in order of the ends of stretches
+    # The rows are in order of the ends of stretches.
     start_s, worker = seconds(log.column("start_ps")), log.column("worker")
     sorted_already = (start_s[1:] >= start_s[:-1]).all() and (worker == worker[:1]).all()
     by_start = None if sorted_already else np.lexsort((worker, start_s))

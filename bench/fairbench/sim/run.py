@@ -60,7 +60,7 @@ from fairbench.sim.front import SimFleet, ingress_of, refuse_stall, reports_of, 
 from fairbench.sim.records import Logs, restore, spooled, tables_of
 from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS
-from fairbench.workloads.heavy_clients import REACTIONS
+from fairbench.workloads.disguises import REACTIONS
 from fairbench.workloads.plan import (
     ClientPlan,
     last_arrival_s,
@@ -77,8 +77,8 @@ if TYPE_CHECKING:
 class SimulationProgress:
     """The progress of a simulation.
 
-    ``shares`` maps each client to its fraction of the service so far. ``measuring`` is true when
-    the run is over and the metrics are being computed.
+    ``shares`` maps each client to its fraction of all service so far. ``measuring`` is true when
+    the run has ended and the metrics are being computed.
     """
 
     sim_time_s: float
@@ -105,7 +105,8 @@ def progress_of(
     )
 
 
-MOST_ALONE = 16  # with more clients, no client is simulated alone
+# If a run has more than ``MOST_ALONE`` clients, no client is simulated alone.
+MOST_ALONE = 16
 
 
 def managed_memory(
@@ -125,10 +126,11 @@ def hit_rates_alone(
     with_pool: Callable[[int], Mapping[str, Any]],
     run: Callable[..., Tables],
 ) -> dict[str, float]:
-    """Return the cache hit rate of each client alone on its share, by weight, of every pool.
+    """Return the cache hit rate that each client has alone with its share of every KV pool.
 
-    Engine, router and speed are those of ``spec``, and eviction is LRU. A client whose requests are
-    all refused has no hit rate. With one client, or more than ``MOST_ALONE``, the result is empty.
+    Shares are by weight. The engine, the router and the speed are those of ``spec``, and the
+    eviction policy is LRU. A client whose requests are all refused has no hit rate. With one
+    client, or more than ``MOST_ALONE`` clients, the result is empty.
 
     Args:
         spec: Specification of the shared run.
@@ -151,16 +153,18 @@ def hit_rates_alone(
 
 
 PROGRESS_EVERY_PS = PS_PER_S
-EVENTS_AT_ONCE = 64  # number of events, a few milliseconds, between checks for an interruption
+# After every ``EVENTS_AT_ONCE`` events, a few milliseconds, the run checks for an interruption.
+EVENTS_AT_ONCE = 64
 
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Turn off the cycle collector in the ``with`` block, which saves a third of the time.
+    """Turn off Python's garbage collector in the ``with`` block, which saves a third of the time.
 
-    Objects from before the block are frozen, unless a caller has frozen them. A collection in the
-    block then examines only the objects of the block. A collection of all imported objects would
-    take longer than the simulation of a few hundred requests.
+    Objects from before the block are frozen with ``gc.freeze``, unless a caller has done so
+    already. An explicit collection in the block then examines only the objects of the block; a
+    collection of all imported objects would take longer than the simulation of a few hundred
+    requests.
     """
     was_on, sets_aside = gc.isenabled(), not gc.get_freeze_count()
     gc.disable()
@@ -189,15 +193,15 @@ def simulate(
         folder: Folder in which records are stored during the run, for ``recover``, or None to keep
             the records in memory.
         on_progress: Function that receives the progress of the run, or None.
-        interrupted: Function that is called between events, or None. When it returns true, the run
-            ends; the result has the finished requests, and its ``complete`` is False.
+        interrupted: Function that is called between events, or None. When the function returns
+            true, the run ends; the result has the finished requests, and ``complete`` is False.
 
     Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec needs
     real servers. Raises RunFailed if the folder cannot be written or a user's scheduler fails.
     """
     if spec.backend is not None:
         raise UsageError(
-            f"backend = {spec.backend.kind!r}: only the simulator can run this; leave backend out"
+            f"backend = {spec.backend.kind!r}: this function only simulates; leave backend out"
         )
     plans = spec.client_plans()
     source = spec.source()
@@ -217,7 +221,7 @@ def simulate(
 
 @contextmanager
 def engine_code(spec: ExperimentSpec) -> Iterator[EngineCode | None]:
-    """Yield the installed engine whose own code decides in a run, None for fairbench's model."""
+    """Yield the installed engine whose own code decides in a run, or None for fairbench's model."""
     if spec.engine_code is None:
         yield None
         return
@@ -240,8 +244,9 @@ def engine_code(spec: ExperimentSpec) -> Iterator[EngineCode | None]:
 class Simulation:
     """The cluster of one experiment. Call ``run`` once, then ``result``.
 
-    ``slowdown`` multiplies the time of every iteration. ``profile`` and ``worker_of`` replace the
-    bundled timing profile and the engine of the experiment; ``code`` is the engine's own code.
+    ``slowdown`` multiplies the time of every iteration. ``profile`` replaces the bundled timing
+    profile, and ``worker_of`` replaces the engine of the experiment. ``code`` is an installed
+    engine that decides with its own code, or None.
     """
 
     def __init__(
@@ -276,12 +281,14 @@ class Simulation:
         if spec.prefill is None:
             workers: list[Replica] = [*map(worker_of or self.engine.worker, parts)]
         else:
-            from fairbench.engine.disaggregated import disaggregated  # few runs need the module
+            # Few runs need this module.
+            from fairbench.engine.disaggregated import disaggregated
 
             engine = spec.engine or DEFAULT_ENGINE
             decode_count = spec.dp - len(parts)
             workers = disaggregated(spec.settings, engine, self.engine, parts, decode_count)
-        # the cluster empties its list of workers at the end, which a copy would keep alive
+        # The cluster empties its list of workers at the end. A copy of the list would keep the
+        # workers in memory.
         routed = workers if spec.prefill is None else workers[: len(parts)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
@@ -308,7 +315,7 @@ class Simulation:
 
     def _parts(self, index: int) -> WorkerParts:
         spec = self.spec
-        # an engine's own policy is no scheduler of fairbench
+        # An engine's own policy is not a scheduler of fairbench.
         is_ours = spec.engine_code is None or is_plugged_in(spec.local, spec.engine)
         local = build_local(spec.local if is_ours else "fcfs", spec.settings)
         draws = stream(self.spec.seed, f"scheduler/{index}")
@@ -356,7 +363,8 @@ class Simulation:
         )
         audit = self._pin_audit()
         self.cluster.abandon()
-        gc.collect()  # frees the KV trees: 100 of 670 MiB in an overloaded run
+        # This call frees the KV trees, 100 of 670 MiB in an overloaded run.
+        gc.collect()
         tables: Tables = tables_of(self.cluster.clients, self.logs)
         if complete and tables.all_refused():
             raise UsageError(
@@ -391,7 +399,7 @@ class Simulation:
 
     @property
     def _holder(self) -> str | None:
-        """The part besides a gateway that queues requests without the local scheduler, if any."""
+        """The part that queues requests outside the local scheduler and the gateway, or None."""
         if self.admission:
             return "admission control"
         shares = make_params(MEMORY, MemoryParams, self.spec.settings).share
@@ -416,19 +424,20 @@ class Simulation:
         return header | code | ({"admission": self.admission.policy} if self.admission else {})
 
     def _pin_audit(self) -> dict[str, Any]:
-        """Return how often running requests broke the assumption of memory shares, by key.
+        """Return the counts of the ``PinAudit`` by key, for a policy with memory shares.
 
         The result is empty for an eviction policy without shares.
         """
         if self.spec.eviction is None or self.code is not None:
             return {}
-        from fairbench.engine.client_cache import pin_audit  # few runs need the module
+        # Few runs need this module.
+        from fairbench.engine.client_cache import pin_audit
 
         audit = pin_audit(worker.cache for worker in self.cluster.workers)
         return {} if audit is None else {"pinned_beyond_share": asdict(audit)}
 
     def _hit_alone(self, source: Source | None) -> dict[str, float]:
-        """Return each client's cache hit rate alone, if the run records memory."""
+        """Return each client's cache hit rate alone, or nothing if the run records no memory."""
         if self.memory_log is None:
             return {}
 
@@ -443,7 +452,7 @@ class Simulation:
 
 
 class Simulated(NamedTuple):
-    """The tables of a simulation, and the facts about it."""
+    """The tables of a simulation, and the facts that describe the run."""
 
     tables: Tables
     facts: Facts
@@ -467,8 +476,8 @@ def simulate_tables(
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     """Return an incomplete result from the records of a killed simulation in ``folder``.
 
-    The result ends with the last record. Work in progress, and records that were not written yet,
-    are missing. Raises DataError if a file cannot be read.
+    The result ends at the time of the last record. Work in progress and records that were not
+    written yet are missing. Raises DataError if a file cannot be read.
     """
     source = spec.source()
     plans = spec.client_plans()

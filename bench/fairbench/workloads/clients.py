@@ -1,4 +1,4 @@
-"""The clients of a run, planned from workload and command line: programs, arrivals and targets."""
+"""Plans of the clients of a run: programs, arrivals and latency targets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from fairbench.errors import UsageError
 from fairbench.targets import NO_TARGETS, Targets, laid_over, named_targets, parse_targets
 from fairbench.tenants import owner_of
-from fairbench.workloads.heavy_clients import Disguise
+from fairbench.workloads.disguises import Disguise
 from fairbench.workloads.model import (
     ClientPresence,
     Group,
@@ -45,16 +45,17 @@ def plan_clients(
     weights: Mapping[str, float] | None = None,
     goodput: Mapping[str, str] | None = None,
 ) -> tuple[ClientPlan, ...]:
-    """Plan the clients of a run; None stands for the workload's own value.
+    """Plan the clients of a run; an argument of None means the value in the workload file.
 
-    A client with m times the rate, or m times the size, sends m times ``num_programs``. Rates of
-    clients that run another program change in proportion to ``request_rate``.
+    A client with m times the usual rate, or m times the usual size, sends m times ``num_programs``
+    programs. Clients that run another kind of program keep the ratio of their rate to the
+    workload's rate when ``request_rate`` changes.
 
     Args:
         spec: The workload.
         scenario: Name of the scenario.
-        dp: Number of replicas, which multiplies the workload's own rates.
-        gpu: Id of a timing profile, for which the workload may define another rate.
+        dp: Number of replicas; rates from the workload file are multiplied by this number.
+        gpu: Id of a timing profile; a workload may define a different rate for some profiles.
         clients: Number of clients.
         request_rate: Programs/s of each well-behaved client over the whole cluster.
         num_programs: Programs of each well-behaved client; replaces the workload's duration.
@@ -64,7 +65,7 @@ def plan_clients(
         goodput: Latency targets that override the workload's (see ``client_targets``).
 
     Raises:
-        UsageError: Names the impossible value.
+        UsageError: If a value is impossible; the message names the value.
     """
     chosen = spec.scenario(scenario)
     names = spec.name_clients(_client_count(spec, scenario, clients))
@@ -105,18 +106,19 @@ def plan_clients(
     run = _Run(spec, chosen, load, shared)
     for index, changes in (*run.sized(len(names)), *run.misbehaving_arrivals(), *run.others()):
         plans[index] = replace(plans[index], **changes)
-    for wrong in chosen.misbehaving:  # disguises come last, because a disguise may copy any plan
+    # Disguises are applied last, because a disguise may copy the prompts of any client.
+    for wrong in chosen.misbehaving:
         for index in wrong.numbers:
             plans[index] = _with_disguise(plans[index], wrong, plans)
     return tuple(plans)
 
 
 Changed = Iterator[tuple[int, dict[str, Any]]]
-"""Numbers of clients, each with the fields of the client's plan that differ from the usual plan."""
+"""Pairs of a client's number and the fields of ``ClientPlan`` to change in that client's plan."""
 
 
 class _Run(NamedTuple):
-    """The values that the clients of a run share; ``params`` belong to a well-behaved client."""
+    """The values that all clients of a run share; ``params`` are those of well-behaved clients."""
 
     spec: WorkloadSpec
     scenario: Scenario
@@ -124,7 +126,7 @@ class _Run(NamedTuple):
     params: dict[str, Value]
 
     def sized(self, count: int) -> Changed:
-        """Yield the changes for clients of the workload's program whose sizes are given."""
+        """Yield new arrivals for each client whose rate the scenario's ``sizes`` scale."""
         traffic = self.spec.traffic()
         for index, multiple in _sizes_of_plain_clients(self.scenario, count):
             load = _load_of_size(self.load._replace(client=index), multiple)
@@ -144,7 +146,7 @@ class _Run(NamedTuple):
                 yield index, changes | {"arrivals": arrivals}
 
     def others(self) -> Changed:
-        """Yield the changes for clients of other programs; their rates follow ``scenario.rate``."""
+        """Yield the program and the arrivals of each client in the scenario's ``others``."""
         for other in self.scenario.others or ():
             traffic = self.spec.traffic(other.arrivals)
             changes = self._group(other) | {
@@ -163,7 +165,7 @@ class _Run(NamedTuple):
 
 
 def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, float]]:
-    """Return the number and relative size of each well-behaved client of the workload's program."""
+    """Return (number, relative size) of well-behaved clients; [] if the scenario has no sizes."""
     if scenario.sizes is None:
         return []
     groups: tuple[Group, ...] = (*scenario.misbehaving, *(scenario.others or ()))
@@ -178,7 +180,8 @@ def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, f
 def _load_of_size(load: TrafficLoad, multiple: float) -> TrafficLoad:
     """Return the load of a client that is ``multiple`` times as large as an average client.
 
-    ``load`` is the load of the average client; its rate and number of programs are multiplied.
+    ``load`` is the load of an average client. The rate and the number of programs are multiplied by
+    ``multiple``.
     """
     if multiple == 1:
         return load

@@ -1,8 +1,8 @@
-"""Real input for programs: files and hub data sets, as token lengths in a fixed order.
+"""Real input for programs: token lengths of the records of files and Hugging Face data sets.
 
-A ``Schema`` describes one layout of records. Its reader takes one decoded JSON record and returns
-the texts of the record, or raises ValueError naming the field. Local files and hub data sets have
-the same layouts.
+A ``Schema`` describes one layout of records. The ``read`` function of a schema takes a decoded JSON
+record and returns the record's texts, or raises ValueError naming the wrong field. Layouts do not
+differ between local files and data sets of the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fairbench.workloads.tokens import TokenCounter, load_counter
 
 MAX_LITERAL = (
     2**20
-)  # maximum number of characters of a Python literal, whose parsed tree is 100 times as large
+)  # maximum number of characters of a Python literal; the parsed tree takes 100 times the memory
 INPUT = "input"  # the field with the input of an instruction
 OUTPUTS = ("output", "response", "completion", "answer")  # fields that may hold a prompt's answer
 
@@ -49,8 +49,8 @@ OUTPUTS = ("output", "response", "completion", "answer")  # fields that may hold
 class Texts:
     """The texts of a record: a main text (see ``Item``), and (question, answer) pairs.
 
-    ``text_tokens`` is the token count of content that is no text, such as a video; ``text`` then
-    only identifies the content.
+    ``text_tokens`` is the token count of content other than text, such as a video, or None. If
+    ``text_tokens`` is given, ``text`` only identifies the content.
     """
 
     text: str
@@ -60,7 +60,11 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A layout of records: the program kind, a description, the identifying fields, the reader."""
+    """A layout of records that give input for programs of one ``kind``.
+
+    ``shape`` describes the layout in messages. A record has this layout if the record has all
+    fields in ``marks``. ``read`` returns the texts of a record.
+    """
 
     kind: str
     shape: str
@@ -69,16 +73,16 @@ class Schema:
 
 
 def schema_of(record: Mapping[str, Any], kind: str) -> Schema | None:
-    """Return the layout of a record, found by the record's fields, or None if no layout fits.
+    """Return the first layout whose identifying fields the record has, or None if no layout fits.
 
-    A single request accepts every record with a prompt; other kinds need a layout of their own.
+    For programs of kind ``single``, the layouts of this kind are tried before all other layouts.
     """
     known = schemas_for(kind) + list(SCHEMAS) if kind == Single.kind else SCHEMAS
     return next((s for s in known if all(mark in record for mark in s.marks)), None)
 
 
 def nearest_schema(record: Mapping[str, Any], kind: str) -> Schema:
-    """Return the layout of a program kind that shares the most identifying fields with a record."""
+    """Return the layout of a program kind whose identifying fields match a record best."""
     return max(schemas_for(kind), key=lambda s: sum(mark in record for mark in s.marks))
 
 
@@ -95,9 +99,10 @@ def fields_of(kind: str) -> list[str]:
 
 
 def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a record in which each field of ``names`` has the value of the named field.
+    """Return a copy of a record with new fields; ``names`` maps a new field to its source field.
 
-    A name with dots may lead into nested objects. Raises ValueError for a missing field.
+    A name with dots, such as ``a.b``, selects a field of a nested object. Raises ValueError for a
+    missing field.
     """
     found = dict(record)
     for field, name in names.items():
@@ -109,9 +114,9 @@ def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 
 
 def merged(texts: Iterable[Texts]) -> list[Texts]:
-    """Merge entries with equal texts into one entry with all exchanges.
+    """Merge entries with equal texts into one entry that has the exchanges of all of them.
 
-    LooGLE, for example, has one row per question.
+    In LooGLE, for example, a document is repeated in the row of each of its questions.
     """
     first: dict[str, Texts] = {}
     exchanges: dict[str, list[tuple[str, str]]] = {}
@@ -148,7 +153,7 @@ def _records(record: Mapping[str, Any], field: str) -> Sequence[Mapping[str, Any
 
 
 def _pairs(record: Mapping[str, Any], field: str, ask: str, reply: str) -> Texts:
-    """Return the (ask, reply) texts of a list of objects, without a main text."""
+    """Return the values of the fields ``ask`` and ``reply`` of a list's objects, as exchanges."""
     pairs = [
         (_string_field(entry, ask, f"{field}[{i}]."), _string_field(entry, reply, f"{field}[{i}]."))
         for i, entry in enumerate(_records(record, field))
@@ -157,7 +162,7 @@ def _pairs(record: Mapping[str, Any], field: str, ask: str, reply: str) -> Texts
 
 
 def _only(field: str) -> Callable[[Mapping[str, Any]], Texts]:
-    """Return the reader of a layout with a single text field."""
+    """Return a ``Schema.read`` function for records with a single text field."""
     return lambda record: Texts(_text_field(record, field))
 
 
@@ -172,13 +177,13 @@ def _instruction(record: Mapping[str, Any]) -> Texts:
 
 
 def _answer_pair(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the answer that a record contains, if any, as the only pair."""
+    """Return the record's answer as an exchange with an empty question, or () without an answer."""
     field = next((name for name in OUTPUTS if record.get(name)), None)
     return () if field is None else (("", _string_field(record, field)),)
 
 
 def _document_qa_pairs(record: Mapping[str, Any]) -> Texts:
-    """Return the texts of LooGLE's first hub layout, in which a list is a Python literal."""
+    """Return the texts of a LooGLE record whose questions are a Python list in a string."""
     listed = record["qa_pairs"]
     if isinstance(listed, str):
         try:
@@ -190,7 +195,7 @@ def _document_qa_pairs(record: Mapping[str, Any]) -> Texts:
 
 
 def _arena(record: Mapping[str, Any]) -> Texts:
-    """Return a hub conversation: pairs of a user message and the assistant message after it."""
+    """Return pairs of a user message and the assistant message that follows the user message."""
     field = "conversation_a"
     messages = [
         (
@@ -226,7 +231,7 @@ def _video(record: Mapping[str, Any]) -> Texts:
 
 
 def _trajectory(record: Mapping[str, Any]) -> Texts:
-    """Return an agent's messages: each assistant message with all messages since the last one."""
+    """Return each assistant message, paired with all messages since the last assistant message."""
     root, before, exchanges = "", "", []
     for number, entry in enumerate(_records(record, "traj")):
         said = entry.get("content") or json.dumps(entry.get("tool_calls") or "")
@@ -245,7 +250,7 @@ def _trajectory(record: Mapping[str, Any]) -> Texts:
 
 
 def _react(record: Mapping[str, Any]) -> Texts:
-    """Return a ReAct trajectory given as one text; lines that begin with ``>`` are the agent's."""
+    """Return the exchanges of a ReAct trajectory; the agent wrote lines that begin with ``>``."""
     task, *acts = ("\n" + _text_field(record, "text")).split("\n>")
     if not acts or not task.strip():
         raise ValueError("field 'text': must hold a task, followed by lines that begin with >")
@@ -257,7 +262,8 @@ def _react(record: Mapping[str, Any]) -> Texts:
     return Texts(task.strip(), tuple(exchanges))
 
 
-# A record has the first layout whose marks it contains, so more specific layouts come first.
+# ``schema_of`` chooses the first layout whose marks a record contains. Therefore layouts with more
+# marks come before layouts with fewer marks.
 SCHEMAS: tuple[Schema, ...] = (
     Schema(
         *(LongQA.kind, "{video, frame_count, question, answer, a0, ..., a4}"),
@@ -305,16 +311,19 @@ SCHEMAS: tuple[Schema, ...] = (
 
 
 MERGED = (LongQA.kind, ToolUse.kind)
-"""Program kinds whose data sets have several questions about one text."""
+"""Program kinds whose data sets repeat a text for several questions, so entries are merged."""
 
 NAMED = "; --dataset-map FIELD=NAME names another field of the file"
 
 JUDGE_ARTICLE_TOKENS = 2677
-"""Target length of joined articles, which have 705 tokens on average; the paper's have 2,701."""
+"""Target length in tokens of the articles that are joined to one input of the judge workload.
+
+Articles of the data set have 705 tokens on average, and inputs of the paper 2,701 tokens.
+"""
 
 
 class Source:
-    """The items of one data set for one program kind; tokens are counted on demand."""
+    """The items of a data set for one program kind; token counts are computed on demand."""
 
     def __init__(self, name: str, kind: str, texts: Sequence[Texts], counter: TokenCounter) -> None:
         self._name = name
@@ -331,11 +340,11 @@ class Source:
         return len(self._texts)
 
     def item(self, seed: int, number: int) -> Item:
-        """Return the ``number``-th item under a seed.
+        """Return item ``number`` of the random order that ``seed`` determines.
 
-        Items are shuffled again on each pass over the data set. From the second pass on, items are
-        copies with keys of their own, so a program has new content; otherwise a few repeated
-        documents would all be cache hits.
+        A run that needs more items than the data set has passes over the data set repeatedly, each
+        time in a new order. From the second pass on, each item gets a new content key, so its
+        tokens do not hit the KV cache entries of an earlier pass.
         """
         turn, position = divmod(number, len(self._texts))
         item = self._item(_order(seed, turn, len(self._texts))[position])
@@ -364,9 +373,9 @@ class Source:
         return self._counter.count(text) if text else 0
 
     def _joined_tokens(self, index: int) -> int:
-        """Return the tokens of successive articles, up to the total nearest to the target.
+        """Return the token counts of successive articles whose sum is nearest to the target length.
 
-        Joined texts begin with different articles, so no two of them share a prefix.
+        Each joined text begins with a different article, so no two joined texts share a prefix.
         """
         total = self._text_tokens(index)
         for step in range(1, len(self._texts)):
@@ -392,7 +401,7 @@ def load_source(
 ) -> Source:
     """Load the real input of a program kind from a local file or ``hf:OWNER/NAME``.
 
-    ``names`` maps fields of the layout to the names that the file uses. Raises UsageError for a
+    ``names`` maps fields of the layout to the field names in the file. Raises UsageError for a
     missing tokenizer or package and for an unknown field, DataError (file, line, field) for a file
     that is unreadable or does not fit the kind.
     """
@@ -418,7 +427,7 @@ def load_source(
 def _texts_of_records(
     kind: str, path: str, records: Iterable[tuple[str, Any]], names: Mapping[str, str]
 ) -> Iterator[Texts]:
-    """Yield the texts of records, all of which must have the layout of the first record."""
+    """Yield the texts of each record; all records must have the layout of the first record."""
     schema: Schema | None = None
     for place, record in records:
         try:
@@ -436,9 +445,9 @@ def _texts_of_records(
 
 
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
-    """Return the layout of the first record. Raises ValueError if the kind does not fit."""
+    """Return the layout of the first record. Raises ValueError if no layout of ``kind`` fits."""
     schema = schema_of(record, kind)
-    if list(record) == ["text"]:  # a plain text fits layouts of several kinds
+    if list(record) == ["text"]:  # A record with only a text fits layouts of several program kinds.
         schema = next((s for s in schemas_for(kind) if s.marks == ("text",)), schema)
     if schema is not None and schema.kind == kind:
         return schema
@@ -455,7 +464,7 @@ def _fitting(record: dict[str, Any], kind: str) -> Schema:
 
 
 def _file_records(path: str) -> Iterator[tuple[str, Any]]:
-    """Yield (location, record) for each non-blank line, or for each entry of an object."""
+    """Yield (location, record) for each non-blank line, or for each value of a JSON object."""
     plain, shown = path.removesuffix(".gz"), f"dataset {path}"
     if plain.endswith(".csv"):
         for number, row in csv_rows(Path(path), shown):
@@ -482,7 +491,7 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
 HUB_PREFIX = "hf:"
 INSTALL = 'pip install ".[hub]"'
 
-# Configuration and split of each data set on the hub; ``SCHEMAS`` has the layouts of the records.
+# The configuration and the split to read of each known data set on the Hugging Face hub.
 HUB_DATASETS: dict[str, tuple[str | None, str]] = {
     "bigai-nlco/LooGLE": ("longdep_qa", "test"),
     "openai/gsm8k": ("main", "train"),
@@ -494,19 +503,20 @@ def _needs_package(ref: str) -> str:
     return f"{ref} needs the package datasets: in a clone of fairbench, {INSTALL}"
 
 
-HUB_PATIENCE_S = 2.0  # the hub's own client retries for half a minute
+# The hub's client library would retry for half a minute before it reports an error.
+HUB_PATIENCE_S = 2.0
 
 
 def hub_host() -> str:
-    """Return the host of the hub, or of the mirror that ``HF_ENDPOINT`` names."""
+    """Return the host name of the Hugging Face hub, or of the mirror in ``HF_ENDPOINT``."""
     return urlsplit(os.environ.get("HF_ENDPOINT", "")).hostname or "huggingface.co"
 
 
 def reaches_hub() -> bool:
-    """Return whether the hub accepts a connection soon; true if requests go through a proxy.
+    """Return whether the hub accepts a connection within ``HUB_PATIENCE_S``; True behind a proxy.
 
-    The connection is tried in a thread of its own, because a name server may keep the caller
-    waiting.
+    The connection is tried in a separate thread, because the resolution of the host name has no
+    timeout.
     """
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
         return True
@@ -526,7 +536,7 @@ def reaches_hub() -> bool:
 
 
 def has_copy(name: str) -> bool:
-    """Return whether the hub's client has a copy of a data set on this machine."""
+    """Return whether the cache of the hub's client library contains a data set."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     prepared = Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets")
@@ -544,7 +554,7 @@ def has_copy(name: str) -> bool:
 def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
     """Yield (location, record) for each row of the hub data set ``hf:OWNER/NAME``.
 
-    Raises UsageError, one line, if the data set is unknown or unreachable, or a package is missing.
+    Raises UsageError if the data set is unknown or unreachable, or if a package is missing.
     """
     name = ref.removeprefix(HUB_PREFIX)
     if name not in HUB_DATASETS:
@@ -563,7 +573,8 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
     configuration, split = HUB_DATASETS[name]
     try:
         rows = load_dataset(name, configuration, split=split)
-    except Exception as error:  # any error of the network or the hub
+    # The library raises many types of errors for faults of the network or the hub.
+    except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UsageError(
             f"{ref}: cannot be loaded: {reason}. Check the network, log in to the hub "

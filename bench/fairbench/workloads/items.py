@@ -1,4 +1,4 @@
-"""Real input of programs: token lengths of an item, and the calls of a recorded program."""
+"""Real input of programs: token lengths of a data set's item, and calls of recorded programs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fairbench.core import Prompt
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Token lengths of one piece of real input.
+    """The token lengths of one item of a data set.
 
     ``text_tokens`` is the length of a question, article or document (0 if there is no text);
     ``exchanges`` are the (question, answer) lengths in order. Items with equal ``key`` have the
     same content, and items with equal ``text_key`` have the same text, such as a system prompt.
-    ``turn`` has the meaning of ``Job.turn``.
+    ``turn`` is the position of the program in the trace file, or None (see ``Job``).
     """
 
     key: str
@@ -29,9 +29,10 @@ class Item:
 class RecordedCall(NamedTuple):
     """A recorded call of a program.
 
-    The next call begins ``think_s`` seconds after the answer to this call, and at least ``gap_s``
-    seconds after this call began. ``branches`` are the sub-agents that this call starts. The first
-    ``shared_tokens`` tokens of the prompt may also occur in other sessions.
+    The next call of the program begins ``think_s`` seconds after the answer to this call, and at
+    least ``gap_s`` seconds after the start of this call. ``branches`` are the sub-agents that start
+    after this call. The first ``shared_tokens`` tokens of the prompt may also occur in other
+    sessions.
     """
 
     prompt: Prompt
@@ -47,8 +48,8 @@ class Branch(NamedTuple):
     """A sub-agent: calls that run in parallel with the program that started the sub-agent.
 
     The sub-agent begins ``delay_s`` seconds after the answer to the call that started it. Call
-    number ``until`` of the program waits for the end of the sub-agent, and so does the end of the
-    program.
+    number ``until`` of the program starts only after the sub-agent has ended. The program ends only
+    after all of its sub-agents.
     """
 
     delay_s: float
@@ -58,13 +59,13 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Item):
-    """A recorded program of a trace."""
+    """A program that a trace recorded."""
 
     calls: tuple[RecordedCall, ...] = ()
 
 
 def all_calls(calls: Iterable[RecordedCall]) -> Iterator[RecordedCall]:
-    """Yield all calls, and all calls of their sub-agents."""
+    """Yield all given calls, and all calls of the sub-agents that these calls start."""
     for call in calls:
         yield call
         for branch in call.branches:

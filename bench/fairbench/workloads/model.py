@@ -1,7 +1,8 @@
-"""The model of a workload file: its tables, the files that it inherits from, and its checks.
+"""The model of a workload file: the tables of the file, inheritance between files, and checks.
 
-A file with ``workload = "judge"`` inherits the keys of that workload; the file's own keys override
-them. All inherited keys are filled in when a file is read, so a stored experiment is complete.
+A file with ``workload = "judge"`` inherits the keys of workload ``judge``, unless the file sets a
+key itself. The reader copies all inherited keys, so a stored experiment does not depend on other
+workload files.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from fairbench.workloads.traffic import DEFAULT, traffic_kind
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource, TrafficKind
 
 INHERITED = "workload"
-MAX_DEPTH = 8  # maximum number of files in a chain of inheritance; a longer chain must be a circle
+# maximum number of files in a chain of inheritance; a longer chain is taken for a cycle
+MAX_DEPTH = 8
 NOT_INHERITED = ("name", "description")
 _PACKED, _CHECKOUT = files(__package__) / "specs", Path(__file__).parents[3] / "workloads"
-SPECS = _PACKED if _PACKED.is_dir() else _CHECKOUT  # a wheel has a copy of the folder
+# An installed wheel contains a copy of the folder; a checkout does not.
+SPECS = _PACKED if _PACKED.is_dir() else _CHECKOUT
 
 
 def rebased(data: Any, folder: Path) -> Any:
@@ -49,9 +52,9 @@ def rebased(data: Any, folder: Path) -> Any:
 def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
     """Return a workload's tables, merged key by key with the tables that the workload inherits.
 
-    ``params`` and ``settings`` are merged key by key, too. Parameters of another program kind are
-    not inherited. Each scenario of the workload overrides the inherited scenario of the same name;
-    a workload without scenarios inherits all scenarios. Raises UsageError.
+    The tables ``params`` and ``settings`` are also merged key by key. Parameters of another program
+    kind are not inherited. A scenario replaces the inherited scenario with an equal name; a
+    workload without scenarios inherits all scenarios. Raises UsageError.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), depth)
@@ -67,11 +70,11 @@ def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
 
 
 def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table of clients with another program, merged with the workload that they inherit.
+    """Return an entry of ``others``, completed from the workload that the entry names.
 
-    The clients inherit the program, rate, parameters and arrivals of that workload's well-behaved
-    clients in scenario ``s1``, or in the workload's first scenario if ``s1`` is missing. Raises
-    UsageError.
+    An entry of ``others`` describes clients that run another kind of program. The entry inherits
+    the program, rate, parameters and arrivals of the named workload's well-behaved clients in
+    scenario ``s1``, or in the first scenario if ``s1`` is missing. Raises UsageError.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), 0)
@@ -117,7 +120,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class FileTable(BaseModel):
-    """A table of a workload file."""
+    """A table of a workload file; unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -135,11 +138,11 @@ class Group(FileTable):
 
 
 class Sizes(FileTable):
-    """The relative rates of clients: by Zipf's law, or with a few large clients.
+    """The relative rates of clients: by Zipf's law, or a given share of the load for a few clients.
 
-    With ``zipf``, client r sends in proportion to r to the power of minus ``zipf``; with 0, all
-    clients are equal. Otherwise the first ``heavy`` clients together send the part ``heavy_share``
-    of the total.
+    With ``zipf``, the rate of client r = 1, 2, ... is proportional to r to the power of minus
+    ``zipf``; with 0, all clients have equal rates. Otherwise the first ``heavy`` clients together
+    send the fraction ``heavy_share`` of all programs.
     """
 
     zipf: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -155,9 +158,9 @@ class Sizes(FileTable):
         return self
 
     def multiples(self, count: int) -> list[float]:
-        """Return a factor on the rate for each of ``count`` clients; the mean factor is 1.
+        """Return a factor on the rate of each client; the mean of the factors is 1.
 
-        Raises ValueError if all clients of the group are large.
+        Raises ValueError if ``heavy`` is not below ``count``.
         """
         if self.heavy is None or self.heavy_share is None:
             parts = [rank ** -(self.zipf or 0.0) for rank in range(1, count + 1)]
@@ -170,11 +173,11 @@ class Sizes(FileTable):
 
 
 def multiples(sizes: Sizes | None, count: int) -> list[float]:
-    """Return the factors of ``sizes`` for ``count`` clients, or factors of 1 without sizes."""
+    """Return the rate factors of ``count`` clients; all factors are 1 if ``sizes`` is None."""
     return [1.0] * count if sizes is None else sizes.multiples(count)
 
 
-# The lower limit (seconds) keeps a run from having millions of intervals of presence.
+# The lower limit in seconds prevents runs with millions of presence intervals.
 Mean = Annotated[Positive, Field(ge=0.001)]
 Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 
@@ -182,10 +185,11 @@ Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 class ClientPresence(FileTable):
     """The times at which a client is present: fixed ``windows``, or random intervals.
 
-    A random client is present and absent in turn, for exponential times with the means ``stay_s``
-    and ``away_s`` in seconds. Clients are independent of each other. The process is stationary, so
-    a client is present at the beginning with probability ``stay_s`` / (``stay_s`` + ``away_s``).
-    Arrivals of an absent client are left out.
+    With random intervals, a client alternates between present and absent. The lengths of the
+    intervals are exponential with the means ``stay_s`` and ``away_s`` in seconds, independently for
+    each client. The process is stationary, so a client is present at the beginning with probability
+    ``stay_s`` / (``stay_s`` + ``away_s``). Programs that would arrive while a client is absent are
+    not sent.
     """
 
     windows: Annotated[tuple[Interval, ...] | None, Field(strict=False, min_length=1)] = None
@@ -208,7 +212,8 @@ class ClientPresence(FileTable):
     def intervals(self, rng: random.Random) -> Iterator[tuple[float, float]]:
         """Yield the intervals in which the client is present, in order; random intervals never end.
 
-        ``rng`` is the client's own random stream for its presence and must be fresh at each call.
+        ``rng`` is the random stream for the presence of this client and must be new for each call,
+        so that equal seeds give equal intervals.
         """
         if self.stay_s is None or self.away_s is None:
             yield from self.windows or ()
@@ -234,7 +239,7 @@ class ClientPresence(FileTable):
                 yield arrival
 
     def expected_programs(self, source: ArrivalSource, before_s: float = inf) -> float:
-        """Return the expected number of programs of ``source`` that are kept before a time."""
+        """Return the expected number of programs before a time, while the client is present."""
         if self.windows is None:
             return source.expected_programs(before_s) * self._share
         edges = [[min(before_s, time_s) for time_s in window] for window in self.windows]
@@ -243,13 +248,13 @@ class ClientPresence(FileTable):
 
     @property
     def _share(self) -> float:
-        """The fraction of time in which a randomly present client is present."""
+        """The expected fraction of time during which a client with random intervals is present."""
         stay_s, away_s = self.stay_s or 1.0, self.away_s or 0.0
         return stay_s / (stay_s + away_s)
 
 
 def names_in(word: str) -> list[str]:
-    """Return all names in a range such as ``client-3..5``; any other word is returned alone.
+    """Return the names in a range such as ``client-3..5``, or a list of ``word`` if it is no range.
 
     Raises ValueError if the range is descending or larger than any workload.
     """
@@ -263,13 +268,13 @@ def names_in(word: str) -> list[str]:
 
 
 def each_name(words: Iterable[Any]) -> Iterator[Any]:
-    """Yield the words of a list, with each range expanded into its names."""
+    """Yield the words of a list; a range such as ``client-3..5`` yields each name in the range."""
     for word in words:
         yield from names_in(word) if isinstance(word, str) else (word,)
 
 
 def by_name(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Expand the ranges among the keys of a table; a client's own entry overrides a range."""
+    """Expand ranges among the keys of a table; an entry for one client overrides a range."""
     ranges = {word: names_in(word) for word in table}
     many = {name: table[word] for word, names in ranges.items() for name in names}
     return many | {word: value for word, value in table.items() if ranges[word] == [word]}
@@ -279,7 +284,8 @@ CALM = "none"
 """The scenario in which every client is well-behaved; every workload has this scenario."""
 
 MAX_NAME = (
-    64  # maximum number of characters of a workload's name, which is part of a directory's name
+    # maximum number of characters of a workload's name, which becomes part of a directory's name
+    64
 )
 
 
@@ -292,7 +298,7 @@ def _checked_name(name: str) -> str:
 
 
 def _client_name(name: str) -> str:
-    """Check that a client name is plain, or tenants and a plain name: ``org/team/user``."""
+    """Return a client name, which must be plain, or have tenants such as ``org/team/user``."""
     if re.fullmatch(r"client-\d+", name):
         raise ValueError(
             "must not have the form client-N, which is reserved for clients without a name"
@@ -306,7 +312,7 @@ def _client_name(name: str) -> str:
 
 
 Weight = Annotated[float, Field(ge=LIGHTEST, le=HEAVIEST)]
-"""The entitlement of a client relative to the other clients."""
+"""The weight of a client: the fair share of the client relative to other clients."""
 ClientName = Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_client_name)]
 
 
@@ -321,7 +327,7 @@ Owners = Annotated[dict[str, Annotated[str, AfterValidator(_checked_name)]], _By
 
 
 def _with_inherited(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
-    """Return a table, merged with the tables that it inherits, if any. Raises ValueError."""
+    """Return a table, completed by ``inherit`` if the table inherits. Raises ValueError."""
     try:
         return inherit(data) if isinstance(data, Mapping) and INHERITED in data else data
     except UsageError as error:
@@ -351,21 +357,22 @@ class ServiceClass(FileTable):
 
 
 class Misbehaving(Group):
-    """Heavy clients, and how they differ from the well-behaved clients.
+    """A group of heavy clients, and the differences from well-behaved clients.
 
-    ``rate_multiple`` multiplies the program rate during the first part ``until_fraction`` of the
-    run, or during the whole run if ``until_fraction`` is not given. ``arrivals`` and ``presence``
-    replace the arrivals and the presence that the workload and the scenario define.
+    ``rate_multiple`` multiplies the program rate during the fraction ``until_fraction`` of the
+    run's beginning, or during the whole run if ``until_fraction`` is not given. ``arrivals`` and
+    ``presence`` replace the arrivals and the presence that the workload and the scenario define.
 
-    Padding: each prompt begins with ``padding_tokens`` tokens of padding. ``padding_of`` is the
-    number of another client; the padding then copies the beginning of that client's latest program
-    and ends with text of the heavy client's own. With ``padding_fresh`` the own text is new for
-    each call. After its work, a program sends its padding ``keep_alive`` times without a prompt.
+    Each prompt begins with ``padding_tokens`` tokens of padding. ``padding_of`` is the number of
+    another client: the padding begins like the first prompt of that client's latest program and
+    ends with text that no other client sends. With ``padding_fresh``, the uncopied text is new for
+    each call. After its last call, a program sends the padding alone ``keep_alive`` times.
 
-    ``max_new_multiple`` multiplies the claimed output limit. ``output_multiple`` multiplies the
-    real output length; the additional tokens are not useful. A program waits while ``in_flight``
-    programs of the client are running, or, with ``reaction``, until one of the client's requests
-    ends as the reaction requires. ``targets`` and ``weight`` are claimed by the client.
+    ``max_new_multiple`` multiplies the output limit that requests claim. ``output_multiple``
+    multiplies the real output length; the additional tokens are not useful. A program waits while
+    ``in_flight`` programs of the client are running, or, with ``reaction``, until the reaction to
+    the end of one of the client's requests starts the program. ``targets`` and ``weight`` are the
+    latency targets and the weight that the client claims.
     """
 
     params: dict[str, Value] = Field(default_factory=dict)
@@ -390,7 +397,8 @@ class Other(Group):
 
     ``rate`` is in programs/s per client and GPU; with ``sizes``, ``rate`` is the mean over the
     clients. ``arrivals`` and ``presence`` replace the arrivals and the presence that the workload
-    and the scenario define. The values of another ``workload`` are copied when the table is read.
+    and the scenario define. The values that a table inherits from another ``workload`` are copied
+    when the table is read.
     """
 
     workload: str | None = None
@@ -408,14 +416,14 @@ class Other(Group):
 
 
 class Scenario(FileTable):
-    """A scenario: the clients' rates, and the differences from the workload.
+    """A scenario: the rates of clients, heavy clients, and differences from the workload.
 
     ``rate`` is in programs/s per well-behaved client and GPU. ``rates`` replace ``rate`` on some
     machines; each key is a prefix of a timing profile's id. ``params`` and ``settings`` override
-    the workload's. ``clients`` is the number of the workload's clients that take part (None: all).
-    ``others`` are clients that run another program; their rates scale with ``rate``. ``sizes`` vary
-    the rate among the remaining well-behaved clients. ``presence`` defines when clients are
-    present.
+    the values of the workload. ``clients`` is the number of clients that send programs (None: all
+    clients of the workload). ``others`` are clients that run another kind of program; a changed
+    ``rate`` changes their rates in proportion. ``sizes`` set relative rates of the remaining
+    well-behaved clients. ``presence`` defines when clients are present.
     """
 
     description: str = ""
@@ -424,29 +432,29 @@ class Scenario(FileTable):
     params: dict[str, Value] = Field(default_factory=dict)
     settings: dict[str, Value] = Field(default_factory=dict)
     clients: Annotated[int, Field(ge=1)] | None = None
-    # Without strict=False, pydantic would refuse a TOML array for a tuple.
+    # With strict=True, pydantic would refuse a TOML array as the value of a tuple.
     misbehaving: Annotated[tuple[Misbehaving, ...], Field(strict=False)] = ()
     others: Annotated[tuple[Other, ...] | None, Field(strict=False)] = None
     sizes: Sizes | None = None
     presence: ClientPresence | None = None
 
     def rate_on(self, profile_id: str) -> float:
-        """Return the rate for a timing profile: by the longest matching prefix, else ``rate``."""
+        """Return the rate for a timing profile: of the longest prefix in ``rates``, or ``rate``."""
         own = self.rates or {}
         beginnings = [start for start in own if profile_id.startswith(start)]
         return own[max(beginnings, key=len)] if beginnings else self.rate
 
 
 class WorkloadSpec(FileTable):
-    """A whole workload file, checked for consistency.
+    """The content of a workload file, checked for consistency.
 
-    ``params`` are the parameters of well-behaved clients. Values of another ``workload`` are copied
-    when the file is read. ``settings`` are scheduler parameters that suit the workload
-    (``"dlpm.quantum" = 10000``). ``latency`` selects the latency that tables show: of a whole
-    program, or to the first token of each request. ``client_names`` name the first clients,
-    optionally below tenants (``org/team/user``); all other clients are called ``client-N``.
-    ``client_weights`` map names of clients to weights (default 1); the name of a tenant ends in
-    ``/``. ``client_owners`` map clients to their owners, which may be clients themselves.
+    ``params`` are the parameters of well-behaved clients. Values that the file inherits from
+    another ``workload`` are copied when the file is read. ``settings`` are scheduler parameters
+    that suit the workload (``"dlpm.quantum" = 10000``). ``latency`` selects the latency that tables
+    show: the duration of a program, or the TTFT of a request. ``client_names`` name the first
+    clients, optionally below tenants (``org/team/user``); all other clients are called
+    ``client-N``. ``client_weights`` map names of clients to weights (default 1); the name of a
+    tenant ends in ``/``. ``client_owners`` map clients to owners; an owner may be a client.
     ``targets`` are the latencies promised to every client, and ``classes`` are groups of clients
     with targets of their own. ``arrivals`` is the arrival process (default: Gamma). ``machine`` is
     the default GPU, model and engine. Times are in seconds.
@@ -488,7 +496,7 @@ class WorkloadSpec(FileTable):
         return self.arrivals is not None and self.arrivals.kind == "replay"
 
     def traffic(self, own: Arrivals | None = None) -> TrafficKind:
-        """Return the arrival process ``own``, or the workload's process if ``own`` is None.
+        """Return the kind of traffic of ``own``, or of the workload if ``own`` is None.
 
         Raises UsageError for a wrong kind or parameter.
         """
@@ -510,7 +518,10 @@ class WorkloadSpec(FileTable):
         return sorted({CALM, *self.scenarios})
 
     def scenario(self, name: str) -> Scenario:
-        """Return a scenario; ``none`` is ``s1``, or the first scenario, without heavy clients.
+        """Return the scenario ``name``.
+
+        The name ``none`` gives ``s1``, or else the first scenario, with the heavy clients made
+        well-behaved.
 
         Raises UsageError for an unknown name.
         """
@@ -529,7 +540,7 @@ class WorkloadSpec(FileTable):
 
 @contextmanager
 def _errors_at(where: str = "") -> Iterator[None]:
-    """Re-raise a UsageError or ValueError of the block as a ValueError about the key ``where``."""
+    """Re-raise a UsageError or ValueError as a ValueError whose message begins with ``where``."""
     try:
         yield
     except (UsageError, ValueError) as error:
@@ -537,7 +548,7 @@ def _errors_at(where: str = "") -> Iterator[None]:
 
 
 def check_workload(spec: WorkloadSpec) -> None:
-    """Raise ValueError, which names the key, if the values of a workload are inconsistent."""
+    """Raise ValueError naming the key if values of a workload contradict each other."""
     if spec.warmup_s >= spec.duration_s:
         raise ValueError(f"warmup_s = {spec.warmup_s}: must be below duration_s")
     with _errors_at():
@@ -649,7 +660,7 @@ def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
 
 
 def _numbers_of_clients(where: str, groups: Sequence[Group], count: int) -> set[int]:
-    """Return the numbers of the clients in some groups.
+    """Return the numbers of all clients in the given groups.
 
     Raises ValueError if a client is listed twice.
     """

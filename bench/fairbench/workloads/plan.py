@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS, Targets
 from fairbench.tenants import named_below
-from fairbench.workloads.heavy_clients import Disguise, latest_program
+from fairbench.workloads.disguises import Disguise, latest_program
 from fairbench.workloads.items import Item
 from fairbench.workloads.model import ClientPresence
 from fairbench.workloads.programs import program_class
@@ -20,29 +20,29 @@ from fairbench.workloads.programs.base import Job, Program, sample_gap
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource, ClosedArrivals
 
 PROGRAMS_PER_CLIENT = 10**7
-"""Most programs of a client; the ids of client i start at i times this number."""
-MADE_AHEAD = 8  # programs that are created together
+"""The maximum number of programs of a client; ids of client i begin at i x this number."""
+MADE_AHEAD = 8  # number of programs that ``made_ahead`` creates at a time
 
 
 class ItemSource(Protocol):
-    """Real input by number; equal seeds and numbers give equal items."""
+    """A source of real input, such as a data set; equal seeds and numbers give equal items."""
 
     def item(self, seed: int, number: int) -> Item: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """The plan of a client: a ``kind`` of program with ``params``, and its arrivals.
+    """The plan of a client: the ``kind`` and ``params`` of programs, and the arrival times.
 
     ``client`` is the client's name, and ``index`` its position among the ``clients`` clients of the
-    run. ``weight`` is the client's entitlement relative to other clients. ``targets`` are the
-    latencies promised to each of its requests; ``service_class`` names the class with these targets
-    ("" without a class). ``owner`` names the owner of the client: by default the outermost tenant
-    in the client's name, or the client itself. ``disguise`` changes the client's programs; with
-    ``copied``, the padding begins like the latest program of the client ``copied``. ``in_flight``
-    limits the number of the client's running programs. With ``reaction``, programs start when a
-    request of the client ends as the reaction requires. ``presence`` defines when the client is
-    present; None means always.
+    run. ``weight`` is the client's fair share relative to other clients. ``targets`` are the
+    latencies promised to each request of the client; ``service_class`` names the class that defines
+    the targets ("" without a class). ``owner`` names the owner of the client: by default the
+    outermost tenant in the client's name, or the client itself. ``disguise`` changes the client's
+    programs; the padding of a disguise begins like the latest program of client number ``copied``,
+    unless ``copied`` is None. ``in_flight`` limits the number of the client's running programs.
+    With ``reaction``, waiting programs start when the function returns True for an ended request of
+    the client. ``presence`` defines when the client is present; None means always.
     """
 
     index: int
@@ -76,7 +76,7 @@ def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
 
 
 def tenant_paths_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
-    """Return the full paths of tenants, for clients whose names do not contain their tenants."""
+    """Return the paths of tenants of clients whose names lack the tenants, by client name."""
     places = named_below({plan.client: plan.owner for plan in plans})
     return {client: place for client, place in places.items() if place != client}
 
@@ -93,7 +93,8 @@ def program_stream(
 ) -> Iterator[ProgramArrival]:
     """Yield a client's programs in order of time, created on demand.
 
-    Each program has its own random stream, so its content does not depend on scheduling.
+    Each program has a separate random stream, so the content of a program does not depend on
+    decisions of the scheduler.
     """
     if plan.disguise is None:
         for at_s, program in _undisguised_programs(plan, seed, source):
@@ -105,9 +106,9 @@ def program_stream(
 
 
 def made_ahead(programs: Iterator[ProgramArrival]) -> Iterator[ProgramArrival]:
-    """Yield the given programs, but create several programs at a time.
+    """Yield the given programs in order, but create ``MADE_AHEAD`` programs at a time.
 
-    While a batch is created, its code and data stay in the processor's caches.
+    Creating several programs at a time keeps code and data in the processor's caches.
     """
     while some := list(islice(programs, MADE_AHEAD)):
         yield from some
@@ -124,7 +125,7 @@ def _undisguised_programs(
 def nth_program(
     plan: ClientPlan, seed: int, number: int, source: ItemSource | None, item: Item | None = None
 ) -> Program:
-    """Return a client's program by number, made of ``item``, or else of an item of ``source``."""
+    """Return program ``number`` of a client; its input is ``item``, or else from ``source``."""
     program = program_class(plan.kind)
     rng = stream(seed, f"{plan.client}/program-{number}")
     if item is None and source is not None:
@@ -159,17 +160,19 @@ def _arrival_stream(plan: ClientPlan, seed: int) -> random.Random:
     return stream(seed, f"{plan.client}/arrivals")
 
 
-LEAST_GAP_S = 0.01  # minimum seconds between two starts of a user; a refused program ends at once
+# Minimum seconds between two programs of a user. Without this minimum, a user whose programs are
+# refused would start programs without end.
+LEAST_GAP_S = 0.01
 
 
 def waits_for_earlier(plan: ClientPlan) -> bool:
-    """Return whether the client's new programs wait for its earlier programs or requests to end."""
+    """Return whether new programs of the client wait for earlier programs or requests to end."""
     closed = isinstance(plan.arrivals, ClosedArrivals)
     return closed or plan.in_flight is not None or plan.reaction is not None
 
 
 def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -> tuple[User, ...]:
-    """Return the users of a client with closed-loop arrivals; other clients have no users."""
+    """Return the users of a client with closed-loop arrivals; () for any other client."""
     if not isinstance(plan.arrivals, ClosedArrivals):
         return ()
     return tuple(
@@ -178,7 +181,7 @@ def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -
 
 
 class User:
-    """A closed-loop user, who runs every n-th program of the client.
+    """A closed-loop user; with n users, user k runs the client's programs k, k + n, k + 2n, ...
 
     Before each program, including the first, the user thinks and waits until the client is present.
     """

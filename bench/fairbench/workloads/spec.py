@@ -1,4 +1,4 @@
-"""The loader of workload files, and changes of a workload's parameters by the command line."""
+"""The loader of workload files, and ``--set``, which changes parameters of a workload."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def load_workload(ref: str) -> WorkloadSpec:
 
 
 def settable_params(spec: WorkloadSpec) -> list[str]:
-    """Return the keys that ``with_settings`` accepts: each parameter, for all or heavy clients."""
+    """Return the keys that ``with_settings`` accepts: ``PARAM`` and ``misbehaving.PARAM``."""
     names = [field.name for field in fields(program_class(spec.program).Params)]
     return names + [_MISBEHAVING + name for name in [*names, "rate_multiple"]]
 
@@ -75,7 +75,7 @@ def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadS
 
 
 def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping[str, Any]) -> None:
-    """Change a scenario in place: ``plain`` is for all clients, ``wrong`` for heavy clients."""
+    """Set parameters of a scenario: ``plain`` for all clients, ``wrong`` for heavy clients."""
     scenario["params"] = {k: v for k, v in scenario["params"].items() if k not in plain}
     params = dict(wrong)
     multiple = params.pop("rate_multiple", None)
@@ -88,8 +88,8 @@ def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping
 def _check_keys(data: Any, model: type[BaseModel], where: str = "") -> None:
     """Raise UsageError for an unknown key in any table, with the nearest known key.
 
-    Values of wrong types are left to the model. ``where`` is the path of the table, "" for the
-    file.
+    Wrong types are not checked here, because pydantic reports them. ``where`` is the path of the
+    table, "" for the whole file.
     """
     for one in data if isinstance(data, list) else ():
         _check_keys(one, model, where)
@@ -111,7 +111,7 @@ def _check_keys(data: Any, model: type[BaseModel], where: str = "") -> None:
 
 
 class _Tables(NamedTuple):
-    """The model of the tables in a field, and whether the field maps names to tables."""
+    """The model class of the tables in a field, and whether the field maps names to tables."""
 
     model: type[FileTable]
     by_name: bool

@@ -1,4 +1,4 @@
-"""Token counts of texts: exact with a Hugging Face tokenizer file, else approximate."""
+"""Token counts of texts: exact with a Hugging Face tokenizer file, approximate without a file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TRIED = "A word, and 3 more."  # a text that a loaded tokenizer must be able to 
 
 
 class TokenCounter(Protocol):
-    """A token counter; the summary of a run shows its ``method``."""
+    """A token counter; the summary of a run shows the text ``method`` of the counter."""
 
     @property
     def method(self) -> str: ...
 
     def count(self, text: str) -> int:
-        """Return the tokens of a text, at least 1, because an engine cannot serve an empty turn."""
+        """Return a text's tokens, at least 1, because an engine cannot serve an empty prompt."""
         ...
 
 
@@ -36,7 +36,7 @@ class ApproximateCounter:
 
 
 class TokenizerCounter:
-    """A counter that uses a ``tokenizers`` object, without special tokens."""
+    """A counter that uses a ``tokenizers`` object and does not count special tokens."""
 
     def __init__(self, tokenizer: Any, name: str) -> None:
         self._tokenizer, self._name = tokenizer, name
@@ -64,8 +64,8 @@ class LoadedTokenizer(NamedTuple):
 def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
     """Load a tokenizer.json, given as a file or as the folder that contains the file.
 
-    Raises UsageError if the file or the package ``tokenizers`` is missing, DataError if the file is
-    no tokenizer.
+    Raises UsageError if the file or the package ``tokenizers`` is missing, and DataError if the
+    file does not define a tokenizer.
     """
     path, text = _tokenizer_text(tokenizer_path)
     try:
@@ -77,7 +77,8 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
         ) from None
     with tokenizer_errors(tokenizer_path, "not a tokenizer.json"):
         tokenizer = Tokenizer.from_str(text)
-    tokenizer.no_padding()  # a file may request a billion padding tokens, which no text contains
+    # A tokenizer file may demand a billion padding tokens, which are not part of a text.
+    tokenizer.no_padding()
     tokenizer.no_truncation()
     with tokenizer_errors(tokenizer_path):
         tokenizer.encode(TRIED)
@@ -86,9 +87,10 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
 
 @contextmanager
 def tokenizer_errors(name: str, problem: str = "cannot split a text") -> Iterator[None]:
-    """Convert every error of the package in the block to a DataError of one line.
+    """Re-raise every error of the package ``tokenizers`` as a DataError with a message of one line.
 
-    The package raises bare Exceptions, and panics that are not derived from Exception.
+    The package raises plain ``Exception`` objects, and panics whose class is not derived from
+    Exception.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""A trace as a workload: its clients, its duration, and its kind of programs."""
+"""Workloads that replay a trace: clients, duration and programs come from the trace file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.workloads.traces.programs import FileTraffic
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
 from fairbench.workloads.traffic.recorded import ReplayTraffic
 
-KIND = "replay"  # the name of the kind of arrivals, and of the kind of programs
+KIND = "replay"  # the name of the kind of arrivals and of the kind of programs that replay a trace
 SCENARIO = "recorded"
 SYNTHETIC = "synthetic"
 MAX_DRAIN_S = 600.0
@@ -22,10 +22,10 @@ WARMUP_SHARE, LONGEST_WARMUP_S = 0.1, 60.0
 
 
 def trace_workload(params: TraceParams) -> WorkloadSpec:
-    """Return the workload that replays a trace; the workload contains the trace's digest.
+    """Return the workload that replays a trace, with the SHA-256 digest of the trace file.
 
-    The name of a workload with synthetic parts ends in ``-synthetic``, and every output shows the
-    name.
+    If parts of the traffic are synthetic, the workload's name ends in ``-synthetic``, which all
+    outputs show.
     """
     check_params(params)
     read = read_trace(params)
@@ -60,7 +60,7 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
 def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
     """Return a trace's workload in which the named clients are heavy. Raises UsageError.
 
-    Heavy clients replay the trace unchanged, but metrics of well-behaved clients leave them out.
+    Heavy clients replay the trace unchanged. Metrics of well-behaved clients exclude heavy clients.
     """
     if not names:
         return workload
@@ -74,7 +74,7 @@ def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
 
 
 def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
-    """Return the facts about a workload's trace (``trace``, ``synthetic``), if it has a trace."""
+    """Return the facts ``trace`` and ``synthetic`` about a workload's trace; {} without a trace."""
     params = params_of(workload)
     if params is None:
         return {}
@@ -90,7 +90,7 @@ def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
 
 
 def trace_manifest(workload: WorkloadSpec) -> dict[str, str]:
-    """Return the trace facts for a manifest, with the full ``trace_sha256`` and renamed clients."""
+    """Return a manifest's facts on the trace, with ``trace_sha256`` and the renamed clients."""
     params = params_of(workload)
     if params is None:
         return {}
@@ -115,9 +115,10 @@ def params_of(workload: WorkloadSpec) -> TraceParams | None:
 
 
 def plain_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return unique names that a workload file allows: of letters, digits, - and _.
+    """Return the names, changed so that a workload file allows all of them, and without duplicates.
 
-    In other names, other characters become _, and repeated names get a number. Allowed names stay.
+    Allowed names consist of letters, digits, - and _ and stay unchanged. In all other names,
+    forbidden characters become _, and a repeated name gets a number.
     """
     given = tuple(names)
     kept = {name for name in given if _plain_name(name) == name}
@@ -141,7 +142,7 @@ def _plain_name(name: str) -> str:
 
 
 def synthetic_parts(params: TraceParams, trace: FileTraffic) -> list[str]:
-    """Return descriptions of the traffic's parts that were not recorded."""
+    """Return descriptions of the parts of the traffic that were made up rather than recorded."""
     found = [printable(part) for part in trace.synthetic]
     if params.clients:
         found.append(f"the {params.clients} clients are made up, by Zipf's law")

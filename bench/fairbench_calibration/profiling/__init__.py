@@ -1,4 +1,4 @@
-"""Timing profiles from a model's config and a GPU, from the output of runs, or from a server."""
+"""Functions that make timing profiles from a model's config, from runs, or from a server."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A derived profile that is calibrated with the output of one benchmark.
+"""The calibration of a derived profile with the output of one benchmark.
 
 Three numbers are fitted to the times per token of the requests: the rate of memory reads, the cost
 of another sequence in a step, and the launch cost of a step. Other coefficients keep their derived
@@ -22,17 +22,24 @@ from fairbench_calibration.profiling.fit import (
     softened,
 )
 
-CALIBRATED = "calibrated"  # last part of the id of a calibrated profile
-MOST_REQUESTS = 400  # maximum number of requests that a fit uses
-TOGETHER_S = 1e-3  # prompts whose first tokens arrive within this time (s) share an iteration
-_LEAST_C_ND = 0.002  # minimum c_nd in ms, because operator tables lack sampling
-_PRIORS = np.array([0.15, 0.7, 0.7])  # usual deviations of the logarithms of the three numbers
-_WEIGHT = 100  # all requests together weigh at most as much as this number of requests
-_BOUND = np.log(4.0)  # largest change of the logarithm of each of the three numbers
+# The id of a calibrated profile ends in ``CALIBRATED``.
+CALIBRATED = "calibrated"
+# A fit uses at most ``MOST_REQUESTS`` requests.
+MOST_REQUESTS = 400
+# Prompts whose first tokens arrive within ``TOGETHER_S`` seconds share an iteration.
+TOGETHER_S = 1e-3
+# ``_LEAST_C_ND`` is the minimum of c_nd in ms, because operator tables lack sampling.
+_LEAST_C_ND = 0.002
+# ``_PRIORS`` holds the usual deviations of the logarithms of the three numbers.
+_PRIORS = np.array([0.15, 0.7, 0.7])
+# All requests together have at most the weight of ``_WEIGHT`` requests.
+_WEIGHT = 100
+# The logarithm of each of the three numbers changes by at most ``_BOUND``.
+_BOUND = np.log(4.0)
 
 
 class Decoded(NamedTuple):
-    """Decode times of requests, and the load in the meantime; columns of shape (n_requests,).
+    """The decode times of requests, and the load meanwhile, as columns of shape (n_requests,).
 
     Attributes:
         steps: Output tokens after the first token.
@@ -51,7 +58,7 @@ class Decoded(NamedTuple):
     tokens: Column
 
     def predicted_ms(self, costs: Mapping[str, float], *, mixed: bool) -> Column:
-        """Return the predicted time of each request; ``mixed`` steps prefill and decode at once."""
+        """Return the predicted decode times; with ``mixed``, steps prefill and decode at once."""
         none = np.zeros(len(self.steps))
         step = Iterations(none, none, none, self.decodes, self.context)
         decode_ms = predicted_ms(costs, step)
@@ -136,7 +143,7 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
 def _scaled(
     start: TimingProfile, memory: float, sequence: float, launch: float
 ) -> dict[str, float]:
-    """Return coefficients with scaled memory reads, cost of a sequence, and launch cost.
+    """Return the coefficients of ``start`` with three scaled numbers.
 
     The launch cost includes the host's time.
     """

@@ -1,4 +1,4 @@
-"""A timing profile that is derived from a model's config and a GPU's name, without measurements."""
+"""The derivation of a timing profile from a model's config and a GPU, without measurements."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def bundled_models() -> list[str]:
 
 
 def model_config(model: str) -> ModelConfig:
-    """Return the config of a model. Raises UsageError, or DataError naming the file.
+    """Return the config of a model. Raises UsageError, or DataError that names the file.
 
     Args:
         model: A bundled model in any spelling, the path of a ``config.json`` or of its folder, or a
@@ -94,17 +94,23 @@ def _from_hub(model: str) -> ModelConfig:
     return ModelConfig(canonical_model(model, model_configs()), config, url)
 
 
-ITERATIONS, HELD_OUT, SEED = 900, 270, 0  # drawn iterations, iterations not fitted, random seed
-LARGEST_BATCH = 400  # largest batch of the drawn iterations
-ROOFLINE = "roofline"  # last part of the ids of profiles from data sheets
-HOST_MS = 0.5  # host time of an iteration, which operator tables do not contain
-LEAST_LAYER_MS = 15 / 36  # ms in which SGLang launches a layer's prefill kernels, by measurement
+# ``ITERATIONS, HELD_OUT, SEED`` are the numbers of drawn iterations and of iterations not fitted,
+# and the random seed.
+ITERATIONS, HELD_OUT, SEED = 900, 270, 0
+# The drawn iterations have batches of at most ``LARGEST_BATCH`` sequences.
+LARGEST_BATCH = 400
+# The ids of profiles from data sheets end in ``ROOFLINE``.
+ROOFLINE = "roofline"
+# ``HOST_MS`` is the host time of an iteration, which is not in operator tables.
+HOST_MS = 0.5
+# SGLang was measured to launch a layer's prefill kernels in ``LEAST_LAYER_MS`` milliseconds.
+LEAST_LAYER_MS = 15 / 36
 
 FRONTENDS = {
     "sglang": Frontend(request_ms=0.2486, token_ms=0.003, delay_ms=9.913),
     "vllm": Frontend(request_ms=1.5, token_ms=0.003, delay_ms=9.913),
 }
-"""Times of HTTP and tokenizer by engine, as measured with Llama-3.1-8B on an A100."""
+"""``FRONTENDS`` are times of HTTP and tokenizer, measured with Llama-3.1-8B on an A100."""
 
 
 class Derived(NamedTuple):
@@ -189,7 +195,7 @@ def derive(
 
 
 def _better_profiles(place: str) -> str:
-    """Return in words which bundled profiles are better than a roofline."""
+    """Return a text that names bundled profiles that are better than a roofline, or ""."""
     names = [name for name in profile_ids() if name.startswith(place) and "roofline" not in name]
     return f". Bundled, and better: --gpu {' or '.join(names)}" if names else ""
 
@@ -245,8 +251,11 @@ def measured_grade() -> str:
     )
 
 
-BATCHES, CONTEXT = (1, 8, 64), 1_000  # decode batches that are printed, and tokens of context
-PROMPTS = (128, 1_024, 8_192)  # tokens of the prompts whose prefill times are printed
+# ``BATCHES, CONTEXT`` are the decode batches that are printed, and the context of each sequence in
+# tokens.
+BATCHES, CONTEXT = (1, 8, 64), 1_000
+# Prefill times are printed for prompts of the lengths ``PROMPTS`` in tokens.
+PROMPTS = (128, 1_024, 8_192)
 
 
 def described(

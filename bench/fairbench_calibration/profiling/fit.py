@@ -12,11 +12,11 @@ from fairbench.hardware.timing import DIMENSIONLESS
 
 Column = NDArray[np.float64]
 
-MOST_CONTEXT = 400_000  # maximum number of tokens of decode context in an iteration
+MOST_CONTEXT = 400_000  # the most decode context of an iteration, in tokens
 
 
 class Iterations(NamedTuple):
-    """Iterations as columns of equal length; sequences of one kind in an iteration are equal.
+    """A table of iterations, in each of which all sequences of one kind have equal lengths.
 
     Attributes:
         prefills: Number of prefilling sequences.
@@ -39,16 +39,16 @@ class Iterations(NamedTuple):
 
     @property
     def attended(self) -> Column:
-        """The number of pairs of a new token and an attended token, for one prefilling sequence."""
+        """The number of pairs of a new token and an attended token in one prefilling sequence."""
         return self.new * (self.prefix + (self.new + 1) / 2)
 
     def selected(self, chosen: slice) -> Iterations:
-        """Return some of the iterations."""
+        """Return the iterations that ``chosen`` selects."""
         return Iterations(*(column[chosen] for column in self))
 
 
 def drawn(count: int, rng: np.random.Generator, most_context: int = MOST_CONTEXT) -> Iterations:
-    """Draw iterations: a third prefill, a third decode, and a third do both.
+    """Draw random iterations: a third only prefill, a third only decode, and the rest do both.
 
     Lengths and numbers of sequences are uniform on a logarithmic scale.
 
@@ -87,17 +87,19 @@ TURNS = (
     {"c0": 2.0, "c_w": 0.3, "p": 0.6, "c_T": 0.3, "c_e": 3.0},
     {"c0": 0.5, "c_w": 0.3, "p": 1.5, "c_T": 2.0, "c_e": 2.0},
 )
-"""Factors for further starting points of a fit, which may end in a local minimum."""
+"""Fits also start at these multiples of the estimate, because a fit may end in a local minimum."""
 
 LEAST_P, MOST_P = 1.0, 8.0  # limits of the coefficient p
-NEGLIGIBLE = 1e-4  # a coefficient below this fraction of its start becomes 0
+NEGLIGIBLE = 1e-4  # relative to the start; smaller coefficients become 0
 _STEPS, _TRIAL, _LONGEST = (
     200,
     1e-5,
     1.0,
 )  # maximum number of steps, difference for slopes, longest step
-_SOFT = 0.05  # relative error above which the loss of an iteration is linear, not squared
-_ENOUGH = 1e-9  # relative gain below which a minimisation ends
+# Above the relative error ``_SOFT``, the loss of an iteration is linear, not squared.
+_SOFT = 0.05
+# A minimisation ends when the relative gain is below ``_ENOUGH``.
+_ENOUGH = 1e-9
 
 
 def predicted_ms(c: Mapping[str, float], it: Iterations) -> Column:

@@ -26,16 +26,19 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
 # The fastest of several measurements counts, because every disturbance adds time.
-REPEATS = 5  # number of lone prompts of each length
-WINDOWS = 4  # number of parts of the time in which all requests of a batch decode
-TOKEN_IDS = range(1_000, 30_000)  # token ids of prompts, which nearly all vocabularies contain
+# ``REPEATS`` is the number of lone prompts of each length.
+REPEATS = 5
+# The time in which all requests of a batch decode is divided into ``WINDOWS`` parts.
+WINDOWS = 4
+# Prompts are made of ``TOKEN_IDS``, which nearly all vocabularies contain.
+TOKEN_IDS = range(1_000, 30_000)
 SEED = 0
-_WAIT_S = 300.0  # seconds after which a request to the server fails
+_WAIT_S = 300.0  # seconds until a request to the server fails
 
 
 @dataclass(frozen=True)
 class PromptTime:
-    """A lone prompt: its tokens, and the seconds until its first output token."""
+    """The length of a lone prompt in tokens, and the seconds until the first output token."""
 
     tokens: int
     ttft_s: float
@@ -43,7 +46,7 @@ class PromptTime:
 
 @dataclass(frozen=True)
 class Batch:
-    """Requests that decode together: their number, total context tokens, and seconds per step."""
+    """A batch of decoding requests: their number, total context tokens, and seconds per step."""
 
     requests: int
     context_tokens: float
@@ -66,7 +69,7 @@ class _Answer:
     pieces_s: list[float]
 
     def tokens_at(self, moment_s: float) -> float:
-        """Return the number of tokens until a time; pieces after the first have equal sizes."""
+        """Return the number of tokens until a time, if all pieces after the first are equal."""
         counts = np.linspace(1, BATCH_OUTPUT, len(self.pieces_s))
         return float(np.interp(moment_s, self.pieces_s, counts))
 
@@ -82,7 +85,8 @@ class ProbedServer:
 
     async def measure(self, chunk: int, say: Callable[[str], None]) -> Probed:
         """Measure lone prompts of up to ``chunk`` tokens, and batches. Raises RunFailed."""
-        await self._timed_answer(BATCH_PROMPT, 8)  # lets the server finish one-time work
+        # The first call lets the server finish one-time work.
+        await self._timed_answer(BATCH_PROMPT, 8)
         probed = Probed()
         for tokens in prompt_lengths(chunk):
             say(f"lone prompts of {tokens:,} tokens")
@@ -213,9 +217,13 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
                 yield found.answer
 
 
-PRIOR = 0.3  # residual of a coefficient e times its start; a time that is 5% off has residual 1
-MEASURED = "probed"  # last part of the id of a profile that was fitted to a probe
-# Starts without an estimate; an estimate would hide how measured step times grow with the batch.
+# A coefficient that is off by a factor of e has the residual ``PRIOR``; a time that is 5% off has
+# the residual 1.
+PRIOR = 0.3
+# The id of a profile that was fitted to a probe ends in ``MEASURED``.
+MEASURED = "probed"
+# The fit starts without an estimate, because an estimate would hide how measured step times grow
+# with the batch.
 UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 
 

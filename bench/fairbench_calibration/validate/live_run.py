@@ -89,7 +89,7 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
         )
     if stored["local"] == AS_SERVED:
         raise UsageError(
-            f"{run.path}: the scheduler of this run is not known, so it cannot be simulated; "
+            f"{run.path}: the scheduler of this run is not known, so the run cannot be simulated; "
             "give a run whose servers fairbench started"
         )
     if gpu is None and stored["gpu"] == NO_PROFILE:

@@ -1,6 +1,7 @@
-"""Replicas whose decisions an engine's own classes take.
+"""The base class of replicas in which an engine's own classes take the decisions.
 
-A base ``fairbench.engine.contract.Replica`` with the simulator's clock, frontend and records.
+The base class implements ``fairbench.engine.contract.Replica`` with the simulator's clock, frontend
+and records.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from fairbench.engine.sequence import FINISHED, NEVER, REFUSED, Sequence
 from fairbench.hardware.gpu_time import Decoding
 from fairbench.hardware.timing import ProfileCosts
 
-Req = Any  # the engine's request, or its number
+Req = Any  # a request object of the engine, or the request's number
 
 
 def prompt_of(pairs: Iterable[Iterable[Any]]) -> Prompt:
-    """Return the segments of (key, length) pairs."""
+    """Return a prompt whose segments have the given (key, length) pairs."""
     return tuple(Segment(*pair) for pair in pairs)
 
 
 class RealReplica(ABC):
-    """A replica around a real engine.
+    """A replica around the scheduler of a real engine.
 
-    A subclass has ``engine`` and defines the abstract methods.
+    A subclass sets ``engine`` and defines the abstract methods.
     """
 
     def __init__(self, parts: WorkerParts, limits: Any) -> None:
@@ -42,15 +43,15 @@ class RealReplica(ABC):
         )
         self.on_pass: Callable[[], None] | None = None
         self.engine: Any = None
-        # requests whose outputs ``settle`` has not counted
+        # The contract's batch has no requests here, because ``settle`` counts all outputs.
         self.batch: Any = types.SimpleNamespace(sequences=())
         self._tell_evicted = parts.on_evict
         self._inbox: list[Sequence] = []
-        # by the engine's request, while it is here
+        # requests that the engine holds, by the engine's name for the request
         self._sequences: dict[Req, Sequence] = {}
-        self._per_client: dict[str, int] = {}  # number of decoding requests
+        self._per_client: dict[str, int] = {}  # number of decoding requests of each client
         self._stretch: Stretch | None = None
-        self._first: dict[str, Decoding] = {}  # each client's part of the first step
+        self._first: dict[str, Decoding] = {}  # each client's part of the stretch's first step
         self._idle = True
 
     @abstractmethod
@@ -59,7 +60,7 @@ class RealReplica(ABC):
 
     @abstractmethod
     def _take_in(self, sequence: Sequence) -> None:
-        """Give a request that has arrived to the engine."""
+        """Pass an arrived request to the engine."""
 
     @abstractmethod
     def _waiting_count(self) -> int:
@@ -67,11 +68,11 @@ class RealReplica(ABC):
 
     @abstractmethod
     def _produced(self, request: Req) -> int:
-        """Return the number of tokens that the engine's request has produced."""
+        """Return the number of output tokens that the request has at present."""
 
     @abstractmethod
     def _start(self) -> bool:
-        """Begin an iteration; return False if there is none."""
+        """Begin the engine's next iteration; return False if the engine has nothing to run."""
 
     @property
     def queued_count(self) -> int:
@@ -83,7 +84,7 @@ class RealReplica(ABC):
 
     @property
     def room(self) -> None:
-        """The engine's own code does not report its room."""
+        """The free memory for further requests; None, because the engine does not report it."""
 
     @property
     def running_count(self) -> int:
@@ -104,7 +105,7 @@ class RealReplica(ABC):
             self.clock.at(self.clock.now_ps, DECIDE, self.index, self._decide)
 
     def sync(self) -> None:
-        """Do nothing: every step is booked when it ends."""
+        """Do nothing, because every step is recorded when the step ends."""
 
     def settle(self) -> None:
         self._end_stretch()
@@ -114,7 +115,7 @@ class RealReplica(ABC):
     def in_flight(self) -> list[Sequence]:
         return [*self._sequences.values(), *self._inbox, *self.frontend]
 
-    # The loop. Arrivals take effect between iterations, as in the engines.
+    # The scheduling loop. As in the engines, an arrival is considered before the next iteration.
 
     def _decide(self) -> None:
         inbox, self._inbox = self._inbox, []
@@ -125,7 +126,7 @@ class RealReplica(ABC):
             self.on_pass()
 
     def _await_end(self, duration_ps: int, complete: Callable[[], list[Req]]) -> None:
-        """End the iteration with ``complete()``, which returns the engine's finished requests."""
+        """Call ``complete`` after ``duration_ps``; the requests that it returns have finished."""
 
         def end() -> None:
             self._finish(complete())
@@ -147,10 +148,10 @@ class RealReplica(ABC):
             sequence.on_done(sequence)
 
     def _over(self, sequence: Sequence) -> None:
-        """Report a finished request; a hook for subclasses."""
+        """Do nothing; a subclass may act on each finished request."""
 
     def _join(self, sequence: Sequence) -> None:
-        """Book a computed prompt, which yields a token."""
+        """Record that a request's prefill has ended, so that the request has its first token."""
         if sequence.first_token_ps == NEVER:
             sequence.first_token_ps = self.frontend.out_ps(self.clock.now_ps)
         client = sequence.request.client
@@ -162,10 +163,13 @@ class RealReplica(ABC):
         if not self._per_client[client]:
             del self._per_client[client]
 
-    # Decode.
+    # Decoding.
 
     def _decoding(self, contexts: Iterable[tuple[Req, int]]) -> dict[str, Decoding]:
-        """Return each client's part of a step, from (engine's request, its tokens) that decode."""
+        """Return each client's decoding requests in a step, and their context in tokens.
+
+        ``contexts`` holds a pair (request, context in tokens) for each decoding request.
+        """
         sums: dict[str, Decoding] = {}
         for request, tokens in contexts:
             client = self._sequences[request].request.client
@@ -176,7 +180,10 @@ class RealReplica(ABC):
     def _await_decode(
         self, contexts: Iterable[tuple[Req, int]], complete: Callable[[], list[Req]]
     ) -> None:
-        """Book a step in which all running requests decode the given number of tokens."""
+        """Run a decode step of all running requests; ``contexts`` as in ``_decoding``.
+
+        ``complete`` is called when the step ends.
+        """
         contexts = list(contexts)
         if self._stretch is None:
             self._open_stretch(contexts)
@@ -185,7 +192,7 @@ class RealReplica(ABC):
         self._await_end(took_ps, lambda: self._book_step(complete))
 
     def _open_stretch(self, contexts: Iterable[tuple[Req, int]]) -> None:
-        """Begin a stretch of steps in which all running requests decode."""
+        """Begin a stretch: consecutive decode steps with the same batch of requests."""
         first = self._decoding(contexts)
         size, context = map(sum, zip(*first.values(), strict=True))
         assert size == sum(self._per_client.values())
@@ -194,7 +201,7 @@ class RealReplica(ABC):
         self._first = first
 
     def _book_step(self, complete: Callable[[], list[Req]]) -> list[Req]:
-        """End a step of the stretch with ``complete()``; return the finished requests."""
+        """Call ``complete`` and add a step to the stretch; return the finished requests."""
         finished = complete()
         assert self._stretch is not None
         self._stretch.steps += 1
@@ -202,11 +209,11 @@ class RealReplica(ABC):
         return finished
 
     def _tail_ps(self, contexts: Iterable[tuple[Req, int]]) -> int:
-        """Return the time of the engine's attention beyond the profile's formula."""
+        """Return the attention time in picoseconds that the timing profile's formula leaves out."""
         return 0
 
     def _end_stretch(self) -> None:
-        """Close the stretch, because the batch is about to change."""
+        """Record the stretch in the service log, because the batch of requests will change."""
         if self._stretch is not None and self._stretch.steps:
             batch = InBatch(self.log.index)
             for client, (requests, context) in self._first.items():

@@ -1,4 +1,4 @@
-"""An installed engine's own code as the replicas of a simulation."""
+"""Replicas of a simulation that run an installed engine's own scheduling code."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ from fairbench_engines.vllm.release import SUPPORTED as VLLM_RELEASES
 
 
 class OwnPolicy(FCFS):
-    """The name of an engine's own policy, for reports; nobody asks the object for an order.
+    """A stand-in for the scheduler that decides inside the engine.
 
-    ``inside`` is a scheduler of fairbench that decides inside the engine, if any.
+    The simulator uses only its name and its bound of the service gap, and never its order.
+    ``inside`` is the scheduler of fairbench that decides inside the engine; None means that the
+    engine's own policy decides.
     """
 
     def __init__(self, name: str, inside: LocalScheduler | None = None) -> None:
@@ -42,7 +44,7 @@ class OwnPolicy(FCFS):
 
 
 def _folder_of(package: str) -> str:
-    """Return the folder that holds a package of this Python."""
+    """Return the parent folder of a package that is installed for the running Python."""
     spec = find_spec(package)
     assert spec is not None
     assert spec.origin is not None
@@ -50,8 +52,8 @@ def _folder_of(package: str) -> str:
 
 
 FAIRBENCH = "fairbench"
-# The packages that the plugin needs in the engine's Python, which has pydantic, as
-# ``inside.packages.provide`` takes them.
+# The packages that fairbench's plugin needs in the engine's Python: the arguments of
+# ``inside.packages.provide``. Every engine brings pydantic itself.
 PACKAGES = {
     "own": {name: str(DOOR.parent) for name in (FAIRBENCH, "fairbench_rivals")},
     "missing": {"sortedcontainers": _folder_of("sortedcontainers")},
@@ -59,11 +61,12 @@ PACKAGES = {
 
 
 def plugin_of(scheduler: LocalScheduler, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a scheduler of fairbench, for ``inside.plugin``.
+    """Return the configuration of a fairbench scheduler, in the form that ``inside.plugin`` reads.
 
-    ``path`` is empty for a class outside fairbench's packages, which is in one of the ``files`` of
-    FAIRBENCH_SCHEDULERS or installed in the engine's Python, too. Raises UsageError for clients
-    whose names do not contain their tenants.
+    ``path`` names the class as ``MODULE:CLASS``, or is empty for a class outside fairbench's
+    packages. The engine's Python finds such a class in one of the ``files`` of
+    FAIRBENCH_SCHEDULERS or among the installed packages. Raises UsageError if a client has a
+    tenant that the client's name does not contain.
     """
     if scheduler.setup.tenant_paths:
         raise UsageError(
@@ -83,9 +86,9 @@ def plugin_of(scheduler: LocalScheduler, settings: Mapping[str, Any]) -> dict[st
 
 
 class OwnCode(ABC):
-    """The code of an engine in one Python, for one run; ``close`` it after the run.
+    """An engine's own code during one run. The owner must call ``close`` after the run.
 
-    ``run`` says which Python and policy.
+    ``run`` names the Python in which the engine is installed, and the scheduling policy.
     """
 
     engine: ClassVar[str]
@@ -113,9 +116,10 @@ class OwnCode(ABC):
 
     @classmethod
     def installed(cls, python: str) -> dict[str, Any]:
-        """Return which code a Python has now, as ``about`` without the policy.
+        """Return the version and digest of the engine's code in a Python.
 
-        The engine is not imported. Raises UsageError if the Python lacks the engine.
+        The result has the keys of ``about``, except "policy". The engine is not imported. Raises
+        UsageError if the Python lacks the engine.
         """
         process = EngineProcess(python, cls.engine, cls.releases, only_source=True)
         try:
@@ -128,7 +132,7 @@ class OwnCode(ABC):
         return EngineProcess(self._key[0], self.engine, self.releases)
 
     def worker(self, parts: WorkerParts) -> Replica:
-        """Return a replica whose decisions the engine's code takes."""
+        """Return a replica in which the engine's code takes the decisions."""
         if not self._is_open:
             self._open(parts)
         channel = self._process.add(tells_evicted=parts.on_evict is not None)
@@ -141,7 +145,10 @@ class OwnCode(ABC):
         return made
 
     def _open(self, parts: WorkerParts) -> None:
-        """Tell the process the run; it answers whether a scheduler of fairbench decides."""
+        """Configure the engine's process for the run.
+
+        The process answers whether a fairbench scheduler decides inside the engine.
+        """
         told = {**self._opening(parts), "policy": self._policy, "seed": self._run.seed}
         told["charge_pass"] = self._run.charges_pass
         told |= {"release": self._process.version, "packages": PACKAGES, "plugin": None}
@@ -153,14 +160,18 @@ class OwnCode(ABC):
 
     @abstractmethod
     def _opening(self, parts: WorkerParts) -> dict[str, Any]:
-        """Return the limits and the configuration of the engine, for its bridge."""
+        """Return the engine's limits and settings, in the form that the engine's bridge reads."""
 
     @abstractmethod
     def _replica(self, parts: WorkerParts, channel: Channel) -> RemoteReplica:
-        """Return a replica with an empty cache."""
+        """Return a replica with an empty KV cache; ``channel`` leads to the replica's process."""
 
     def close(self) -> None:
-        """End the run. The process stays for the next run with this code, if none else waits."""
+        """End the run.
+
+        The process is kept for the next run with this Python and engine, unless another idle
+        process is kept already.
+        """
         process = self._process
         if process.is_ready:
             with suppress(RunFailed):
@@ -175,19 +186,19 @@ def _about(engine: str, source: Mapping[str, Any]) -> dict[str, Any]:
     return {"engine": engine, **{k: v for k, v in source.items() if k != "is_loaded"}}
 
 
-# Processes without a run. An engine takes many seconds to import.
+# Idle processes, by Python and engine, are kept because the import of an engine takes seconds.
 IDLE: dict[tuple[str, str], EngineProcess] = {}
 
 
 @atexit.register
 def end_idle() -> None:
-    """End the processes that wait for a run."""
+    """End all idle processes."""
     while IDLE:
         IDLE.popitem()[1].close()
 
 
 class SGLangCode(OwnCode):
-    """The code of SGLang."""
+    """SGLang's own code during one run."""
 
     engine = "sglang"
     releases = SGLANG_RELEASES
@@ -200,7 +211,7 @@ class SGLangCode(OwnCode):
 
 
 class VLLMCode(OwnCode):
-    """The code of vLLM."""
+    """vLLM's own code during one run."""
 
     engine = "vllm"
     releases = VLLM_RELEASES

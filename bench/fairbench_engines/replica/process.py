@@ -1,4 +1,4 @@
-"""The process of an engine's Python whose code decides, and its errors."""
+"""The process that runs an engine's own scheduling code, and the errors of the process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from typing import Any
 from fairbench.errors import RunFailed, UsageError
 from fairbench_engines.replica.inside.bridge import SOURCE_ONLY
 
-INSTALLED = "installed"  # stands for the Python that runs fairbench
+INSTALLED = "installed"  # with --engine-code, this word means the Python that runs fairbench
 DOOR = Path(__file__).resolve().parents[1]
-# The engine's Python need not have this package, and must not import another version of it. The
-# current folder, which ``-c`` puts first on the path, has no part in a run.
+# This program makes the running version of ``fairbench_engines`` importable in the engine's Python,
+# where the package may be absent or of another version. Python's option ``-c`` puts the current
+# folder first on the path; the program removes the folder, so that no file in it is imported.
 START = """
 import sys, types
 sys.path[:] = [path for path in sys.path if path]
@@ -34,7 +35,10 @@ sys.exit(main(sys.argv[1:]))
 
 
 def python_of(named: str) -> str:
-    """Return the path of the Python that ``--engine-code`` names. Raises UsageError."""
+    """Return the path of the Python that ``--engine-code`` names.
+
+    Raises UsageError if there is no such program.
+    """
     if named == INSTALLED:
         return sys.executable
     found = shutil.which(Path(named).expanduser())
@@ -47,29 +51,29 @@ def python_of(named: str) -> str:
 
 
 class EngineProcess:
-    """A process that runs an engine's own scheduling code; ``close`` it after use.
+    """A process that runs an engine's own scheduling code. The owner must call ``close``.
 
     Args:
-        named: The Python, as ``--engine-code`` names it.
+        named: The value of ``--engine-code``: a path of a Python, or ``INSTALLED``.
         engine: Name of the engine.
-        supported: The engine's releases that are known to fit, oldest first.
-        only_source: Whether ``source`` is the only operation; the engine is then not imported.
+        supported: The supported releases of the engine, oldest first.
+        only_source: True if only ``source`` will be called; then, the engine is not imported.
     """
 
     def __init__(
         self, named: str, engine: str, supported: Sequence[str], *, only_source: bool = False
     ) -> None:
         self._named, self._engine, self._supported = named, engine, supported
-        self.version = ""  # of the engine, after ``source``
+        self.version = ""  # release of the engine; ``source`` sets the value
         self._is_answered = True  # whether the last message was answered
         python = python_of(named)
-        # passes the ends of the replicas' sockets to the process
+        # Through this socket, the process receives its end of each replica's socket.
         self._passing, theirs = socket.socketpair()
         command = [python, "-c", START, str(DOOR), engine, str(theirs.fileno())]
         command += [SOURCE_ONLY] if only_source else []
-        self._channels: list[Channel] = []  # of the replicas, in their order
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by ``close``
-        # the order of a set of texts must not change from run to run
+        self._channels: list[Channel] = []  # a channel for each replica
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # ``close`` closes the file
+        # With a fixed hash seed, sets of strings have the same order in every run.
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
         try:
             self._process = subprocess.Popen(
@@ -79,7 +83,7 @@ class EngineProcess:
                 stderr=self._errors,
                 env=environment,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # with the copies that serve runs
+                process_group=0,  # the copies of the process belong to the group, too
             )
         except OSError as error:
             self._errors.close()
@@ -90,24 +94,28 @@ class EngineProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all messages were answered."""
+        """Whether every message has been answered, so that the process can serve another run."""
         return self._is_answered and not any(one.unanswered for one in self._channels)
 
     def source(self) -> dict[str, Any]:
-        """Return which code decides (``inside.provenance``).
+        """Return the version, digest and commit of the engine's code (``inside.provenance``).
 
-        ``is_loaded`` is false if the files have changed since the process imported them.
+        ``is_loaded`` is false if the engine's files have changed since the import.
         """
         found: dict[str, Any] = self.ask("source")
         self.version = found["version"]
         return found
 
     def ask(self, *message: Any) -> Any:
-        """Return the answer to an operation with its arguments. Raises RunFailed or UsageError."""
+        """Send an operation with its arguments, and return the answer.
+
+        Raises RunFailed if the process ends or the engine's code fails, and UsageError if the
+        Python or the configuration is unfit.
+        """
         process, self._is_answered = self._process, False
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(BrokenPipeError):  # the answer says why
+        with suppress(BrokenPipeError):  # reading the answer raises an error with the reason
             process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
             process.stdin.flush()
         line = process.stdout.readline()
@@ -118,25 +126,28 @@ class EngineProcess:
         return answer
 
     def read(self, line: bytes) -> Any:
-        """Return the answer in a line. Raises RunFailed or UsageError for a failure."""
+        """Return the answer in a line. Raises the error if the line reports a failure."""
         answer = json.loads(line)
         if isinstance(answer, dict) and "failed" in answer:
             raise self._failed(answer["failed"])
         return answer
 
     def add(self, *, tells_evicted: bool) -> Channel:
-        """Return the channel of a new replica, which has a process of its own."""
+        """Start a process for a new replica, and return the channel to the process.
+
+        ``tells_evicted`` asks for reports of evicted prefixes.
+        """
         ours, theirs = socket.socketpair()
         channel = Channel(ours, len(self._channels), self)
         self._channels.append(channel)
         with theirs:
             socket.send_fds(self._passing, [b"1"], [theirs.fileno()])
             self.ask("add", tells_evicted)
-        channel.receive()  # the engine's code has made its scheduler
+        channel.receive()  # the answer means that the engine's scheduler exists
         return channel
 
     def end(self) -> None:
-        """End a run, all of whose messages have been answered."""
+        """End the run. Precondition: every message has been answered."""
         self._close_channels()
         self.ask("end")
 
@@ -146,7 +157,7 @@ class EngineProcess:
         self._channels = []
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process and its copies, and close all connections."""
         self._close_channels()
         self._passing.close()
         process = self._process
@@ -166,32 +177,32 @@ class EngineProcess:
         return RunFailed(f"engine_code {self._named}: the process ended with code {code}{last}")
 
     def ended_of(self, replica: int) -> RunFailed:
-        """Return the error for a replica whose process has ended."""
+        """Return the error for a replica whose process has ended unexpectedly."""
         return self._ended(self.ask("ended", replica))
 
     def _failed(self, told: Mapping[str, Any]) -> Exception:
-        """Return the error for a failure that the process has described."""
-        text = ": ".join(dict.fromkeys((told["type"], told["text"])))  # an error may have no text
+        """Return the error for a failure; ``told`` is a result of ``inside.bridge.failure``."""
+        text = ": ".join(dict.fromkeys((told["type"], told["text"])))
         where = f"{told['file']}, line {told['line']}, in {told['function']}"
         if told["type"] == "ModuleNotFoundError" and not self.version:
             return UsageError(
                 f"engine_code = {self._named!r}: cannot import {self._engine}: {told['text']}"
             )
-        if told["type"] == UsageError.__name__:  # of the plugin
+        if told["type"] == UsageError.__name__:  # fairbench's plugin raised the error
             return UsageError(f"engine_code = {self._named!r}: {told['text']}")
         if told["fits"]:
             return RunFailed(f"code of {self._engine}: {where}: {text}")
         version = f" {self.version}" if self.version else ""
         return RunFailed(
-            f"{self._engine}{version} differs from what fairbench drives, {self._supported[0]} to "
+            f"{self._engine}{version} differs from the supported releases {self._supported[0]} to "
             f"{self._supported[-1]}: {text} ({where})"
         )
 
 
 class Channel:
-    """The messages of one replica, whose process answers them in order.
+    """The connection to the process of one replica, which answers messages in order.
 
-    A message may be sent before the former one is answered.
+    A message may be sent before the previous message is answered.
 
     Args:
         connection: Socket to the replica's process.
@@ -202,17 +213,20 @@ class Channel:
     def __init__(self, connection: socket.socket, index: int, process: EngineProcess) -> None:
         self._connection, self._index, self._process = connection, index, process
         self._answers = connection.makefile("rb")
-        self.unanswered = 1  # the process reports its start
+        self.unanswered = 1  # number of expected answers; at first, the process reports its start
 
     def send(self, *message: Any) -> None:
-        """Send an operation with its arguments."""
+        """Send an operation with its arguments, without waiting for the answer."""
         self.unanswered += 1
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        with suppress(ConnectionError):  # the answer says why
+        with suppress(ConnectionError):  # ``receive`` raises an error with the reason
             self._connection.sendall(line)
 
     def receive(self) -> Any:
-        """Return the answer to the first unanswered message. Raises RunFailed or UsageError."""
+        """Wait for the answer to the oldest unanswered message, and return the answer.
+
+        Raises the errors of ``EngineProcess.ask``.
+        """
         try:
             line = self._answers.readline()
         except ConnectionResetError:
@@ -224,11 +238,11 @@ class Channel:
         return answer
 
     def ask(self, *message: Any) -> Any:
-        """Return the answer to an operation with its arguments; no other message is unanswered."""
+        """Send an operation and return the answer. Precondition: no message is unanswered."""
         self.send(*message)
         return self.receive()
 
     def close(self) -> None:
-        """Close the channel; an idle process then ends."""
+        """Close the channel. The replica's process ends when it has no operation in progress."""
         self._answers.close()
         self._connection.close()

@@ -1,4 +1,4 @@
-"""A replica around the scheduler of an engine in another process, in the engine's Python."""
+"""A replica whose engine runs in another process, with the Python that has the engine."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ PS_PER_NS = 1_000
 
 
 class RemoteReplica(RealReplica):
-    """A replica whose engine is behind ``channel``; requests are known there by number.
+    """A replica whose engine runs in another process, which identifies requests by number.
 
     Args:
-        parts: The parts of a worker; the scheduler only names the engine's policy.
+        parts: The parts of a worker; of the scheduler, only the name and the bound are used.
         limits: The engine's limits on tokens and requests.
         capacity: KV memory in tokens.
-        channel: Messages to the process of this replica.
+        channel: Connection to the process of this replica.
     """
 
     def __init__(self, parts: WorkerParts, limits: Any, capacity: int, channel: Channel) -> None:
         super().__init__(parts, limits)
         self._channel, self._capacity = channel, capacity
         self._numbers = count()
-        self._arrivals: list[tuple[Any, ...]] = []  # requests that the engine gets with its turn
-        self._outputs: dict[int, int] = {}  # output tokens that the engine has told last
+        self._arrivals: list[tuple[Any, ...]] = []  # requests to send with the next operation
+        self._outputs: dict[int, int] = {}  # output tokens that the engine last reported
         self._state: dict[str, int] = {"waiting": 0, "free": capacity, "evictable": 0}
-        # whether a client's name has the request's deadlines, as in a request to a real server
+        # whether the deadlines are added to a client's name, as in a request to a real server
         self.tags_clients = False
-        self.charges_pass = False  # whether the time of each pass delays its iteration
+        self.charges_pass = False  # whether the CPU time of an admission pass delays the iteration
 
     @property
     def cache(self) -> Any:
@@ -47,7 +47,7 @@ class RemoteReplica(RealReplica):
             capacity=self._capacity,
             free=self._state["free"],
             evictable=self._state["evictable"],
-            abandon=lambda: None,  # the engine's process has the cache
+            abandon=lambda: None,  # no cache is in this process
         )
 
     def _waiting_count(self) -> int:
@@ -67,7 +67,7 @@ class RemoteReplica(RealReplica):
 
     def settle(self) -> None:
         if is_ahead := bool(self._channel.unanswered):
-            self._channel.receive()  # of an iteration that does not end within the run
+            self._channel.receive()  # the answer for an iteration that ends after the run
         self._outputs = dict(self._channel.ask("produced", is_ahead))
         super().settle()
 
@@ -89,10 +89,10 @@ class RemoteReplica(RealReplica):
 
     @abstractmethod
     def _begin(self, answer: Mapping[str, Any]) -> bool:
-        """Begin the iteration that the engine has planned; return False if there is none."""
+        """Begin the iteration in the engine's answer; return False if the engine planned none."""
 
     def _note(self, answer: Mapping[str, Any]) -> None:
-        """Book what the engine reports beside an iteration."""
+        """Record the queue length, free memory, preemptions and evictions in an answer."""
         self._state = {name: answer[name] for name in ("waiting", "free", "evictable")}
         for number, produced in answer.get("preempted", ()):
             self._end_stretch()
@@ -106,11 +106,11 @@ class RemoteReplica(RealReplica):
 
     @abstractmethod
     def _preempt(self, number: int, sequence: Sequence) -> None:
-        """Book that the engine has put a request back into its queue."""
+        """Record that the engine has preempted a running request."""
 
     def _await_end(self, duration_ps: int, complete: Callable[[], list[int]]) -> None:
-        # The engine processes the end of the batch at once, while the simulator goes on with other
-        # replicas: nothing that happens before the end changes it.
+        # The engine computes the end of the batch at once, and the simulator goes on with other
+        # replicas meanwhile. No event before the end of the batch can change the result.
         self._channel.send("complete", self.clock.now_ps + duration_ps)
         super()._await_end(duration_ps, complete)
 

@@ -1,4 +1,4 @@
-"""Replicas of the simulated cluster whose every decision SGLang's own code takes."""
+"""Replicas of the simulated cluster in which SGLang's own code takes each decision."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fairbench.hardware.gpu_time import step_parts
 from fairbench_engines.replica.process import Channel
 from fairbench_engines.replica.remote import RemoteReplica
 
-LEAST_RECENT = "lru"  # the eviction policy of a server that is not told another
-OWN_ORDER = "lpm"  # the policy with a limit on the requests that it sorts
+LEAST_RECENT = "lru"  # SGLang's default eviction policy
+OWN_ORDER = "lpm"  # SGLang's policy that does not sort a waiting queue above a limit
 NO_LIMIT = 10**9
 
 
 def opening(
     settings: Mapping[str, Any], parts: WorkerParts, policy: str, eviction: str | None
 ) -> dict[str, Any]:
-    """Return the limits and the configuration of the engine, for ``inside.sglang_bridge``."""
+    """Return the engine's limits and settings, in the form that ``inside.sglang_bridge`` reads."""
     limits = SGLangContract(settings, parts.profile).limits
     sorted_most = None
     if policy == OWN_ORDER:
@@ -44,13 +44,13 @@ def opening(
 
 
 class SGLangCodeReplica(RemoteReplica):
-    """A replica around a SGLang scheduler in the process of an engine's Python."""
+    """A replica whose process runs SGLang's scheduler."""
 
     def __init__(self, parts: WorkerParts, settings: Mapping[str, Any], channel: Channel) -> None:
         limits = SGLangContract(settings, parts.profile).limits
         super().__init__(parts, limits, limits.pool_tokens, channel)
         self._prefills: list[Prefill] = []  # requests of the current iteration
-        # requests between the first and the last chunk of their prompts
+        # requests of which some chunks of the prompt are computed, and some are not
         self._prefilling: set[Sequence] = set()
 
     def fits(self, request: Request) -> bool:
@@ -58,7 +58,7 @@ class SGLangCodeReplica(RemoteReplica):
 
     def settle(self) -> None:
         super().settle()
-        for prefill in self._prefills:  # an unfinished iteration does not count
+        for prefill in self._prefills:  # an iteration that is unfinished at the end is undone
             if prefill.first:
                 prefill.sequence.not_admitted(prefill.cached)
 
@@ -81,8 +81,6 @@ class SGLangCodeReplica(RemoteReplica):
         took_ps = self.profile.decode_ps(size, context)
         self._await_end(took_ps, lambda: self._book_step(self._completed))
 
-    # Prefill.
-
     def _start_prefill(self, planned: Iterable[tuple[int, int, int, int]]) -> None:
         self._end_stretch()
         prefills = self._prefills = [self._admitted(*one) for one in planned]
@@ -103,7 +101,11 @@ class SGLangCodeReplica(RemoteReplica):
         self._await_end(self.profile.prefill_ps(chunks), complete)
 
     def _admitted(self, number: int, cached: int, tokens: int, left: int) -> Prefill:
-        """Record what SGLang does with a request in this prefill."""
+        """Record a request's part of a prefill, and its admission with its first chunk.
+
+        ``cached`` tokens need no computation; ``tokens`` of the ``left`` uncached tokens are
+        computed.
+        """
         sequence = self._sequences[number]
         first, last = sequence not in self._prefilling, tokens == left
         if first:

@@ -1,4 +1,4 @@
-"""Replicas of the simulated cluster whose every decision vLLM's own code takes."""
+"""Replicas of the simulated cluster in which vLLM's own code takes each decision."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ LIMITS = (
 
 
 def opening(settings: Mapping[str, Any], parts: WorkerParts) -> dict[str, Any]:
-    """Return the limits of the engine, for ``inside.vllm_bridge``."""
+    """Return the engine's limits, in the form that ``inside.vllm_bridge`` reads."""
     limits = VLLMContract(settings, parts.profile).limits
     return {"limits": {name: getattr(limits, name) for name in LIMITS}}
 
 
 class VLLMCodeReplica(RemoteReplica):
-    """A replica around a vLLM scheduler in the process of an engine's Python."""
+    """A replica whose process runs vLLM's scheduler."""
 
     def __init__(self, parts: WorkerParts, settings: Mapping[str, Any], channel: Channel) -> None:
         limits = VLLMContract(settings, parts.profile).limits
         super().__init__(parts, limits, limits.blocks * limits.block_size, channel)
         self._prefilling: set[int] = set()  # requests with incomplete prompts
-        self._joined: dict[int, int] = {}  # decoding request -> its context when it began
-        self._longest = 0  # the largest of these contexts
+        # each decoding request's context, in tokens, at its first decode step
+        self._joined: dict[int, int] = {}
+        self._longest = 0  # the largest value of ``_joined`` at the start of the stretch
         self._chunks: list[Prefill] = []  # requests of the current step
         self._booking = Booking()
 
@@ -47,7 +48,7 @@ class VLLMCodeReplica(RemoteReplica):
 
     def settle(self) -> None:
         super().settle()
-        for chunk in self._chunks:  # a step that did not end does not count
+        for chunk in self._chunks:  # a step that is unfinished at the end is undone
             if chunk.first:
                 self._booking.undo_admission(chunk.sequence, chunk.cached)
 
@@ -82,7 +83,10 @@ class VLLMCodeReplica(RemoteReplica):
         return finished
 
     def _chunk(self, number: int, before: int, tokens: int, first: bool, last: bool) -> Prefill:
-        """Record the part of a prompt that a step computes, and its admission."""
+        """Record a chunk of a prompt in a step; the first chunk is the request's admission.
+
+        The chunk has ``tokens`` tokens and follows ``before`` tokens that are cached or computed.
+        """
         sequence = self._sequences[number]
         if first:
             sequence.filled = before

@@ -1,1 +1,1 @@
-"""Policies of the queue in production gateways."""
+"""Policies that order the queue of a gateway, as production gateways implement them."""

@@ -1,4 +1,4 @@
-"""A queue for each class of requests, for policies that order classes instead of clients."""
+"""The base class of policies that order classes of requests instead of clients."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 
 
 class ClassQueues(FlowPolicy):
-    """A policy with one queue in order of arrival for each class; a subclass orders the classes."""
+    """A policy with a queue in order of arrival for each class. A subclass orders the classes."""
 
     orders_bands = True
 
     def __init__(self) -> None:
-        # Maps a class to its queued requests, each with the arrival time in seconds.
+        # Each class has a map from its queued requests to their arrival times in seconds.
         self.queues: dict[int, dict[Request, float]] = {}
 
     @abstractmethod

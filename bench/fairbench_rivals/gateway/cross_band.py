@@ -16,10 +16,10 @@ class CrossBand(ClassQueues):
     """Priorities share the sent requests by weight; requests of a priority go by arrival.
 
     The rules are those of llm-d-router issue 1995 (extension point: PR 2920). In the order
-    ``priority-first``, each priority has integer credits, which are the weights scaled so that the
-    smallest is 1. The highest priority with credit goes first, and each request costs a credit. In
+    ``priority-first``, each priority has integer credits: the weights, scaled so that the smallest
+    weight is 1. The highest priority with credit goes first, and each request costs a credit. In
     the order ``interleaved``, the priority with the least virtual time goes first, and each request
-    adds 1 / weight to the virtual time.
+    adds 1 / weight to the virtual time of its priority.
 
     The issue leaves open what happens to priorities without requests, which never spend their
     credits. In fairbench, new credits are granted when no waiting priority has credit. The virtual
@@ -33,10 +33,11 @@ class CrossBand(ClassQueues):
         """``order`` chooses the rule, and ``weights`` chooses how a priority p gets its weight.
 
         - ``proportional``: the weight of p is p - (lowest p) + 1.
-        - ``linear``: the number of priorities minus the rank of p, which is 0 for the highest.
-        - ``explicit``: the weight in ``shares``, or 1 for priorities that ``shares`` does not name.
+        - ``linear``: the weight of p is the number of priorities minus the rank of p; the highest
+          priority has rank 0.
+        - ``explicit``: the weight of p is its value in ``shares``, or 1 without a value.
 
-        The lowest priority and the ranks are taken over all requests so far.
+        The lowest priority and the ranks are those among all requests so far.
         """
 
         order: Literal["priority-first", "interleaved"] = "priority-first"
@@ -57,10 +58,10 @@ class CrossBand(ClassQueues):
     def __init__(self, params: Params) -> None:
         super().__init__()
         self.params = params
-        # Maps a priority to its weight, the highest priority first.
+        # weights by priority, with the highest priority first
         self._weights: dict[int, float] = {}
         self._credits: dict[int, int] = {}
-        self._virtual: dict[int, float] = {}  # maps a priority to its virtual time
+        self._virtual: dict[int, float] = {}  # virtual times by priority
 
     def class_of(self, request: Request) -> int:
         return self.priority_of(request)

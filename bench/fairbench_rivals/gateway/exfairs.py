@@ -1,4 +1,4 @@
-"""ExFairS: every minute, clients' priority numbers change by their service and late answers."""
+"""ExFairS: a client's service and late answers change its priority number every minute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.schedulers.params import NotNegative, Positive, PositiveInt
 
 
 class Place(NamedTuple):
-    """An entry of the queue: a client, with its priority number when a request arrived."""
+    """An entry of the queue: a client, and the client's priority number at a request's arrival."""
 
     client: str
     number: int
@@ -30,16 +30,17 @@ class RoundTally:
 
 
 class ExFairS(FlowPolicy):
-    """A policy in which each client has a priority number, and lower numbers overtake higher ones.
+    """A policy in which requests of clients with low priority numbers overtake other requests.
 
     The rules are those of dadiaokua/ExFairS @9823370b (util/MathUtil.py, util/BaseUtil.py,
-    config/Config.py). A round lasts 60 s. At its end, each client with an answer has the score 0.3
-    x (service / service of all clients) + 0.7 x (late answers / answers). The service of an answer
-    is input + 2 x output, and an answer after more than 5 s is late. The client with the lowest
-    score and the client with the highest score exchange int(10 x min(difference, 0.5)): the higher
-    score gets the lower number. The clients with the second lowest and the second highest score
-    follow, and so on while the difference is above 0.1. A client exchanges at most once in a round.
-    All numbers start at 0 and are kept between rounds.
+    config/Config.py). A round lasts 60 s. At the end of a round, each client with an answer has the
+    score 0.3 x (service / service of all clients) + 0.7 x (late answers / answers). The service of
+    an answer is input + 2 x output, and an answer after more than 5 s is late. The client with the
+    highest score then lowers its number by int(10 x min(difference, 0.5)), and the client with the
+    lowest score raises its number as much; the difference is between the two scores. The clients
+    with the second highest and the second lowest score follow, and so on while the difference is
+    above 0.1. The number of a client changes at most once in a round. All numbers start at 0 and
+    are kept between rounds.
 
     A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
     places, at most 100. Requests with a number of 0 or more go to the end of the queue. The order
@@ -54,8 +55,8 @@ class ExFairS(FlowPolicy):
     by the service of the client with the most service, and requests overtake only within 30 s;
     fairbench follows @9823370b.
 
-    **Rounds.** ExFairS cancels unfinished requests at the end of a round. A gateway keeps these
-    requests, so a request counts in the round of its answer.
+    **Rounds.** ExFairS cancels unfinished requests at the end of a round. In fairbench, these
+    requests go on, so a request counts in the round in which its answer ends.
 
     **Weaknesses.** If all answers are late, scores differ only by service, and the client with the
     most service gets the lowest number. A client without answers in a round has no score, so a
@@ -88,10 +89,10 @@ class ExFairS(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._numbers: Counter[str] = Counter()  # maps a client to its priority number
+        self._numbers: Counter[str] = Counter()  # priority numbers by client
         self._places: list[Place] = []  # the queue; the next request goes to the first place
         self._queued: set[Request] = set()
-        # Maps a client to its answers in the current round.
+        # each client's answers in the current round
         self._answered: dict[str, RoundTally] = {}
         self._round_ends_s: float | None = None
 
@@ -116,7 +117,7 @@ class ExFairS(FlowPolicy):
         answered.service += read.input_tokens + OUTPUT_PRICE * output_tokens
 
     def on_finish(self, request: Request) -> None:
-        # The request was withdrawn, so the last place of its client is removed.
+        # A queued request was withdrawn, so the last place of its client is removed.
         if request in self._queued:
             self._queued.remove(request)
             mine = [at for at, place in enumerate(self._places) if place.client == request.client]
@@ -130,7 +131,7 @@ class ExFairS(FlowPolicy):
         return {client: float(number) for client, number in self._numbers.items()}
 
     def _overtaken(self, number: int) -> int:
-        """Return the number of places that a new request overtakes."""
+        """Return how many queued places a new request with a priority number overtakes."""
         if number >= 0:
             return 0
         higher = sum(place.number > number for place in self._places)
@@ -138,7 +139,7 @@ class ExFairS(FlowPolicy):
         return min(higher * number // min(lowest, number), self.params.most_places)
 
     def _end_round(self, now_s: float) -> None:
-        """Exchange priority numbers if the round has ended.
+        """Change the priority numbers if the round has ended.
 
         The first arrival begins the first round.
         """
@@ -151,7 +152,7 @@ class ExFairS(FlowPolicy):
             self._round_ends_s += length_s * (1 + (now_s - self._round_ends_s) // length_s)
 
     def _exchange(self) -> None:
-        """Lower the numbers of clients with high scores, and raise those of low scores equally."""
+        """Lower the numbers of clients with high scores, and raise others by as much."""
         scores = self._scores()
         ascending = sorted(scores, key=scores.__getitem__)
         for low, high in zip(ascending[: len(ascending) // 2], reversed(ascending), strict=False):

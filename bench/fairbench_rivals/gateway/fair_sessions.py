@@ -1,4 +1,4 @@
-"""Fair sessions, fairbench's own gate, which lets sessions take turns in KV memory by client."""
+"""Fair sessions, fairbench's own gate, which divides KV memory fairly among clients' sessions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from fairbench.core import OUTPUT_PRICE, Prompt, Request, prompt_tokens
 from fairbench.schedulers.accounts.counters import Counters
 from fairbench.schedulers.base import Read, Setup, WaitingView
 from fairbench.schedulers.params import PositiveInt
-from fairbench_rivals.gateway.session_pauses import PlacedSession, PlacementGate, whole
+from fairbench_rivals.gateway.pausing_gate import PlacedSession, PlacementGate, whole
 
-IDLE_S = 30.0  # A visit ends after this many seconds without a running turn.
+IDLE_S = 30.0  # seconds without a running turn after which a session's visit in memory ends
 
 
 @dataclass(slots=True, eq=False)
 class VisitingSession(PlacedSession):
-    """A session that stays in memory for a visit of a few turns (``visit_turns`` so far).
+    """A session whose context stays in memory for a visit of a few turns.
 
-    ``running`` holds the unfinished turns; a session with sub-agents may have several. ``longest``
-    is the longest prompt of the session.
+    ``visit_turns`` is the number of turns in the present visit. ``running`` holds the unfinished
+    turns; a session with sub-agents may have several unfinished turns. ``longest`` is the longest
+    prompt of the session.
     """
 
     visit_turns: int = 0
@@ -38,17 +39,18 @@ class FairSessions(PlacementGate[VisitingSession]):
 
     Each client has a counter of its service, as in VTC ([VTC] Alg. 2). Of the waiting clients, the
     client with the least counter resumes its longest waiting session, at the session's last replica
-    if possible, so that cached prefixes are used. No other session takes memory that this session
-    waits for. A visit ends after ``turns`` turns, or when the session has been idle for 30 seconds.
+    if possible, so that cached prefixes are used. No other session takes memory for which this
+    session waits. A visit ends after ``turns`` turns, or when the session has been idle for 30 s.
     An idle session whose visit has ended makes room for a waiting session. The session waits before
     its next turn if the least counter of the waiting clients is not above the counter of the
     session's client.
 
-    Bound: let K sessions fit into memory, and let a turn have at most L_in and L_out tokens. While
-    clients f and g wait, f resumes a session only if the counter of f is not above the counter of
-    g. After that, each of f's sessions in memory has at most ``turns`` turns before the session
-    waits. The counter of f is therefore at most K turns (L_in + w_out L_out) above the counter of
-    g. (A session with sub-agents also waits only when none of its turns runs.)
+    Bound: let K sessions fit into memory, and let a turn have at most L_in input and L_out output
+    tokens. While clients f and g wait, f resumes a session only if the counter of f is not above
+    the counter of g. After such a resumption, each of f's sessions in memory has at most ``turns``
+    turns before the session waits. The counter of f is therefore at most
+    K turns (L_in + w_out L_out) above the counter of g. (A session with sub-agents also waits only
+    when none of its turns runs.)
     """
 
     name = "fair-sessions"
@@ -56,7 +58,7 @@ class FairSessions(PlacementGate[VisitingSession]):
 
     @dataclass(frozen=True)
     class Params:
-        """``turns`` is the number of turns of a visit."""
+        """``turns`` is the number of turns after which a visit ends."""
 
         turns: PositiveInt = 4
 
@@ -97,7 +99,7 @@ class FairSessions(PlacementGate[VisitingSession]):
         session.count_tokens()
 
     def on_turn_end(self, session: VisitingSession, request: Request, tokens: int) -> None:
-        """Do nothing: the next prompt of the session will contain the answer's tokens."""
+        """Do nothing, because the next prompt of the session will contain the answer."""
 
     def on_finish(self, request: Request) -> None:
         session = self.sessions[request]
@@ -118,7 +120,7 @@ class FairSessions(PlacementGate[VisitingSession]):
         super().resume(session, worker)
 
     def tick(self, now_s: float) -> bool:
-        """Pause idle sessions of each replica whose sessions need more memory than it has."""
+        """Pause idle sessions of replicas without enough memory; return whether any was paused."""
         self.forget_idle(now_s)
         changed = False
         for worker, room in self.rooms(whole).items():
@@ -154,16 +156,18 @@ class FairSessions(PlacementGate[VisitingSession]):
         return longest[self.account.least(longest)]
 
     def _makes_way(self, session: VisitingSession) -> bool:
-        """Return whether the session, which has a new turn, must wait for a less served client."""
+        """Return whether the session's new turn must wait for a client with a lower counter."""
         if not self.waits or session.visit_turns < self.params.turns or session.unfinished > 1:
             return False
         counters = self.account.balances()
         return counters[self._next().client] <= counters[session.client]
 
     def _target(self, session: VisitingSession, required: int) -> int:
-        """Return the replica for a session: its last one, one with room, or one to be cleared.
+        """Return the replica at which a session with ``required`` tokens is resumed.
 
-        The last replica is chosen only if it has room or can make room.
+        The session's last replica is chosen if its free memory suffices, also after a pause of the
+        sessions whose visits have ended. Otherwise, the replica with the most free memory is chosen
+        if that memory suffices, or else the replica where such pauses free the most memory.
         """
         free = self.rooms(whole)
         made = {
@@ -201,6 +205,6 @@ class FairSessions(PlacementGate[VisitingSession]):
         return room
 
     def _furthest_ahead_first(self, sessions: list[VisitingSession]) -> list[VisitingSession]:
-        """Return sessions of the client with the largest counter first, the longest idle first."""
+        """Return sessions by their client's counter, the largest first; the longest idle first."""
         counters = self.account.balances()
         return sorted(sessions, key=lambda one: (-counters[one.client], one.idle_since_s))

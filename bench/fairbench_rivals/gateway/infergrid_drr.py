@@ -1,4 +1,4 @@
-"""InferGrid's policy with the name DRR, as InferGrid's authors measured it."""
+"""The policy that InferGrid names DRR, in the version that InferGrid's authors measured."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ class InfergridDRR(FlowPolicy):
     The project coconut-labs/infergrid calls this policy DRR (@a8d3ea8, tenant/manager.py,
     priority_score).
 
-    The policy has no quantum and no deficit: a request's score is its client's number of unfinished
-    requests at the arrival, and equal scores go in order of arrival. A client with many unfinished
-    requests waits behind every later request of a client with fewer. A stream of new clients can
-    therefore starve a client with many requests.
+    The policy has no quantum and no deficit. A request's score is the number of unfinished requests
+    that its client has at the request's arrival. The lowest score goes first, and equal scores go
+    in order of arrival. A client with many unfinished requests waits behind every later request of
+    a client with fewer unfinished requests. A stream of new clients can therefore starve a client
+    with many requests.
     """
 
     name = "infergrid-drr"
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        # maps a client to its number of queued and unfinished requests
+        # number of queued or running requests by client
         self._present: Counter[str] = Counter()
         self._score: dict[Request, int] = {}
 

@@ -15,13 +15,14 @@ from fairbench.schedulers.params import NotNegative, Positive
 class Kthena(FlowPolicy):
     """A policy that orders requests by their client's recent tokens at the request's arrival.
 
-    The policy is the priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore):
-    tokens count when an answer has ended, and a request keeps the priority of its arrival. A client
-    with an empty window therefore overtakes all other clients until its first answer has ended. The
-    whole burst of a new client goes first, and a stream of new clients starves a client with any
-    usage. The queue of kthena releases 100 requests a second unless a limit on unfinished requests
-    is set. In fairbench, the saturation detector decides when a request is released. The window of
-    kthena counts whole seconds; the window of fairbench is exact.
+    The policy is the priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore).
+    Tokens count when an answer has ended, and a request keeps the priority that it had at its
+    arrival. A client without answers in the window therefore overtakes all other clients until its
+    first answer has ended. The whole burst of a new client goes first, and a stream of new clients
+    starves a client with any usage. The queue of kthena releases 100 requests a second unless a
+    limit on unfinished requests is set. In fairbench, the saturation detector decides when a
+    request is released. The window of kthena counts whole seconds; the window of fairbench is
+    exact.
     """
 
     name = "kthena"
@@ -44,8 +45,7 @@ class Kthena(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # Maps a client to the answers in the window (time in seconds, weighted tokens), the oldest
-        # first.
+        # each client's answers in the window (time in seconds, weighted tokens), the oldest first
         self._answers: dict[str, deque[tuple[float, float]]] = {}
         self._usage: dict[str, float] = {}
         self._priority: dict[Request, float] = {}

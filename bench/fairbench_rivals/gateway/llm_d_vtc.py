@@ -18,10 +18,10 @@ class LlmdVTC(FlowPolicy):
     The rules are those proposed for llm-d (llm-d-router PR 1222 @abb3e5b, closed; issue 1182).
     Every output counts as 128 tokens and is never corrected, so a client with long outputs pays
     only for a part of the output tokens. A client without a counter starts at the lowest counter of
-    the waiting clients. An idle client keeps its counter until its flow is forgotten, and is not
-    lifted when it returns. An idle client may therefore save up service, and nothing bounds its
-    lead. In a fixed set of clients no client starves; new clients that follow each other without a
-    gap can starve a client.
+    the waiting clients. An idle client keeps its counter until its flow is forgotten. When an idle
+    client returns, its counter is not raised to the counters of waiting clients as in VTC. An idle
+    client may therefore save up an unlimited amount of service. In a fixed set of clients, no
+    client starves; an uninterrupted sequence of new clients can starve a client.
     """
 
     name = "llm-d-vtc"
@@ -43,7 +43,7 @@ class LlmdVTC(FlowPolicy):
     def __init__(self, params: Params) -> None:
         self.params = params
         self.counters: dict[str, float] = {}
-        # maps a client to the time in seconds at which a request of the client last waited
+        # the last time in seconds at which a request of the client waited
         self._active_s: dict[str, float] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

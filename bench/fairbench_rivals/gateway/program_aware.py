@@ -16,20 +16,20 @@ class ProgramAware(FlowPolicy):
     """A policy that favours clients with little attained service and a long wait.
 
     The rules are llm-d's program-aware-fairness with the ``las`` strategy (llm-d-router @06aa34b);
-    the programs of llm-d are fairness ids, which are clients in fairbench. Attained service is
-    input + 2 x output, counted when an answer has ended and halved every ``half_life_s`` seconds;
-    unfinished requests do not count. Service and wait are scaled between the lowest and the highest
-    value of the waiting clients. The client with the least service therefore wins, unless its
-    request is by far the youngest. With the default weights, the client with the most service never
-    beats a client without service, even after the longest wait. A stream of new clients can
-    therefore starve a client.
+    llm-d identifies a program by a fairness id, which is a client in fairbench. Attained service is
+    input + 2 x output tokens of answers that have ended; attained service halves every
+    ``half_life_s`` seconds. Service and waiting time are scaled so that the waiting clients' lowest
+    value is 0 and the highest is 1. The client with the least service therefore goes first, unless
+    its request is by far the youngest. With the default weights, the client with the most service
+    never goes before a client without service, even after the longest wait. A stream of new clients
+    can therefore starve a client.
     """
 
     name = "program-aware"
 
     @dataclass(frozen=True)
     class Params:
-        """Weights of attained service and of the wait of the next request, and the decay.
+        """Weights of attained service and of the next request's waiting time, and the half-life.
 
         A ``half_life_s`` of 0 means no decay. In llm-d, programs that are idle for an hour are
         forgotten. This policy keeps such programs, because their attained service has decayed to
@@ -44,7 +44,7 @@ class ProgramAware(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # maps a client to its attained service and the time in seconds of the last update
+        # attained service by client, and the time in seconds of the last update
         self._attained: dict[str, tuple[float, float]] = {}
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
@@ -65,7 +65,7 @@ class ProgramAware(FlowPolicy):
         self._attained[request.client] = (self.attained(request.client, now_s) + served, now_s)
 
     def attained(self, client: str, now_s: float) -> float:
-        """Return the client's service, decayed until now."""
+        """Return the attained service of the client after the decay until ``now_s``."""
         service, as_of_s = self._attained.get(client, (0.0, now_s))
         half_life_s = self.params.half_life_s
         return service * 2 ** (-(now_s - as_of_s) / half_life_s) if half_life_s else service

@@ -1,4 +1,4 @@
-"""A limit on open sessions: further sessions wait in order of arrival."""
+"""A gate that limits the number of open sessions; further sessions wait in order of arrival."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
 @dataclass(slots=True, eq=False)
 class OpenSession(GateSession):
-    """A session that may be open, which lets its turns pass."""
+    """A session that is open or closed; only the turns of an open session are sent."""
 
     is_open: bool = False
 
 
 class SessionCap(SessionGate[OpenSession]):
-    """At most ``most`` sessions are open in the cluster; others wait in order of arrival.
+    """At most ``most`` sessions are open in the cluster; other sessions wait in order of arrival.
 
     This is the simplest reading of llm-d-router issue 2348, which asks for a limit on concurrent
     sessions and states no algorithm. The gate sends the turns of open sessions immediately. A
@@ -50,7 +50,7 @@ class SessionCap(SessionGate[OpenSession]):
         return session.is_open
 
     def review(self, now_s: float) -> None:
-        """Open waiting sessions in place of closed sessions."""
+        """Close sessions that were idle for too long, and open waiting sessions in their place."""
         self._close_idle(now_s)
         free = self.params.most - len(self._open())
         while self.waits and free > 0:

@@ -1,4 +1,4 @@
-"""Gates for sessions: gateway policies that decide by session when its requests (turns) may go."""
+"""Gates for sessions: gateway policies that queue a session's requests (turns) at the gateway."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class GateSession:
     - ``number`` is the place of the session in the order of first arrivals, and ``client`` the
       client of its latest turn.
     - ``turns`` is the number of turns so far, and ``unfinished`` the number of unfinished turns.
-    - ``waiting`` holds the turns that the gate keeps, in order of arrival.
-    - ``tokens`` is the context of the session: the prompt of the latest turn, and also its answer
-      once the answer has ended.
+    - ``waiting`` holds the turns that are queued at the gate, in order of arrival.
+    - ``tokens`` is the length of the session's context: the tokens of the latest prompt and, after
+      the end of the answer, of the answer.
     - ``idle_since_s`` is the time in seconds at which the last unfinished turn ended.
     """
 
@@ -49,12 +49,13 @@ S = TypeVar("S", bound=GateSession)
 
 
 class SessionGate(FlowPolicy, Generic[S]):
-    """A policy that keeps a session's turns until the session may go; a subclass has the rule.
+    """A policy that queues the turns of a session until a rule allows the session to send turns.
 
-    The gate calls ``tick`` every ``tick_s`` seconds, and ``review`` after each arrival or end and
-    at the time ``review_s``. While nothing waits, the host is not awake: the gate then makes up for
-    missed ticks at the next event. By default no saturation detector delays the turns that may go.
-    A request without a session is a session by itself.
+    A subclass defines the rule. The gate calls ``tick`` every ``tick_s`` seconds, and ``review``
+    after each arrival, after each end of a request, and at the time ``review_s``. The host does not
+    call a gate whose queue is empty, so the gate makes up for missed ticks at the next event. By
+    default, no saturation detector delays the turns that the rule allows. A request without a
+    session counts as a session with a single turn.
     """
 
     work_conserving = False
@@ -66,14 +67,14 @@ class SessionGate(FlowPolicy, Generic[S]):
     def __init__(self) -> None:
         numbers = count()
         self.sessions: ProgramStates[S] = ProgramStates(lambda: self.make_session(next(numbers)))
-        # turn that waits -> its arrival in seconds, the earliest first
+        # arrival times in seconds of the turns for which the rule is not met, the earliest first
         self.waits: dict[Request, float] = {}
-        self._ready: dict[Request, float] = {}  # turn that may go -> its rank
+        self._ready: dict[Request, float] = {}  # ranks of the turns that may be sent
         self._next_tick_s = self.tick_s
         self._review_at_s = inf
         self._now_s = 0.0
 
-    # The rule of a gate.
+    # A subclass defines the rule by these methods.
 
     @abstractmethod
     def make_session(self, number: int) -> S:
@@ -81,46 +82,46 @@ class SessionGate(FlowPolicy, Generic[S]):
 
     @abstractmethod
     def lets_pass(self, session: S, now_s: float) -> bool:
-        """Return whether the session's latest turn may go now; ``turns`` counts this turn."""
+        """Return whether the session's latest turn may be sent now; ``turns`` includes the turn."""
 
     def on_turn(self, session: S, request: Request) -> None:
-        """Count the context of a session whose turn arrives."""
+        """Update the session's context length when a turn arrives."""
         session.tokens = request.input_tokens
 
     def on_turn_end(self, session: S, request: Request, tokens: int) -> None:
-        """Count the context of a session whose turn ended; the turn had ``tokens`` in all."""
+        """Update the session's context length when a turn of ``tokens`` tokens in total ends."""
         session.tokens = tokens
 
     def on_idle(self, session: S, now_s: float) -> None:
-        """Handle the end of a session's only unfinished turn."""
+        """Act on a session that has become idle, because its last unfinished turn has ended."""
 
     def tick(self, now_s: float) -> bool:
-        """Stop sessions or let sessions go; return whether anything changed."""
+        """Pause or resume sessions at a regular time; return whether any session changed."""
         return False
 
     def review(self, now_s: float) -> None:
-        """Let sessions go that need not wait for a tick."""
+        """Resume sessions that need not wait for the next tick."""
 
     def review_s(self, now_s: float) -> float:
-        """Return the time after ``now_s`` of the next ``review`` without an event, inf for none."""
+        """Return the time after ``now_s`` at which ``review`` is due without an event, or inf."""
         return inf
 
     def rank(self, request: Request, waited: bool, now_s: float) -> float:
-        """Return the rank of a turn that may go; the lowest rank goes first.
+        """Return the rank of a turn that may be sent; the turn with the lowest rank is sent first.
 
-        ``waited`` tells whether the turn has waited. Ranks only matter if turns also wait for the
-        saturation detector.
+        ``waited`` is true if the turn was queued for the rule. Ranks matter only if a saturation
+        detector delays the turns.
         """
         return request.arrival_s
 
     def let_go(self, session: S) -> None:
-        """Let all waiting turns of the session go."""
+        """Allow all queued turns of the session to be sent."""
         for request in session.waiting:
             del self.waits[request]
             self._ready[request] = self.rank(request, True, self._now_s)
         session.waiting.clear()
 
-    # The hooks of a gateway policy.
+    # The host of a gateway policy calls these methods.
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._catch_up(now_s)
@@ -171,7 +172,10 @@ class SessionGate(FlowPolicy, Generic[S]):
         self._review_at_s = self.review_s(self._now_s) if self.waits else inf
 
     def _catch_up(self, now_s: float) -> None:
-        """Make up for all ticks until now; after a tick without a change, skip to the last tick."""
+        """Call ``tick`` for each tick until ``now_s``.
+
+        After a tick without a change, all ticks before the last tick are skipped.
+        """
         changed = False
         while self._next_tick_s <= now_s:
             self._now_s = at_s = self._next_tick_s

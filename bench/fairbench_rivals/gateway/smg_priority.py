@@ -19,7 +19,7 @@ class Rules(NamedTuple):
     """The rules of a class: reserved slots, limits on queue length and waiting time, and aging."""
 
     name: str
-    floor: int  # number of slots that are reserved for the class in any case
+    floor: int  # least number of slots that are reserved for the class
     share: float  # fraction of all slots that is reserved for the class
     queue: int
     timeout_s: float
@@ -44,13 +44,13 @@ class SmgPriority(ClassQueues):
     The rules are those of smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The
     classes system, interactive, default and bulk are the priorities 2 and above, 1, 0, and -1 and
     below. A class reserves max(floor, share x slots) slots. A class whose first request has waited
-    for too long goes before all others and ignores reservations, bulk first. A request is refused
-    if the queue of its class is full, or after the time limit of the class. The policy does not
-    distinguish clients.
+    for too long goes before all other classes and ignores reservations; of several such classes,
+    the lowest goes first. A request is refused if the queue of its class is full, or after the time
+    limit of the class. The policy does not distinguish clients.
 
-    smg also cancels a request of a lower class that has no first token, if the classes system or
-    interactive find no slot. A gateway of fairbench cannot cancel a sent request, so such requests
-    wait.
+    If a request of the classes system or interactive finds no slot, smg also cancels a request of a
+    lower class that has no first token yet. A gateway of fairbench cannot cancel a sent request, so
+    the request of the higher class waits.
     """
 
     name = "smg-priority"
@@ -59,7 +59,7 @@ class SmgPriority(ClassQueues):
 
     @dataclass(frozen=True)
     class Params:
-        """``slots`` is a worker's maximum number of running requests; smg asks the workers."""
+        """``slots`` is the maximum number of running requests at a worker."""
 
         slots: PositiveInt = 256
 
@@ -77,7 +77,7 @@ class SmgPriority(ClassQueues):
         return len(queue) < CLASSES[self.class_of(request)].queue
 
     def given_up(self, now_s: float) -> Collection[Request]:
-        """Return the requests that have waited for longer than their class allows."""
+        """Return the requests that have waited for longer than the limit of their class."""
         return [
             request
             for number, queue in self.queues.items()
@@ -118,11 +118,11 @@ class SmgPriority(ClassQueues):
         return self.params.slots * len(self.setup.fleet.workers())
 
     def _waited_s(self, number: int, now_s: float) -> float:
-        """Return the wait of a class's first request in seconds, or -1 without a request."""
+        """Return how long the first request of a class has waited; -1 for an empty queue."""
         return now_s - next(iter(self.queues.get(number, {}).values()), now_s + 1)
 
     def _kept_from(self, number: int) -> int:
-        """Return the unused slots that are reserved for higher classes."""
+        """Return the number of unused slots that are reserved for classes above ``number``."""
         slots = self._slots()
         kept = 0
         for higher, rules in CLASSES.items():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairbench.schedulers.params import NotNegative
-from fairbench_rivals.gateway.session_pauses import (
+from fairbench_rivals.gateway.pausing_gate import (
     PlacedSession,
     PlacementParams,
     TickGate,
@@ -16,27 +16,28 @@ from fairbench_rivals.gateway.session_pauses import (
 
 
 class ThunderAgent(TickGate[PlacedSession]):
-    """A gate that every 5 s resumes sessions into free memory and pauses those of full replicas.
+    """A gate that resumes sessions into free memory and pauses sessions of full replicas every 5 s.
 
     The rules are those of ThunderAgent (ThunderAgent-org/ThunderAgent @a7eef77a,
-    ThunderAgent/scheduler/router.py). A new session goes to the replica with the fewest tokens
-    among those with room, or waits if any session is paused. A turn that has waited for
-    ``forced_s`` seconds goes to the session's old replica; a new session goes to the replica with
-    the fewest sessions.
+    ThunderAgent/scheduler/router.py). A new session waits if any session is paused; otherwise, the
+    new session goes to the replica with the fewest tokens among the replicas with room. A turn that
+    has waited for ``forced_s`` seconds goes to the session's last replica, or for a new session to
+    the replica with the fewest sessions.
 
     Two rules are simpler than in ThunderAgent. The length of a prompt is known, so no estimate from
     the number of characters is needed. The tokens of an answer count when the answer has ended, not
-    while the answer streams. The end of a session, which ThunderAgent learns from its release call,
-    is known in simulations; elsewhere 10,000 idle sessions are remembered.
+    while the answer streams. ThunderAgent learns the end of a session from a release call.
+    Simulations know the end; elsewhere, the gate remembers 10,000 idle sessions.
     """
 
     name = "thunderagent"
 
     @dataclass(frozen=True)
     class Params(PlacementParams):
-        """``half_life_s`` halves idle sessions' tokens in the test for room to resume sessions.
+        """``half_life_s`` is the half-life of idle sessions' tokens in the test for free memory.
 
-        If ``half_life_s`` is 0 (as published), tokens do not decay. The class ``PlacementParams``
+        The test decides whether paused sessions are resumed. If ``half_life_s`` is 0 (as
+        published), tokens do not decay. The class ``PlacementParams``
         describes the other parameters.
         """
 

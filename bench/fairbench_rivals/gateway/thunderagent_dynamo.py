@@ -1,11 +1,11 @@
-"""Dynamo's port of ThunderAgent, which pauses early and fills replicas less than completely."""
+"""Dynamo's port of ThunderAgent, which pauses sessions before a replica's memory is full."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from fairbench.core import Request
-from fairbench_rivals.gateway.session_pauses import (
+from fairbench_rivals.gateway.pausing_gate import (
     PlacedSession,
     PlacementParams,
     TickGate,
@@ -21,7 +21,7 @@ DEMOTED_TICKS = 1.5
 
 @dataclass(slots=True, eq=False)
 class DemotableSession(PlacedSession):
-    """A session whose turns are ordered as if they had arrived later, until ``demoted_until_s``."""
+    """A session whose turns count as later than their arrival until ``demoted_until_s``."""
 
     demoted_until_s: float = 0.0
 
@@ -36,9 +36,10 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
     ``forced_s`` goes to the replica with the most free tokens, counted with the same decay. A
     session is forgotten after 600 idle seconds.
 
-    The turns of replicas between 80% and 95% count as 2 s later for 7.5 s, and a turn that has
-    waited counts as 1 s earlier. In Dynamo these seconds also order the queue of the engine; in
-    fairbench they order the turns that wait for the saturation detector. Dynamo's limit on busy
+    If a replica's pool is used by 80% to 95%, the turns of its sessions count as 2 s later than
+    their arrival for 7.5 s. A turn that has waited at the gate counts as 1 s earlier. In Dynamo,
+    these times also order the queue of the engine; in fairbench, the times order only the turns
+    that wait for the saturation detector. Dynamo's limit on busy
     sessions, which an SGLang worker may report, is not modelled.
     """
 
@@ -68,7 +69,7 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
         return super().tick(now_s)
 
     def _demote(self, until_s: float) -> None:
-        """Demote the sessions of replicas that are nearly full."""
+        """Demote the sessions of replicas whose pool is nearly full until the given time."""
         pool_tokens = self.setup.pool_tokens
         loads = self.loads(whole)
         for worker, session in self.active():

@@ -7,7 +7,7 @@ from math import inf
 from typing import Literal
 
 from fairbench.schedulers.params import Positive
-from fairbench_rivals.gateway.session_pauses import (
+from fairbench_rivals.gateway.pausing_gate import (
     ADMISSIONS,
     PausingGate,
     PlacedSession,
@@ -67,7 +67,7 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
 
         @property
         def wait_s(self) -> float:
-            """The waiting time of the rule ``resume`` in seconds; inf for rules without a time."""
+            """The value of ``after_s``, or the default of the rule ``resume``; inf without one."""
             return self.after_s or AFTER_S.get(self.resume, inf)
 
     params: Params
@@ -93,13 +93,13 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
         return not self._leases and self.pause()
 
     def review(self, now_s: float) -> None:
-        """Resume waiting sessions that fit, in order."""
+        """Resume the waiting sessions that fit into memory, in the order of the rule."""
         self.force_waits()
         if not self.waits:
             return
         count = whole if self._leases else decayed(now_s, HALF_LIFE_S)
         rooms = self.rooms(count)
-        full: set[int] = set()  # replicas whose first session in the order did not fit
+        full: set[int] = set()  # replicas at which sessions have been paused
         for session in sorted((one for one in self.pool() if one.waiting), key=self._key):
             target = self._target(session, rooms)
             if self._leases and rooms[target] < session.required and target not in full:
@@ -129,7 +129,7 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
         return 2, ADMISSIONS[self.params.admit](session)
 
     def _target(self, session: PlacedSession, rooms: dict[int, float]) -> int:
-        """Return the only replica at which the session may be resumed now."""
+        """Return the replica at which the rule allows the session to be resumed now."""
         own = session.origin
         best = max(rooms, key=rooms.__getitem__)
         if own is None or own not in rooms:
@@ -140,7 +140,10 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
         return best if not stays and (may_move or self.params.resume == "most-room") else own
 
     def _take_room(self, worker: int, required: float, idle_s: float) -> float:
-        """Pause idle sessions of a replica until ``required`` tokens are free; return its room."""
+        """Pause sessions until a replica has ``required`` free tokens; return the free tokens.
+
+        Only sessions that have been idle for ``idle_s`` seconds are paused.
+        """
         room = self.rooms(whole)[worker]
         idle = [session for session in self.sessions_at(worker) if not session.is_busy]
         for session in sorted(idle, key=lambda one: one.idle_since_s):

@@ -21,7 +21,7 @@ from fairbench.metrics.censored_latency import (
     pooled,
     samples,
 )
-from fairbench.metrics.fairness import fair_shares
+from fairbench.metrics.fair_shares import fair_shares
 from fairbench.metrics.limit import least_work, most_service
 from fairbench.metrics.records import Window
 from fairbench.results.comparison import compared_summary
@@ -35,15 +35,15 @@ Samples = Mapping[str, Sample]
 class Measured(NamedTuple):
     """The measures of a run in which all programs were to finish.
 
-    - ``to_90_s`` and ``to_100_s`` are the times by which 90% and 100% of the programs of
-    warm-up and window had finished. If some of these programs
-    never finished, the value is the run's end, a lower bound.
+    - ``to_90_s`` and ``to_100_s`` are the times by which 90% and 100% of the programs of warm-up
+      and window had finished. If some of these programs never finished, the value is the run's
+      end, a lower bound.
     - ``p95_s`` is the mean P95 of the well-behaved clients; NaN if a P95 falls among refused
-    requests.
+      requests.
     - ``served`` is the lowest ratio, over well-behaved clients, of received to due service in the
-    window.
+      window.
     - ``share`` is the lowest ratio of a client's service to its max-min share of the best total of
-    any configuration.
+      any configuration.
     - Rates are in tokens/s of the client view; ``computed_tok_s`` excludes cached tokens.
     - ``worst_minute`` is the lowest fraction of its fair share that a client received in a minute.
     - ``limit`` is the fraction of the most service that any scheduler could give in the window.

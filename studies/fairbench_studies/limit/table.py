@@ -10,14 +10,16 @@ that an interrupted study continues where it stopped.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from statistics import fmean
 from typing import Any
 
 from fairbench.config.resolve import resolve
-from fairbench.metrics.limit import WORK
-from fairbench.sim.run import simulate
+from fairbench.metrics.call_limit import least_makespan_by_calls
+from fairbench.metrics.limit import WORK, least_work
+from fairbench.metrics.records import Programs, Requests
+from fairbench.sim.run import Simulation
 from fairbench_studies.kit.rows import ROOT, TABLES, Row, extend_rows, stored_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 
@@ -39,6 +41,7 @@ PURPOSES = {
 }
 """The purposes of GPU time and their headings."""
 IDENTITY = ("workload", "scenario", "scheduler", "seed")
+BY_CALLS = "least_by_calls_s"
 NUMBERS = (
     *("least_makespan_s", "limit_ratio", "limit_cause", "service_rate_tok_s"),
     *("limit_service_tok_s", "limit_fair_service_tok_s", "victim_p95_s", "victim_least_p95_s"),
@@ -50,8 +53,22 @@ NUMBERS = (
 def measured(workload: str, scenario: str, scheduler: str, seed: int) -> dict[str, Any]:
     """Return the row of one simulated run."""
     flags = {"workload": workload, "scenario": scenario, "dp": DP, "seed": seed}
-    summary = simulate(resolve({**flags, "scheduler": scheduler})).summary
-    return {name: summary.get(name) for name in (*IDENTITY, *NUMBERS)}
+    spec = resolve({**flags, "scheduler": scheduler})
+    simulation = Simulation(spec, spec.client_plans(), None)
+    simulation.run()
+    facts = simulation.facts()
+    result = simulation.result(True, None)
+    row = {name: result.summary.get(name) for name in (*IDENTITY, *NUMBERS)}
+    requests = Requests.from_columns(_without_names(result.requests))
+    programs = Programs.from_columns(_without_names(result.programs))
+    assert facts.prices is not None
+    work = least_work(requests, facts.prices)
+    return {**row, BY_CALLS: least_makespan_by_calls(requests, programs, facts, work)}
+
+
+def _without_names(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a stored table with indices in place of names."""
+    return {name: getattr(column, "indices", column) for name, column in columns.items()}
 
 
 def points(seeds: Sequence[int]) -> Iterator[tuple[str, str, str, int]]:
@@ -79,8 +96,10 @@ def share_table() -> str:
         best = max(one for one in shares if one is not None)
         cells = ["-" if one is None else _marked(one, best) for one in shares]
         cause = "" if first[0]["limit_cause"] == WORK else "*"
-        body.append([f"{place}{cause}", f"{_mean(first, 'least_makespan_s'):,.0f}", *cells])
-    return as_markdown(["configuration", "least, s", *SCHEDULERS], body)
+        least = [_mean(first, name) for name in ("least_makespan_s", BY_CALLS)]
+        seconds = ["-" if one is None else f"{one:,.0f}" for one in least]
+        body.append([f"{place}{cause}", *seconds, *cells])
+    return as_markdown(["configuration", "least, s", "by calls, s", *SCHEDULERS], body)
 
 
 def loss_table() -> str:
@@ -109,7 +128,9 @@ def _by_place() -> dict[str, dict[str, list[dict[str, str]]]]:
 
 
 def _mean(found: Sequence[Row], name: str) -> float | None:
-    return fmean(float(row[name]) for row in found) if found else None
+    """Return the mean over the rows with a value; rows of older runs may lack one."""
+    values = [float(row[name]) for row in found if row.get(name)]
+    return fmean(values) if values else None
 
 
 def _marked(share: float, best: float) -> str:

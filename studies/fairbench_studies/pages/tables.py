@@ -33,7 +33,7 @@ from fairbench_studies.pages.table_parts import part
 from fairbench_studies.pages.validation import measured, serving, serving_h100
 
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-OF_SCRIPTS = ("attacks/", "memory-attacks/", "leaderboard/", "limit/", "session-gates/", "stalls/")
+OF_SCRIPTS = ("attacks/", "memory-attacks/", "leaderboard/", "limit/", "session-gates", "stalls/")
 
 MADE: dict[str, Callable[[], str]] = {
     "default-loads": lambda: default_loads("default-loads"),

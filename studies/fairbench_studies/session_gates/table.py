@@ -1,9 +1,9 @@
-"""Gates for agent sessions on four replicas, with a heavy client, at three loads.
+"""Gates for agent sessions on four replicas, with a heavy client, at four loads.
 
     FAIRBENCH_DATA=FOLDER python studies session-gates [SEED ...]
 
-Simulates the runs that results/tables/session-gates.csv lacks (seeds 61 to 63 unless seeds are
-given), writes the table of means into docs/reference/gates.md, and draws plots/session-gates.svg.
+Simulates the runs that results/tables/session-gates.csv lacks (seeds 61 to 65 unless seeds are
+given), writes two tables of means into docs/reference/gates.md, and draws plots/session-gates.svg.
 The CSV grows by a line per run, so that an interrupted study continues where it stopped.
 """
 
@@ -24,21 +24,27 @@ TABLE = TABLES / "session-gates.csv"
 PAGE = ROOT / "docs/reference/gates.md"
 FIGURE = ROOT / "plots/session-gates.svg"
 DP = 4
-SEEDS = (61, 62, 63)
+SEEDS = (61, 62, 63, 64, 65)
 RATES = {"s1": 0.003 * DP, "s2": 0.006 * DP}  # default rates, in sessions/s of a client
-LOADS = (1.0, 0.5, 2.0)  # times the default rate
-# name -> scheduler, gateway ("none" for no gate) and settings
-GATES: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
-    "no gate, fcfs": ("fcfs", "none", {}),
-    "no gate, vtc": ("vtc", "none", {}),
-    "session-cap, 24 open": ("fcfs", "session-cap", {"session-cap.most": 24}),
-    "thunderagent": ("fcfs", "thunderagent", {}),
+LOADS = (1.0, 0.25, 0.5, 2.0)  # times the default rate
+# name -> flags and settings, beside the scheduler fcfs and no gate
+GATES: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
+    "no gate, fcfs": ({}, {}),
+    "no gate, vtc": ({"scheduler": "vtc"}, {}),
+    "no gate, hrrn": ({"scheduler": "round-robin+hrrn"}, {}),
+    "no gate, fair-finish": ({"scheduler": "fair-finish"}, {}),
+    "no gate, continuum-ttl": ({"eviction": "continuum-ttl"}, {}),
+    "session-cap, 24 open": ({"gateway": "session-cap"}, {"session-cap.most": 24}),
+    "thunderagent": ({"gateway": "thunderagent"}, {}),
     "thunderagent-llmd origin": (
-        "fcfs", "thunderagent-llmd", {"thunderagent-llmd.resume": "origin"},
+        {"gateway": "thunderagent-llmd"}, {"thunderagent-llmd.resume": "origin"},
     ),
-    "fair-sessions": ("fcfs", "fair-sessions", {}),
+    "fair-sessions": ({"gateway": "fair-sessions"}, {}),
 }  # fmt: skip
-WAITS_S = (200, 500, 1000, 2000)  # ticks of the picture
+SHOWN_LOADS = ("0.25", "0.5", "1", "2")
+WAITS_S = (200, 1000, 5000)  # ticks of the picture
+MARKS = "ovsD^PXp*"  # of the gates in the picture
+SHARE = "share of the worst client"
 IDENTITY = ("scenario", "load", "gate", "seed")
 NUMBERS = (
     *("service_rate_tok_s", "cache_hit_rate", "max_turn_wait_s", "p99_ttft_ms"),
@@ -49,10 +55,10 @@ NUMBERS = (
 
 def measured(scenario: str, load: float, gate: str, seed: int) -> dict[str, Any]:
     """Return the row of one simulated run."""
-    scheduler, gateway, settings = GATES[gate]
+    own, settings = GATES[gate]
     flags: dict[str, Any] = {
         "workload": "sessions", "scenario": scenario, "dp": DP, "seed": seed,
-        "scheduler": scheduler, "gateway": gateway, "request_rate": load * RATES[scenario],
+        "scheduler": "fcfs", "gateway": "none", "request_rate": load * RATES[scenario], **own,
     }  # fmt: skip
     summary = simulate(resolve(flags, settings)).summary
     return {
@@ -104,34 +110,62 @@ def gate_table(found: Means, load: str = "1") -> str:
     return as_markdown([*heads, "min. fair share", "worst 60 s", "slowdown P95"], body)
 
 
+def load_table(found: Means) -> str:
+    """Return the table of all loads: service, relative to no gate, and the longest wait."""
+    body = []
+    for scenario in RATES:
+        for gate in GATES:
+            cells = []
+            for load in SHOWN_LOADS:
+                usual = found[scenario, load, "no gate, fcfs"]["service_rate_tok_s"]
+                one = found[scenario, load, gate]
+                service = one["service_rate_tok_s"] / usual
+                cells.append(f"{service:.2f} ({one['max_turn_wait_s']:,.0f} s)")
+            body.append([scenario, gate, *cells])
+    return as_markdown(["scenario", "gate", *(f"load {one}" for one in SHOWN_LOADS)], body)
+
+
 def draw(found: Means) -> None:
-    """Draw service over the longest wait of a call, a panel per scenario, at the default load."""
-    marks = dict(zip(GATES, "ovsD^*", strict=True))
+    """Draw service over the longest wait of a call, and over the worst client's share.
+
+    A column stands for a scenario at the default load or at twice the load.
+    """
+    columns = [(scenario, load) for scenario in RATES for load in ("1", "2")]
+    names = {"max_turn_wait_s": "longest wait of a call, s", "min_entitlement_ratio": SHARE}
     with paper_style():
-        figure, (axes,) = panels(1, len(RATES), 6.6, 2.9, sharey=True)
-        for panel, scenario in zip(axes, RATES, strict=True):
-            for gate, mark in marks.items():
-                one = found[scenario, "1", gate]
-                panel.plot(
-                    one["max_turn_wait_s"], one["service_rate_tok_s"] / 1000, mark,
-                    markersize=9 if mark == "*" else 6, label=gate,
-                )  # fmt: skip
-            panel.set_xscale("log")
-            panel.set_xticks(WAITS_S, [f"{one:,}" for one in WAITS_S])
-            panel.minorticks_off()
-            panel.set_xlim(WAITS_S[0], WAITS_S[-1])
-            panel.set_title(f"sessions {scenario}", fontsize=9)
-            panel.set_xlabel("longest wait of a call, s", fontsize=8)
-        axes[0].set_ylabel("service, k tok/s", fontsize=8)
-        most = max(one["service_rate_tok_s"] for (_, load, _), one in found.items() if load == "1")
-        axes[0].set_ylim(0, 1.1 * most / 1000)
-        axes[-1].legend(fontsize=7, loc="lower left")
+        figure, grid = panels(len(names), len(columns), 9.6, 5.4, sharey=True)
+        for row, (name, label) in zip(grid, names.items(), strict=True):
+            for panel, (scenario, load) in zip(row, columns, strict=True):
+                _draw_panel(panel, {gate: found[scenario, load, gate] for gate in GATES}, name)
+                panel.set_title(f"{scenario}, load {load}", fontsize=9)
+                panel.set_xlabel(label, fontsize=8)
+            row[0].set_ylabel("service, k tok/s", fontsize=8)
+            row[0].set_ylim(0, 45)
+        figure.legend(
+            *grid[0][0].get_legend_handles_labels(),
+            fontsize=7, ncols=5, loc="outside lower center",
+        )  # fmt: skip
         save(figure, [FIGURE])
+
+
+def _draw_panel(panel: Any, gates: Mapping[str, Mapping[str, float]], name: str) -> None:
+    """Draw a mark per gate: service over the metric ``name``."""
+    for (gate, one), mark in zip(gates.items(), MARKS, strict=True):
+        size, service = 9 if mark == "*" else 6, one["service_rate_tok_s"] / 1000
+        panel.plot(one[name], service, mark, markersize=size, label=gate)
+    if name == "max_turn_wait_s":
+        panel.set_xscale("log")
+        panel.set_xticks(WAITS_S, [f"{one:,}" for one in WAITS_S])
+        panel.minorticks_off()
+        panel.set_xlim(100, 8000)
+    else:
+        panel.set_xlim(0, 1)
 
 
 def main(*seeds: str) -> None:
     """Simulate what is missing, write the table and draw the picture."""
     extend_rows(TABLE, IDENTITY, points(tuple(map(int, seeds)) or SEEDS), measured)
     found = means()
-    write_tables(PAGE, {"session-gates/default": gate_table(found)})
+    tables = {"session-gates/default": gate_table(found), "session-gates/loads": load_table(found)}
+    write_tables(PAGE, tables)
     draw(found)

@@ -45,6 +45,11 @@ REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
             "shortest-prefill-first",
             {"engine.enable_mixed_chunk": True, "engine.chunked_prefill_size": 2_048},
         ),
+        "prefill share of 40%": ("prefill-share", {}),
+        "prefill share of 40%, chunks of 2,048": (
+            "prefill-share", {"engine.chunked_prefill_size": 2_048},
+        ),
+        "prefill share, automatic": ("prefill-share-auto", {}),
     },
     "vllm": {
         "none: steps of 2,048": ("fcfs", {}),

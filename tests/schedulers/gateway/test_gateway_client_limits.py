@@ -381,7 +381,11 @@ def test_only_first_requests_can_take_more_memory_than_there_is(sizes, reserve):
 @examples(60)
 @given(
     policy=st.sampled_from(
-        [name for name in policy_names() if policy_class(name).sort_queue is None]
+        [
+            name
+            for name in policy_names()
+            if policy_class(name).sort_queue is None and policy_class(name).decodes_first is None
+        ]
     ),
     events=EVENTS,
     limit=st.integers(1, 2_000),

@@ -7,9 +7,9 @@ from fairbench.errors import UsageError
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.build import build_gateway
 from fairbench.schedulers.gateway.orders import ORDERS
-from fairbench.schedulers.gateway.policies import RoundRobinFlows
 from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.registry import GATEWAY_PARAMS, policies_by_name
+from fairbench.schedulers.gateway.round_robin import RoundRobinFlows
 from fairbench.schedulers.gateway.saturation import AlwaysRoom
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.prefix_tree import Node, PrefixTree

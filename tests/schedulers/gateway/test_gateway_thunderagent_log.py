@@ -13,7 +13,7 @@ import pytest
 from fairbench.core import Request
 from fairbench.schedulers.base import Read, Setup
 from fairbench.schedulers.views import QueueView, WorkerLoad
-from fairbench_rivals.gateway.session_pauses import BUFFER
+from fairbench_rivals.gateway.pausing_gate import BUFFER
 from fairbench_rivals.gateway.thunderagent import ThunderAgent
 from tests.shared_data import SHARED, needs
 

@@ -124,7 +124,7 @@ NEEDED = "must be a number or an ISO 8601 time"
 WRONG = {
     "missing": ({"tstamp": None}, f"tstamp = None: {NEEDED}"),
     "text": ({"tstamp": "yesterday"}, f"tstamp = 'yesterday': {NEEDED}"),
-    "seconds": ({"tstamp": 12.5}, r"tstamp = 12\.5: is no date, unlike those before it"),
+    "seconds": ({"tstamp": 12.5}, r"tstamp = 12\.5: is not a date, unlike the times before it"),
     "no list": ({"conversation_b": None}, "conversation_b: must be a list of messages with"),
     "no text": ({"conversation_a": chat(9, {})}, "conversation_a: must be a list of messages with"),
     "no role": ({"conversation_a": [{"content": "x"}]}, "conversation_a: must be a list of"),

@@ -250,7 +250,7 @@ def test_a_client_without_requests_has_no_facts(read):
     [
         (
             ("2026-01-01T00:00:00Z", "5"),
-            "line 3: t = 5: is no date, unlike those before it, .* be all dates or all seconds",
+            "line 3: t = 5: is not a date, unlike the times before it, .* all dates or all seconds",
         ),
         (
             ("5", "1767225600"),

@@ -1,1 +1,1 @@
-"""Backends of live runs: a file for each kind of backend, and the workers of a run."""
+"""Backends of live runs: a module for each kind of backend, and the workers of a run."""

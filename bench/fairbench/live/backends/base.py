@@ -1,9 +1,9 @@
-"""The interface of backends: what each kind provides before and during a live run.
+"""The interface of backends: the methods of each kind of backend in a live run.
 
-The module also holds the names that a driver sends. A client with an owner in ``client_owners`` is
-sent as its path in the tree of tenants, ``owner/client``, as simulated schedulers know the client.
-A header names a client's objective (its latency targets), as in llm-d; the router knows the
-targets.
+The module also defines the names in requests of the driver. A client with an owner in
+``client_owners`` has the name ``owner/client`` in requests, a path in the tree of tenants;
+simulated schedulers use this name, too. A header contains the name of a client's objective (a set
+of latency targets), as in llm-d; the router knows the targets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from fairbench.workloads.plan import program_stream
 
 
 def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return a map from clients to their names in requests, for clients whose names differ."""
+    """Return the names that clients have in requests, by client; unchanged names are left out."""
     owners = spec.workload.client_owners or {}
     clients = spec.workload.name_clients(spec.clients)
     sent = named_below({client: owners.get(client, "") for client in clients})
@@ -53,7 +53,7 @@ def sent_weights(spec: ExperimentSpec) -> dict[str, float]:
 
 
 def objectives(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return a map from clients with latency targets to the names of their objectives."""
+    """Return the name of each client's latency objective, for clients with latency targets."""
     return {client: name for client, name, _ in _latency_targets(spec)}
 
 
@@ -66,7 +66,7 @@ def objective_flags(spec: ExperimentSpec) -> list[str]:
     """Return the flags of ``fairbench serve`` for the latency objectives, in real seconds.
 
     Targets that are multiples of the unloaded latency are left out, because the router does not
-    know that latency.
+    know the unloaded latency.
     """
     flags, time_scale = [], time_scale_of(spec)
     for _, name, times_s in _latency_targets(spec):
@@ -87,12 +87,12 @@ C = TypeVar("C", bound=BackendConfig)
 
 FIRST_TOKEN = 16  # lower token ids are special tokens in most vocabularies
 LOOKED_AT = 16  # limit on the clients whose first program is examined
-COMMON_TOKENS = 32_000  # each common model has these token ids; higher ids may be special tokens
+COMMON_TOKENS = 32_000  # each common model has 32,000 token ids; higher ids may be special tokens
 
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """The options of a live run that neither affect its records nor are stored.
+    """The options of a live run that do not affect the records and are not stored.
 
     - ``server_python`` is the path of the Python that has the engine; None means the default.
     - ``ready_timeout_s`` is the limit in seconds on the start of servers.
@@ -112,10 +112,10 @@ class LiveOptions:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A description of the server of a run. Unknown sizes are None.
+    """A description of the servers of a run; an unknown size is None.
 
     - ``name`` is the server's name in tables.
-    - ``pool_flag`` is the server's own flag that sets its KV pool, or "".
+    - ``pool_flag`` is the flag of the server that sets the size of the KV pool, or "".
     - ``timing_profile`` and ``timing_grade`` describe emulated servers.
     - ``workers`` is the number of workers in the metrics; None means the number in the experiment.
     - ``unbounded`` is the reason why no theorem bounds the service gap; "" if a theorem may apply.
@@ -156,32 +156,32 @@ class LiveBackend(ABC, Generic[C]):
 
     @abstractmethod
     def wanted(self, options: LiveOptions) -> Wanted:
-        """Return the requirements of the workers; zero replicas if a server runs already.
+        """Return the requirements of the workers; zero replicas for a server that runs already.
 
         Raises UsageError for options that no worker supports.
         """
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
-        """Return a recipe for the worker at each place; an empty list if a server runs already."""
+        """Return a recipe for the worker at each place; [] for a server that runs already."""
         return []
 
     @abstractmethod
     def served(self, info: Mapping[str, Any]) -> Served:
-        """Describe the server by ``info``, the first worker's ``/server_info`` (or {})."""
+        """Describe the server; ``info`` is the ``/server_info`` of the first worker, or {}."""
 
     @abstractmethod
     def target(self, url: str, options: LiveOptions) -> DriverTarget:
-        """Return the driver's target at ``url``, the URL of the router or of the server itself."""
+        """Return the target of the driver; ``url`` leads to the router or to the server."""
 
     flush_page: ClassVar[str] = "/flush_cache"
     """The path at which workers empty their caches and reset their schedulers."""
 
     def info(self, url: str) -> dict[str, Any]:
-        """Return a worker's description of itself. Raises RunFailed without an answer."""
+        """Return the facts that a worker reports. Raises RunFailed if it does not answer."""
         return get_json(f"{url}/server_info")
 
     def verify(self, url: str) -> None:
-        """Raise RunFailed unless the worker at the URL schedules as the experiment demands."""
+        """Raise RunFailed unless the worker runs the scheduler of the experiment."""
         require_active(fetch_report(url), self.plugin)
 
     @property
@@ -193,15 +193,15 @@ class LiveBackend(ABC, Generic[C]):
         )
 
     def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
-        """Return notes about the workers for the result of the run, by key."""
+        """Return notes about the workers, by key, which are stored with the result of the run."""
         return {}
 
     def vocabulary(self) -> range:
-        """Return the token ids from which prompts may consist."""
+        """Return the token ids from which prompts may be drawn."""
         return vocabulary(self.spec.model)
 
     def needs(self) -> dict[str, Any]:
-        """Return all settings on which the workers depend; equal needs allow shared workers."""
+        """Return all settings of workers; experiments with equal results can share workers."""
         spec = self.spec
         return {
             "backend": self.config,
@@ -227,7 +227,7 @@ def vocabulary(model: str) -> range:
 
 
 def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
-    """Return why a KV pool is too small for the workload; "" if it is large enough or unknown.
+    """Return why a KV pool is too small for the workload; "" for a sufficient or unknown size.
 
     A pool is too small if it cannot hold the mean first prompt of any client.
     """
@@ -255,14 +255,14 @@ class WorkerBackend(LiveBackend[C]):
 
 
 def sent_evicting(spec: ExperimentSpec) -> Evicting:
-    """Return the eviction policy and the clients that the policy tells apart."""
+    """Return the run's eviction policy, with the names that clients have in requests."""
     names = sent_names(spec)
     clients = spec.workload.name_clients(spec.clients)
     return Evicting(spec.eviction, tuple(names.get(one, one) for one in clients))
 
 
 def sent_settings(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the run's settings, in which quotas name clients as requests do."""
+    """Return the run's settings, with quotas under the names that clients have in requests."""
     names, quotas = sent_names(spec), f"{spec.eviction}.percent"
     settings = dict(spec.settings)
     if names and quotas in settings:
@@ -276,7 +276,7 @@ R = TypeVar("R", bound=RealServers)
 
 
 class RealServerBackend(WorkerBackend[R]):
-    """An engine on GPUs or a CPU, with fairbench's plugin or with the engine's own policy."""
+    """Servers of a real engine, with fairbench's plugin or with the engine's own policy."""
 
     def target(self, url: str, options: LiveOptions) -> DriverTarget:
         return DriverTarget(
@@ -287,18 +287,18 @@ class RealServerBackend(WorkerBackend[R]):
         )
 
     def _name(self, info: Mapping[str, Any]) -> str:
-        """Return the server's name in tables: release, own policy if any, and model."""
+        """Return the server's name in tables: release, policy of the engine if used, and model."""
         config = self.config
         own = f" with its own {config.schedule_policy}" if config.schedule_policy else ""
         return f"{config.kind} {info.get('version', '?')}{own}, {self.spec.model}"
 
     def _plugin(self) -> dict[str, str]:
         if self.config.schedule_policy is not None:
-            return {LOCAL: ""}  # an empty value overrides the value in this process
+            return {LOCAL: ""}  # An empty value overrides the value in this process.
         return self.plugin.environment() | untested_environment()
 
     def _engine_flags(self, flags: Mapping[str, str]) -> list[str]:
-        """Return the server's flags for settings that differ from the default values."""
+        """Return the flags of the server for settings that differ from the default values."""
         engine, default = own_settings("engine", self.spec.settings), EngineParams()
         return [
             text

@@ -1,4 +1,4 @@
-"""A server that runs already. The run starts no process, and knows little about the server."""
+"""The backend for a server that runs already: no process is started, few facts are known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASK_TIMEOUT_S = 2.0  # limit in seconds on the answer of an information page
 
 
 class EndpointBackend(LiveBackend[Endpoint]):
-    """A running server at a URL, with its own scheduler."""
+    """A running server at a URL, with an unknown scheduler."""
 
     @property
     def running_at(self) -> str:
@@ -55,10 +55,10 @@ class EndpointBackend(LiveBackend[Endpoint]):
 
 
 def told_by(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return a running server's description of itself, or {} without a description.
+    """Return the description that a running server gives of itself, or {} if there is none.
 
-    An emulator is recognised even behind fairbench's router, because its list of models names
-    fairbench as the owner.
+    An emulator is recognised even behind fairbench's router, because the emulator's list of models
+    names fairbench as the owner.
     """
 
     def ask(path: str) -> dict[str, Any]:

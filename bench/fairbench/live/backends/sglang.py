@@ -20,9 +20,9 @@ from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION
 from fairbench.schedulers.params import make_params
 
 PYTHON = "FAIRBENCH_SGLANG_PYTHON"
-# SGLang itself loads the plugin in this Python.
+# SGLang itself loads fairbench's plugin if fairbench is installed in the server's Python.
 SERVER_PYTHON = ServerPython(("sglang", "fairbench"), "sglang==0.5.23", PYTHON, plugin="sglang")
-# Settings of the engine that have options of equal names on SGLang's command line.
+# These settings of the engine have options of equal names on SGLang's command line.
 ENGINE_FLAGS = {
     name: f"--{name.replace('_', '-')}"
     for name in (

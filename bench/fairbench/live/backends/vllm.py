@@ -19,7 +19,7 @@ from fairbench.live.server_facts import PluginReport, get_json, get_text, info_i
 
 PYTHON = "FAIRBENCH_VLLM_PYTHON"
 RELEASE = "vllm==0.32.0"
-# flags that vLLM prefers to its memory fraction
+# flags that override vLLM's memory fraction
 POOL_FLAGS = ("--num-gpu-blocks-override", "--kv-cache-memory-bytes")
 # vLLM binds its socket if the address contains "*" or is an IPC address. An IPC name that starts
 # with "@" creates no file.
@@ -44,7 +44,7 @@ class VLLMBackend(RealServerBackend[VLLM]):
 
     def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
         server = [place.python, "-m", plugin_of("vllm")]
-        # with this variable, vLLM offers the page that empties the cache
+        # With this variable, vLLM offers a page that empties the cache.
         environment = self._plugin() | {"VLLM_SERVER_DEV_MODE": "1"}
         return Recipe(
             name=f"worker-{number}",

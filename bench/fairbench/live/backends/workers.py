@@ -35,7 +35,7 @@ def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
 
 
 def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
-    """Return whether two experiments can share workers; a simulated experiment has none."""
+    """Return whether two experiments can use the same servers; False for simulated experiments."""
     if one.backend is None or other.backend is None:
         return False
     return live_backend(one).needs() == live_backend(other).needs()
@@ -52,7 +52,7 @@ def try_untested(spec: ExperimentSpec) -> None:
 
 
 def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
-    """Raise UsageError, before anything starts or is written, if the run is impossible here."""
+    """Raise UsageError if the run is impossible on this machine; nothing is started or written."""
     check_run_options(
         spec,
         headers=bool(options.headers),
@@ -70,13 +70,13 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
         options.launcher.check(wanted)
 
 
-# limit in seconds on emptying a cache, which SGLang refuses while requests run
+# limit in seconds on attempts to empty a cache, which SGLang refuses while requests run
 FLUSH_TIMEOUT_S = 60.0
 RETRY_S = 0.2  # seconds between two requests to empty the cache
 
 
 class Workers:
-    """Servers that are ready and that run the experiment's local scheduler.
+    """The workers of an experiment, which are ready and run the experiment's local scheduler.
 
     Several runs can share the workers one after another, if only the router or the load differs
     (see ``can_serve``). ``flush_cache`` must be called between two runs.
@@ -106,7 +106,7 @@ class Workers:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether each worker has run without interruption since it became ready."""
+        """Return whether all workers have run without interruption since they became ready."""
         return not any(server.deaths or server.has_ended for server in self.servers)
 
     def can_serve(self, spec: ExperimentSpec) -> bool:
@@ -114,13 +114,13 @@ class Workers:
         return same_workers(spec, self._spec)
 
     def server_info(self) -> dict[str, Any]:
-        """Return the first worker's description of itself. Raises RunFailed without an answer."""
+        """Return the first worker's ``/server_info``. Raises RunFailed without an answer."""
         return live_backend(self._spec).info(self.servers[0].url)
 
     def flush_cache(self) -> None:
         """Empty each worker's prefix cache, and reset its local scheduler.
 
-        Raises RunFailed if a worker keeps refusing.
+        Raises RunFailed if a worker refuses for ``FLUSH_TIMEOUT_S`` seconds.
         """
         page = live_backend(self._spec).flush_page
         for server in self.servers:
@@ -141,7 +141,7 @@ def running_workers(
     on_ready: OnReady = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Workers]:
-    """Start and verify the experiment's workers. At the end of the block, the workers end.
+    """Start and verify the experiment's workers. All workers are ended after the block.
 
     A worker that ends earlier is restarted (see ``supervised``). Raises UsageError without a place
     for the workers. Raises RunFailed if a worker does not start or runs another scheduler, and

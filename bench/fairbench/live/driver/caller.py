@@ -31,10 +31,11 @@ from fairbench.sim.program_runner import output_segment
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """A program's call of the model. ``due_s`` is the time at which the call should be sent.
+    """A call of the model by a program; ``due_s`` is the time at which the call should be sent.
 
     ``output_tokens`` is the true length of the answer in tokens; ``max_new_tokens`` is its limit.
-    ``name`` is the call's name in its program; ``answers`` are the program's earlier answers.
+    ``name`` is the name of the call within the program; ``answers`` are earlier answers of the
+    program.
     """
 
     program_id: int
@@ -49,11 +50,11 @@ class ProgramCall:
 
     @property
     def true_tokens(self) -> int:
-        """The number of output tokens if the server respects the limits of the call."""
+        """The number of output tokens that a server gives if it respects the call's limits."""
         return min(self.output_tokens, self.max_new_tokens)
 
     def limits(self, lengths: Lengths) -> tuple[int, int | None]:
-        """Return the maximum and the minimum (or None) number of tokens that the request states."""
+        """Return the maximum and the minimum (or None) number of output tokens in the request."""
         if lengths == "header":
             return self.max_new_tokens, None
         return self.true_tokens, self.true_tokens if lengths == "exact" else None
@@ -79,10 +80,10 @@ class Attempt:
     compulsory_tokens: int | None = None
 
     def record(self, status: str, now_s: float) -> RequestRecord:
-        """Return the record of the attempt, which ended at the time ``now_s`` with ``status``."""
+        """Return the record of the attempt, which ended at time ``now_s`` with ``status``."""
         call, stream, answer = self.call, self.stream, self.stream.answer
         first_s, last_s = stream.chunk_s[:1], stream.chunk_s[-1:]
-        if status == FINISHED and not stream.chunk_s:  # the answer has no token
+        if status == FINISHED and not stream.chunk_s:  # a finished answer without a token
             first_s = last_s = [now_s]
         admitted_s = None
         if self.submit_s is not None and answer.queue_s is not None:
@@ -117,9 +118,9 @@ class Attempt:
 
 @dataclass(eq=False)
 class Caller:
-    """A sender of calls to the target. For each call, a record is passed to ``on_record``.
+    """A sender of calls to the target; the record of each call is passed to ``on_record``.
 
-    ``prefixes`` are the prefixes of all answered prompts; None if the driver does not know them.
+    ``prefixes`` are the prefixes of all answered prompts, or None if token ids are unknown.
     """
 
     target: DriverTarget
@@ -142,7 +143,7 @@ class Caller:
         cancelled call is recorded as unfinished.
         """
         most, least = call.limits(self.target.lengths)
-        # the body field that the user sets takes precedence
+        # a limit that the user sets in the body takes precedence
         if "min_tokens" in self.target.extra_body:
             least = None
         attempt = Attempt(next(self.ids), call, most, least, self._stream())
@@ -164,7 +165,10 @@ class Caller:
         return answer
 
     async def _attempt(self, attempt: Attempt, outputs: Mapping[str, bytes]) -> None:
-        """Send an attempt, and fill in its result. Raises Disconnected without a connection."""
+        """Send the request of an attempt, and store the result in the attempt.
+
+        Raises Disconnected without a connection.
+        """
         call = attempt.call
         body = self.api.body(
             ApiCall(
@@ -196,8 +200,8 @@ class Caller:
         """Retry while the server reports overload, if the target asks for retries.
 
         The recorded time of sending is the time of the first attempt, so that the wait counts as
-        latency of the server. If the server asks for more time than the remaining limit, the
-        request fails at once.
+        latency of the server. If the server demands a longer wait than the remaining limit allows,
+        the request fails at once.
         """
         submit_s, loop = attempt.submit_s, asyncio.get_running_loop()
         last_s = loop.time() + self.target.longest_wait_s

@@ -37,24 +37,24 @@ class RunClock:
         return (self._loop.time() - self._start_s) * self._scale
 
     async def sleep_until(self, at_s: float) -> None:
-        """Return at the time ``at_s`` of this clock or slightly later; at once for a past time.
+        """Wait until time ``at_s`` of this clock; return at once if this time has passed.
 
-        The times are absolute, so that a late event does not delay later events.
+        Times are absolute, so that one late event does not delay later events.
         """
         wall_s = self._start_s + at_s / self._scale
         await asyncio.sleep(max(0.0, wall_s - self._loop.time()))
 
 
 FIRST_FINAL_STATUS = 200
-_LENGTHS = {b"content-length", b"transfer-encoding"}  # headers that define the end of a body
+_LENGTHS = {b"content-length", b"transfer-encoding"}  # headers that determine where a body ends
 
 
 class Disconnected(Exception):
-    """The error for a connection that could not be opened, broke, or carried no valid HTTP."""
+    """An error: a connection could not be opened, broke, or carried invalid HTTP."""
 
 
 class Listener(Protocol):
-    """The interface of a receiver of a response. The methods are called in the order below."""
+    """The interface of an object that receives an HTTP response; calls come in the order below."""
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         """Receive the status and the headers, whose names are in lower case."""
@@ -67,9 +67,9 @@ class Listener(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """A connection for one response at a time.
+    """A connection, on which at most one response is in progress.
 
-    ``reusable`` is true if no response is in progress and the connection is still open.
+    ``reusable`` is True if no response is in progress and the connection is open.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def send(self, request: bytes, listener: Listener) -> None:
-        """Write a request. The response goes to ``listener``."""
+        """Write a request. The methods of ``listener`` receive the response."""
         self.reusable = False
         self._listener = listener
         self._headers = {}
@@ -97,13 +97,13 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._listener is None:  # data without a request is invalid
+        if self._listener is None:  # Data without a request is invalid.
             self.abort()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
-            raise  # an error in a callback is an error of fairbench, not of the server
+            raise  # An error in a callback is an error of fairbench, not of the server.
         except httptools.HttpParserError as error:
             self._end_response(Disconnected(f"not HTTP: {error}"))
             self.abort()
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         if listener is not None:
             listener.on_end(error)
 
-    # The parser calls the methods below.
+    # httptools calls the methods below.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
@@ -141,12 +141,12 @@ class Connection(asyncio.Protocol):
         self._end_response(None)
 
     def _is_interim(self) -> bool:
-        """Return whether the response precedes the answer (100 Continue or 103 Early Hints)."""
+        """Return whether a final response follows, as after 100 Continue and 103 Early Hints."""
         return self._parser.get_status_code() < FIRST_FINAL_STATUS
 
 
 class Pool:
-    """The connections to one server, as many as there are concurrent requests.
+    """The connections to one server, one for each concurrent request.
 
     The owner must close the pool.
     """
@@ -161,13 +161,16 @@ class Pool:
         self._idle: list[Connection] = []
 
     def head(self, path: str, headers: dict[str, str]) -> str:
-        """Return the request line and the headers of a POST, except the length of its body."""
+        """Return the request line and the headers of a POST, except the length of the body."""
         lines = [f"POST {self._prefix}{path} HTTP/1.1", f"Host: {self._authority}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         return "\r\n".join(lines) + "\r\nContent-Type: application/json\r\n"
 
     def idle(self) -> Connection | None:
-        """Return a kept connection, or None. The server may already be closing the connection."""
+        """Return an idle keep-alive connection, or None if there is none.
+
+        The server may be closing the connection already.
+        """
         while self._idle:
             connection = self._idle.pop()
             if connection.reusable:
@@ -175,7 +178,7 @@ class Pool:
         return None
 
     async def fresh(self) -> Connection:
-        """Open a new connection. Raises Disconnected."""
+        """Open a new connection. Raises Disconnected if the server does not accept in time."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -189,7 +192,7 @@ class Pool:
         return connection
 
     def keep_connection(self, connection: Connection) -> None:
-        """Keep a connection for a later request if the connection is reusable."""
+        """Store a connection for a later request if the server keeps the connection open."""
         if connection.reusable:
             self._idle.append(connection)
 
@@ -197,14 +200,14 @@ class Pool:
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
-        await asyncio.sleep(0)  # the event loop closes an aborted transport in its next iteration
+        await asyncio.sleep(0)  # The event loop closes an aborted transport in the next iteration.
 
 
 OK, TOO_MANY = 200, 429
 END_S = 0.5  # limit in seconds on the time that a connection stays open after the end of an answer
 # seconds until a retry: without a valid header Retry-After, and the shortest wait
 UNSAID_WAIT_S, SHORTEST_WAIT_S = 1.0, 0.1
-MAX_ERROR_BYTES = 500  # limit on the bytes of a body without events that an error message may quote
+MAX_ERROR_BYTES = 500  # limit on the bytes of a response body that an error message quotes
 _WORKER = WORKER.encode()
 _WORKER_NUMBER = re.compile(rb"[0-9]{1,9}")
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
@@ -212,7 +215,7 @@ MAX_EVENT_BYTES = 16 * 2**20
 
 
 def waiting_s(retry_after: bytes) -> float:
-    """Return the seconds to wait that a Retry-After header states; 1 s for an invalid header."""
+    """Return the seconds to wait according to a Retry-After header; 1 s if it is invalid."""
     text = retry_after.decode("latin-1").strip()
     try:
         wait_s = parsedate_to_datetime(text).timestamp() - time.time()
@@ -222,12 +225,14 @@ def waiting_s(retry_after: bytes) -> float:
 
 
 class Stream:
-    """The listener of one request. ``over`` is done when nothing more will arrive.
+    """A listener that reads the streamed answer to one request.
+
+    ``over`` is a future that is done when nothing more will arrive.
 
     - ``chunk_s`` and ``chunk_tokens`` are the times (seconds of the run) and the sizes in tokens of
       the received chunks.
     - ``error`` is the reason why the answer is incomplete, or None.
-    - ``untouched`` is true until the server has sent something.
+    - ``untouched`` is True until the server has sent data.
     - ``unnamed`` is the number of the worker that is assumed if the answer names no worker.
     """
 
@@ -248,18 +253,18 @@ class Stream:
         self._events = EventSplitter(MAX_EVENT_BYTES)
         self._status = OK
         self._has_events = False
-        self._body = b""  # start of a body that contains no events
+        self._body = b""  # start of a body without events, for an error message
         self._retry_after = b""
         self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, request: bytes, connection: Connection) -> None:
-        """Send the request on a connection, and receive its response."""
+        """Send the request on a connection, and begin to receive the response."""
         self._connection = connection
         connection.send(request, self)
 
     async def wait(self) -> None:
-        """Wait for the end of the response. On cancellation, close the connection."""
+        """Wait for the end of the response. If the wait is cancelled, close the connection."""
         try:
             await self.over
         except asyncio.CancelledError:
@@ -277,8 +282,8 @@ class Stream:
         self.untouched = False
         self._status = status
         self._retry_after = headers.get(b"retry-after", b"")
-        # Without a router, the server is the only worker. A router that refuses a request may not
-        # have sent the request to any worker.
+        # Without a router, the server is the only worker. For a refused request, no worker may be
+        # known, because the router may refuse before a worker is chosen.
         worker = headers.get(_WORKER, self._unnamed if status == OK else b"")
         self.worker = int(worker) if _WORKER_NUMBER.fullmatch(worker) else -1
 
@@ -318,7 +323,7 @@ class Stream:
         if self._status != OK:
             self._finish(f"HTTP {self._status}: {body}")
             return
-        with suppress(BadEvent):  # a stream that broke off may end within an event
+        with suppress(BadEvent):  # the last event of a broken stream may be incomplete
             self._take_event(self._events.rest())  # the last event may lack its blank line
         fault = self.answer.fault()
         if body and not self._has_events:
@@ -329,11 +334,11 @@ class Stream:
 
     @property
     def retry_after_s(self) -> float | None:
-        """The seconds after which an overloaded server (status 429) asks for a retry, else None."""
+        """The seconds to wait before a retry, as an answer with status 429 states; else None."""
         return waiting_s(self._retry_after) if self._status == TOO_MANY else None
 
     def _check_idle(self) -> None:
-        """Give up a stream that has been silent for too long; otherwise check again later."""
+        """End the answer with a timeout if no data came for too long; else check again later."""
         left_s = self._heard_s + self._patience_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_idle)

@@ -1,4 +1,4 @@
-"""Execution of programs against real servers: arrivals do not wait for answers."""
+"""Execution of programs against real servers: arrivals do not wait for earlier answers."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from fairbench.sim.program_runner import output_segment
 from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
 from fairbench.workloads.programs.base import Job
 
-# due time of the next action in the current branch of a program, in seconds since the start
+# seconds since the start at which the next action in this branch of a program is due
 _due_s: ContextVar[float] = ContextVar("due_s")
 
 
 class LiveLLM:
-    """The model as one program sees it. Outputs are kept, because later prompts contain them."""
+    """The model as one program sees it. Outputs are kept, because later prompts contain outputs."""
 
     def __init__(
         self, program_id: int, client: str, arrival_s: float, caller: Caller, clock: RunClock
@@ -89,12 +89,12 @@ class LiveLLM:
         if errors:
             raise min(
                 errors, key=lambda error: isinstance(error, ProgramFailed)
-            )  # an error of the code takes precedence over failures of the program
+            )  # an error in the code takes precedence over failures of the program
         return results
 
 
 class ProgramRunner:
-    """A runner of the programs of one run, which counts started and ended programs."""
+    """A runner of programs, which counts the programs that have started and ended."""
 
     def __init__(self, caller: Caller, clock: RunClock, journal: Journal) -> None:
         self.started = 0
@@ -158,7 +158,7 @@ class DriveProgress:
 
 @dataclass(frozen=True, slots=True)
 class DriveResult:
-    """The end of a run. ``complete`` is false if the run was interrupted."""
+    """The end of a live run. ``complete`` is false if the run was interrupted."""
 
     complete: bool
     end_s: float
@@ -176,12 +176,11 @@ async def drive(
     on_progress: Callable[[DriveProgress], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> DriveResult:
-    """Run each client's programs, and append records to ``records_dir`` when requests end.
+    """Run the programs of all clients, and append records to ``records_dir`` as requests end.
 
-    The programs and their arrivals are the programs and arrivals of the simulator. The run ends
-    when all programs have ended, but at most ``max_drain_s`` seconds after the last arrival, or
-    when ``interrupted`` returns true. Requests in progress at the end are cancelled and recorded as
-    unfinished.
+    The programs and arrival times equal those of the simulator. The run ends when all programs have
+    ended, but at most ``max_drain_s`` seconds after the last arrival, or when ``interrupted``
+    returns true. Requests in progress at the end are cancelled and recorded as unfinished.
 
     Args:
         spec: The experiment.
@@ -189,19 +188,21 @@ async def drive(
         records_dir: The directory of the records.
         vocab: The token ids for prompts, if the API takes token ids.
         shard: The part of the clients that this driver drives.
-        starts_in_s: Called when all data is loaded; returns the seconds until the run begins.
-        on_progress: Called repeatedly with the progress of the run.
-        interrupted: Returns whether the run should end.
+        starts_in_s: Function that is called when all data is loaded; returns the seconds until the
+            run begins.
+        on_progress: Function that is called repeatedly with the progress of the run.
+        interrupted: Function that returns whether the run should end.
     """
     allow_many_connections()
     streams = _streams(spec, shard)
     pool = Pool(target.base_url, target.connect_timeout_s)
     with Journal(records_dir) as journal:
         clock = RunClock(target.time_scale, starts_in_s())
-        ids = count(shard.number, shard.drivers)  # the ids of different drivers are different
+        ids = count(shard.number, shard.drivers)  # different drivers give different request ids
         run = _Run(spec, target, _api(target, vocab), pool, journal, clock, len(streams), ids)
         if target.api == "generate" and shard.drivers == 1:
-            run.caller.prefixes = DistinctPrefixes()  # other APIs add tokens of a chat template
+            # In other APIs, a chat template adds unknown tokens.
+            run.caller.prefixes = DistinctPrefixes()
         try:
             complete = await run.until_over(streams, on_progress, interrupted)
         finally:
@@ -211,10 +212,11 @@ async def drive(
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """The programs of one client with their arrival times. Each program occupies ``room``.
+    """The programs of one client with their arrival times. Each program enters ``room`` to run.
 
-    If the client has ``users``, the users decide the times, and start no program from ``until_s``
-    on. ``recorded`` programs start in the order of their trace, even at equal times.
+    ``room`` is a semaphore if the number of the client's concurrent programs is limited. If the
+    client has closed-loop ``users``, the users decide the times, and start no program from
+    ``until_s`` on. ``recorded`` programs start in the order of their trace, even at equal times.
     """
 
     programs: Iterator[tuple[float, Job]]
@@ -225,13 +227,16 @@ class _Stream:
 
 
 def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
-    """Yield the programs of a stream, each with its position among programs of equal time."""
+    """Yield each program with its time, its position among programs of equal time, and its room."""
     for arrival_s, program in stream.programs:
         yield arrival_s, getattr(program, "turn", None) or 0, program, stream.room
 
 
 def _streams(spec: ExperimentSpec, shard: Shard) -> list[_Stream]:
-    """Return a stream for each client of the shard, after reading the data set, if any."""
+    """Return the programs and arrivals of each client of this driver.
+
+    If the workload has a data set, the data set is read here.
+    """
     source = spec.source()
     return [
         _Stream(
@@ -253,7 +258,7 @@ def _api(target: DriverTarget, vocab: range) -> ServerApi:
 
 
 class _Run:
-    """A run in progress. The run begins when the object is created."""
+    """A live run in progress. The run begins when the object is created."""
 
     def __init__(
         self,
@@ -281,7 +286,7 @@ class _Run:
         on_progress: Callable[[DriveProgress], None] | None,
         interrupted: Callable[[], bool],
     ) -> bool:
-        """Run all streams to their end; return False if interrupted."""
+        """Run the programs of all clients to their end; return False if the run was interrupted."""
         work = asyncio.create_task(self._run_all(streams))
         try:
             while not work.done():
@@ -299,7 +304,7 @@ class _Run:
             await asyncio.wait([work])
 
     async def _run_all(self, streams: list[_Stream]) -> None:
-        """Run all streams. At the end, raise the first error that is not a failure of a program."""
+        """Run the programs of all clients, then raise the first error except failed programs."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._replay(group, [one for one in streams if one.recorded]))
@@ -310,7 +315,7 @@ class _Run:
             raise errors.exceptions[0] from None
 
     async def _replay(self, group: asyncio.TaskGroup, streams: list[_Stream]) -> None:
-        """Start the programs of all clients of a trace in the trace's order."""
+        """Start the programs of all clients at their times in a trace, in the trace's order."""
         await self.clock.sleep_until(0.0)
         merged = heapq.merge(*map(_in_turn, streams), key=itemgetter(0, 1))
         for arrival_s, _, program, room in merged:
@@ -321,7 +326,7 @@ class _Run:
 
     async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
         """Start one client's programs; each program is prepared before its arrival."""
-        # users begin their think time when the run begins
+        # the think time of users begins with the run
         await self.clock.sleep_until(0.0)
         for arrival_s, program in stream.programs:
             await self.clock.sleep_until(arrival_s)

@@ -1,4 +1,4 @@
-"""APIs of servers, as the driver uses them: prompts and bodies of requests, and answers."""
+"""APIs of servers as the driver uses the APIs: prompts and bodies of requests, and answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fairbench.metrics.records import Ints
 ID_BYTES = 4
 CACHED_BYTES = 64 * 2**20
 
-# 128 words; with the space before it, each word is a single token in common vocabularies
+# 128 words. In common vocabularies, each word with a space before the word is a single token.
 _WORDS = """
  time year people way day man thing woman life child world school state family student group
  country problem hand part place case week company system program question work government number
@@ -44,10 +44,10 @@ WORDS = tuple(_WORDS.split())
 
 
 def token_ids(segment: Segment, vocab: range) -> Ints:
-    """Return the token ids of a segment: the start of an infinite sequence with the segment's key.
+    """Return the token ids of a segment: the first ids of an infinite sequence for its key.
 
-    SHAKE-128 computes the sequence, so a shorter segment with an equal key has the first ids of a
-    longer segment.
+    SHAKE-128 computes the sequence from the key, so of two segments with one key, the shorter is a
+    prefix of the longer.
     """
     stream = shake_128(segment.key.encode()).digest(ID_BYTES * segment.length)
     ids: Ints = np.frombuffer(stream, "<u4").astype(np.int64) % len(vocab) + vocab.start
@@ -55,9 +55,10 @@ def token_ids(segment: Segment, vocab: range) -> Ints:
 
 
 class TokenFragments:
-    """A converter of segments to JSON lists without brackets, which keeps recent results.
+    """A function object that converts segments to JSON lists of token ids, with a cache.
 
-    A document of 21,000 tokens is sent repeatedly, and its conversion takes a millisecond.
+    The conversion of a document of 21,000 tokens takes a millisecond, and documents are sent
+    repeatedly.
     """
 
     def __init__(self, vocab: range, cached_bytes: int = CACHED_BYTES) -> None:
@@ -85,9 +86,9 @@ def fragment_of(ids: list[int]) -> bytes:
 
 
 def words_of(segment: Segment) -> bytes:
-    """Return ``length`` words, each after a space.
+    """Return words for a segment, one per token, each after a space.
 
-    A shorter segment with an equal key has the first words of a longer segment.
+    Of two segments with one key, the shorter is a prefix of the longer.
     """
     stream = shake_128(segment.key.encode()).digest(segment.length)
     return "".join(f" {WORDS[byte % len(WORDS)]}" for byte in stream).encode()
@@ -102,14 +103,14 @@ CUT = "stream cut: it ended without a finish reason and [DONE]"
 
 
 class BadEvent(Exception):
-    """The error for an error event in a stream, or for data that is not an event."""
+    """An error: a stream contained an error event, or data that is not an event."""
 
 
 class StreamedAnswer(ABC):
-    """The answer so far, which each event updates.
+    """The part of an answer that has arrived so far; each event of the stream adds to the answer.
 
     - Counts of tokens are None if the server does not report them.
-    - ``estimated`` is true while the server has not reported all tokens of the answer.
+    - ``estimated`` is True while the server has not reported all tokens of the answer.
     - ``done`` is true after the last event of the stream.
     - ``queue_s`` is the time in seconds from arrival to first admission, on the server's clock.
     - ``answer_id`` is the server's id of the answer.
@@ -127,9 +128,9 @@ class StreamedAnswer(ABC):
         self.done = False
 
     def take_event(self, payload: bytes, event: str = "") -> int:
-        """Read the data of an event with the name ``event``; return its number of output tokens.
+        """Read the data of an event called ``event``; return the number of new output tokens.
 
-        If the number is unknown, the result is 0. Raises BadEvent.
+        The result is 0 if the server does not report a number. Raises BadEvent.
         """
         if payload == DONE:
             self.done = True
@@ -137,7 +138,7 @@ class StreamedAnswer(ABC):
             return 0
         found = self._judge.judge_event(payload, event)
         if self.done and found.fault is not None:
-            return 0  # the answer is complete, so a later fault does not matter
+            return 0  # The answer is complete, so a later fault has no effect.
         if found.answer is None:
             raise BadEvent("not an event of this API")
         if found.fault is not None:
@@ -150,7 +151,7 @@ class StreamedAnswer(ABC):
 
     @property
     def finished(self) -> bool:
-        """Return whether the stream has announced its end, for a good reason."""
+        """Return whether the stream has announced an end with a good finish reason."""
         return self._judge.ended or self.done
 
     def fault(self) -> str | None:
@@ -172,9 +173,9 @@ class StreamedAnswer(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """A call in a form that does not depend on the API.
+    """A call of a program, independent of the API.
 
-    ``outputs`` holds the earlier answers in the prompt by segment key, as the API renders answers.
+    ``outputs`` contains, by segment key, the earlier answers in the prompt in the form of the API.
     ``min_new_tokens`` is None if the server has no such parameter.
     """
 
@@ -186,7 +187,7 @@ class ApiCall:
 
 
 class ServerApi(Protocol):
-    """The interface of an API: the path, the JSON of a request, and an empty answer."""
+    """The interface of an API: path, body of a request, and receiver of an answer."""
 
     path: str
 
@@ -204,7 +205,7 @@ def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, A
 def rendered(
     segments: Iterable[Segment], outputs: Mapping[str, bytes], fresh: Callable[[Segment], bytes]
 ) -> list[bytes]:
-    """Return each segment as the server produced it, or as ``fresh`` converts a new segment."""
+    """Return the bytes of each segment: the server's earlier output, or else ``fresh(segment)``."""
     return [outputs[one.key] if one.key in outputs else fresh(one) for one in segments]
 
 
@@ -244,9 +245,9 @@ class _Meta(msgspec.Struct):
 
 
 class GenerateAnswer(StreamedAnswer):
-    """An answer of ``/generate``. Each event repeats the output so far.
+    """An answer of ``/generate``. Each event of the stream repeats all earlier output.
 
-    If streaming is incremental, each event has only new output.
+    With incremental streaming, an event has only new output.
     """
 
     def __init__(self) -> None:
@@ -259,7 +260,7 @@ class GenerateAnswer(StreamedAnswer):
         meta = msgspec.convert(answer.meta_info, _Meta)
         ids = msgspec.convert(answer.output_ids or [], list[int])
         self.answer_id = self.answer_id or str(meta.id or "")
-        if self.queue_s is None:  # later values also include the time after a retraction
+        if self.queue_s is None:  # later values include waits after a retraction
             self.queue_s = meta.queue_time
         self.input_tokens, self.cached_tokens = meta.prompt_tokens, meta.cached_tokens
         self.retractions = meta.num_retractions
@@ -282,8 +283,8 @@ class GenerateAnswer(StreamedAnswer):
 class _AskOpenAI:
     """The common part of OpenAI's completions API and chat API.
 
-    ``most`` is the name of the field for the maximum number of output tokens. ``extra`` holds more
-    fields for the body.
+    ``most`` is the name of the field for the maximum number of output tokens. ``extra`` contains
+    further fields of the body.
     """
 
     model: str | None
@@ -317,7 +318,7 @@ class AskCompletions(_AskOpenAI):
 
 
 class AskChat(_AskOpenAI):
-    """The chat API. Earlier outputs are messages of the assistant; other text is from the user."""
+    """The chat API: earlier outputs are messages of the assistant, all other text of the user."""
 
     path = "/v1/chat/completions"
 

@@ -1,4 +1,4 @@
-"""The target of a driver: the server that receives the requests, and the settings of requests."""
+"""The target of a driver: the server that receives the requests, and settings of requests."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ class DriverTarget:
     """A server, or a router in front of several servers.
 
     - ``lengths`` decides how an answer gets its true length. With ``exact``, the request demands
-      exactly this number of tokens. With ``header``, the limit is the workload's
+      exactly the true number of tokens. With ``header``, the limit is the workload's
       ``max_new_tokens``, and the emulator reads the true length from a header. With ``free``, the
       request contains only a maximum.
     - ``max_concurrency`` limits the requests in progress; None means no limit.
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream has failed.
       There is no timeout before the first token, because starvation is measured.
     - ``time_scale`` is the number of emulated seconds per real second.
-    - ``foreign_router`` means that another project's router is in front. Fairbench's headers are
-      then repeated in the request id, and a worker is known only if the answer names the worker.
+    - ``foreign_router`` means that another project's router stands before the servers. Then,
+      fairbench's headers are repeated in the request id, and a request's worker is known only if
+      the answer names the worker.
     - ``objectives`` maps a client to the objective that its requests name; fairbench's router knows
       the latency targets of each objective.
     - ``names`` maps a client to its name in requests, if the names differ.
-    - ``extra_body`` holds more fields for each body; ``max_tokens_field`` is the body field of
-      OpenAI's APIs for the maximum length.
+    - ``extra_body`` contains further fields of each body; ``max_tokens_field`` is the field of
+      OpenAI's APIs for the maximum length of an answer.
     - ``rate_limited`` is the reaction to status 429: ``fail``, or ``wait`` for the time that the
       answer states, for at most ``longest_wait_s`` real seconds in total.
 
-    Raises UsageError for an impossible value.
+    Raises UsageError for an invalid value.
     """
 
     base_url: str
@@ -92,7 +93,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # reading the port checks the port
+        _ = parts.port  # ``port`` raises ValueError for an invalid port
     except ValueError as error:
         raise UsageError(f"base_url {url}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -17,7 +17,7 @@ USUAL_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class WorkerAddress:
-    """A worker's HTTP root URL, and the addresses of its KV events and their replay, if published.
+    """A worker's HTTP root URL, and the addresses at which the worker publishes KV events, if any.
 
     ``key`` is the API key that the worker requires with each request. No output shows the key.
     """
@@ -29,7 +29,7 @@ class WorkerAddress:
 
     @property
     def authorization(self) -> Mapping[str, str]:
-        """The header with the worker's API key; {} if the worker requires no key."""
+        """The HTTP header with the worker's API key; {} if the worker requires no key."""
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     def as_option(self) -> str:
@@ -58,7 +58,7 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
             f"{name} {text}: replay needs kv, because it repeats the KV events that were "
             "missed; give kv, too"
         )
-    # Equal addresses get equal texts.
+    # Addresses are normalised, so that equal addresses have equal texts.
     root = urlsplit(url)
     netloc = root.netloc.lower().removesuffix(f":{USUAL_PORTS[root.scheme]}")
     canonical = root._replace(netloc=netloc).geturl().rstrip("/")
@@ -66,7 +66,7 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
 
 
 def door_of(url: str) -> tuple[int, str]:
-    """Return the port and the path of a URL, which do not depend on the name of the host."""
+    """Return the port and the path of a URL, which are equal for all names of the URL's host."""
     parts = urlsplit(url)
     path = "/".join(part for part in parts.path.split("/") if part not in ("", "."))
     return parts.port or USUAL_PORTS[parts.scheme], path
@@ -92,10 +92,13 @@ def hosts_of(url: str) -> frozenset[str]:
 def same_worker(
     url: str, others: Collection[str], found: dict[str, frozenset[str]] | None = None
 ) -> str | None:
-    """Return another URL that leads to the same server as ``url``, or None. May take seconds.
+    """Return another URL that leads to the same server as ``url``, or None if there is none.
 
-    Two different full host names with a common address count as different, because a gateway may
-    serve both. ``found`` keeps the addresses of looked-up URLs between calls.
+    Looking up host names may take seconds.
+
+    Two different full host names with a common IP address count as different servers, because the
+    address may belong to a gateway in front of two servers. ``found`` keeps the addresses of
+    looked-up URLs between calls.
     """
     known = {} if found is None else found
 
@@ -116,14 +119,14 @@ def _host(url: str) -> str:
 
 
 def _may_be_same(one: str, other: str) -> bool:
-    """Return whether two host names can mean one host: an address, this machine, a short name."""
+    """Return whether two host names may mean one host: one is an address, local or short."""
     short, full = sorted((one, other), key=len)
     is_own = {one, other} & {"localhost", socket.gethostname().lower()}
     return bool(is_own) or _is_ip(one) or _is_ip(other) or f"{full}.".startswith(f"{short}.")
 
 
 def _address(text: str) -> str:
-    """Return an IP address in canonical form; each address of this machine becomes ``LOOPBACK``."""
+    """Return an IP address in standard form; each address of this machine becomes ``LOOPBACK``."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address
@@ -143,7 +146,7 @@ def _is_ip(host: str) -> bool:
 
 
 def _is_own(address: str) -> bool:
-    """Return whether an IP address belongs to this machine. Only such an address can be bound."""
+    """Return whether an IP address belongs to this machine, so that a socket can be bound."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as one:
@@ -166,7 +169,7 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
         port = parts.port
     except ValueError:
         return False
-    if not (url.isascii() and url.isprintable()):  # urlsplit would remove line ends silently
+    if not (url.isascii() and url.isprintable()):  # ``urlsplit`` would silently remove line ends.
         return False
     if parts.scheme not in schemes or not parts.hostname or port == 0:
         return False
@@ -178,8 +181,8 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
 def free_ports(count: int) -> list[int]:
     """Return ``count`` different ports that are free at present.
 
-    Another process may take a port before the server binds the port. Callers must look for that
-    error in the server's log, and retry.
+    Another process may take a port before the server binds the port. Callers must look for this
+    error in the log of the server, and retry.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -192,8 +195,8 @@ def free_ports(count: int) -> list[int]:
 def reserved(host: str, port: int, shown: str) -> Iterator[int]:
     """Bind a port inside the block, so that no worker that is started meanwhile takes the port.
 
-    A server can still listen at the port, because the port is bound for reuse and nothing listens
-    there.
+    A server can listen at the port inside the block, because the port is bound with SO_REUSEPORT
+    and no socket listens there.
 
     Args:
         host: Address to listen at.

@@ -15,13 +15,13 @@ from typing import NamedTuple
 from fairbench.doors import plugin_of
 from fairbench.errors import UsageError
 
-# variable of NVIDIA's CUDA, which AMD's HIP also obeys unless HIP's own variable is set
+# variable of NVIDIA's CUDA; AMD's HIP also uses this variable unless HIP's own variable is set
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HIP, ROCR = "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
 
 class Gpus(NamedTuple):
-    """GPUs, by their names in each of the environment ``variables``."""
+    """The names of GPUs, and the environment ``variables`` in which these names select GPUs."""
 
     names: list[str]
     variables: tuple[str, ...] = (VISIBLE,)
@@ -30,8 +30,8 @@ class Gpus(NamedTuple):
 def found_gpus() -> Gpus:
     """Return the GPUs that this process may use, and the variables that select GPUs.
 
-    NVIDIA's GPUs take precedence over AMD's. Variables that are set in this process are also set
-    for servers, because vLLM refuses to start if two of the variables differ. ROCm applies
+    If there are GPUs of NVIDIA, GPUs of AMD are ignored. Variables that are set in this process are
+    also set for servers, because vLLM refuses to start if two of the variables differ. ROCm applies
     ``ROCR_VISIBLE_DEVICES`` first; HIP numbers the remaining GPUs.
     """
     cuda, hip = _listed_in(VISIBLE), _listed_in(HIP)
@@ -102,9 +102,9 @@ NODES, RENDER = "sys/class/kfd/kfd/topology/nodes", "dev/dri/renderD{minor}"
 def rocm_gpus() -> list[str]:
     """Return HIP's numbers of the GPUs that are usable here, in the order of KFD's nodes.
 
-    KFD (the kernel's driver for AMD GPUs) lists each node of the machine, even in containers,
-    including processors, which have no SIMD units. A GPU that is not passed to this container has
-    no render device here, and HIP skips the GPU.
+    KFD (the kernel's driver for AMD GPUs) lists each node of the machine, even in containers. Nodes
+    without SIMD units are processors. A GPU that is not passed to this container has no render
+    device in the container, and HIP does not count this GPU.
     """
     try:
         nodes = sorted((ROOT / NODES).iterdir(), key=lambda node: int(node.name))
@@ -145,14 +145,15 @@ except UsageError as error:
 
 @dataclass(frozen=True, slots=True)
 class ServerPython:
-    """The requirements on the Python that starts servers of one kind; by default this Python.
+    """The requirements on the Python that starts servers of a kind; default: this Python.
 
-    - ``modules`` are the modules that this Python must have; ``install`` is the requirement that
-      installs the first of them.
+    - ``modules`` are the modules that this Python must have; ``install`` is the pip requirement
+      that installs the first module.
     - ``variable`` is the environment variable that names the Python if the user names none.
-    - ``for_cpu`` is a program that prints True if the engine needs no GPU.
+    - ``for_cpu`` is Python code that prints True if the engine needs no GPU.
     - ``plugin`` names an engine whose plugin has a function ``check``, which raises UsageError for
-      an unfit release. ``check`` is the function's name, followed by its arguments.
+      an unfit release. The field ``check`` contains the name of the function, followed by
+      arguments.
     """
 
     modules: tuple[str, ...] = ()
@@ -163,13 +164,14 @@ class ServerPython:
     check: str = "check_version"
 
     def named_python(self, chosen: str | None) -> str:
-        """Return the chosen Python, else the environment variable's, else this process's."""
+        """Return ``chosen``, or else the Python in ``variable``, or else this process's Python."""
         return chosen or os.environ.get(self.variable) or sys.executable
 
     def find_python(self, chosen: str | None) -> str:
         """Return the Python of ``named_python``.
 
-        Raises UsageError if that Python lacks a module or if its engine is unfit.
+        Raises UsageError if this Python lacks a module, or if the release of the engine is not
+        supported.
         """
         python = self.named_python(chosen)
         if not self.modules:
@@ -196,7 +198,7 @@ OWN = ServerPython()
 
 
 def ask_python(python: str, program: str, *arguments: str) -> str:
-    """Return the output of a program under a Python. Raises UsageError if the Python cannot run."""
+    """Return what ``program`` (Python code) prints. Raises UsageError if ``python`` cannot run."""
     command = [python, "-c", program, *arguments]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -212,14 +214,14 @@ PACKAGES = ("aiohttp", "httptools", "msgspec", "prometheus_client", "zmq")
 
 
 def require_live_extra() -> None:
-    """Raise UsageError, with the installation command, if packages of the extra are missing."""
+    """Raise UsageError with an install command if a package of the extra `live` is missing."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise UsageError(f"live commands need {', '.join(missing)}: pip install '.[live]'")
 
 
 def allow_many_connections() -> None:
-    """Raise this process's limit on open files; each queued request has a connection."""
+    """Raise this process's limit on open files, because each queued request needs a connection."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

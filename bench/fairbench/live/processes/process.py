@@ -1,4 +1,4 @@
-"""Processes of servers: their places, their start and end, and the cause of an end in the log."""
+"""Processes of servers: places, start and end, and the search of a log for the cause of an end."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fairbench.live.processes.environment import WITHOUT_GPU
 
 TAIL_BYTES = 4_000
 TAIL_LINES = 20
-CAUSE_BYTES = 2**20  # bytes at the end of a log in which the cause is searched
-LONGEST = 500  # limit on the characters of a cause
+CAUSE_BYTES = 2**20  # bytes at the end of a log that are searched for the cause of an end
+LONGEST = 500  # limit on the characters of a cause in a message
 
-# Text that engines write before a message: a process, a level with a time, a file, or a rank.
+# Engines write one of these texts before a message: a process, a level with a time, a file, a rank.
 _BEFORE = re.compile(
     r"(?:\([^()]{1,80}\) |(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d [\d:]{8} |\[[^\[\]]{1,80}\] )"
 )
@@ -30,7 +30,7 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Failure): ?\
 _REFUSED = re.compile(r"(?:\S{1,80}: error: |fairbench: )\S")
 _KILLED = re.compile(r"\S.{0,80} (?:was killed by signal|died unexpectedly)")
 
-# Parts of messages of processes that ended only because another process had ended.
+# Messages with these parts come from processes that ended only because another process had ended.
 _ECHOES = (
     *("See root cause above", "Engine core initialization failed", "EngineDeadError"),
     *("CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError", "SystemExit"),
@@ -41,14 +41,14 @@ GPU_MISSING = (
     *("Failed to infer device type", "No accelerator (CUDA", "Found no NVIDIA driver"),
     *("No CUDA GPUs are available", "not compiled with CUDA", "libcuda.so"),
 )
-"""Parts of the messages of engines that have found no GPU."""
+"""Parts of messages with which engines report that there is no GPU."""
 
 
 def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LINES) -> str:
     """Return the last lines of a log after byte ``begin``.
 
-    Earlier bytes are the output of an earlier process. The result has at most ``lines`` lines and
-    ``most`` bytes.
+    Bytes before ``begin`` were written by an earlier process. The result has at most ``lines``
+    lines and ``most`` bytes.
     """
     with path.open("rb") as log:
         size = log.seek(0, os.SEEK_END)
@@ -58,16 +58,16 @@ def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LI
 
 
 def cause_in(path: Path, begin: int) -> str:
-    """Return ``cause_of`` the part of a log after byte ``begin``; at most the last MiB counts."""
+    """Return why a server ended, by ``cause_of``, from the last MiB of its log after ``begin``."""
     return cause_of(log_end(path, begin, CAUSE_BYTES, lines=CAUSE_BYTES))
 
 
 def cause_of(text: str) -> str:
     """Return the message that explains why a server ended, with advice if a GPU is missing.
 
-    The message is the last exception, usage error or kill message in the log that is not the
-    consequence of an earlier message. Without such a message, the result is the last line. The
-    result is printable.
+    The result is the last exception, usage error or kill message in the log that is not the
+    consequence of an earlier message. Without such a message, the result is the last line.
+    Unprintable characters are escaped.
     """
     plain = [_without_prefix(line) for line in text.splitlines() if line.strip()]
     causes = [
@@ -94,7 +94,7 @@ def _is_cause(line: str) -> bool:
 
 
 GRACE_S = 10.0  # seconds between SIGTERM and SIGKILL
-REAPER_MARGIN_S = 5.0  # further seconds in which the reaper itself must end
+REAPER_MARGIN_S = 5.0  # further seconds within which the reaper must end
 
 
 class Process(Protocol):
@@ -106,27 +106,27 @@ class Process(Protocol):
 
     @property
     def ending(self) -> str:
-        """A phrase that describes how the process ended. Precondition: the process has ended."""
+        """A phrase on how the process ended. Precondition: the process has ended."""
 
     def log_tail(self) -> str:
         """Return the last lines of the output of the process."""
 
     def cause(self) -> str:
-        """Return the line of the log that explains the end, or the last line."""
+        """Return the line of the log that explains why the process ended, or the last line."""
 
     def ask_to_stop(self) -> None:
         """Ask the process to end, without waiting."""
 
     def stop(self) -> None:
-        """End the process. Return when the process has ended or cannot be reached."""
+        """End the process, and wait until the process has ended or is unreachable."""
 
 
 class ReplicaPlace(Protocol):
-    """The interface of a place of one replica: a machine, and possibly some of its GPUs."""
+    """The interface of the place of one replica: a machine, and possibly some of its GPUs."""
 
     @property
     def host(self) -> str:
-        """The address at which this machine reaches the place."""
+        """The address by which this machine reaches servers at the place."""
 
     @property
     def listen(self) -> str:
@@ -138,7 +138,7 @@ class ReplicaPlace(Protocol):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment variables for servers at the place, for example their GPUs."""
+        """Environment variables for servers at the place, for example to select GPUs."""
 
     @property
     def is_lost(self) -> bool:
@@ -157,7 +157,7 @@ class ReplicaPlace(Protocol):
 
 
 class ServerProcess:
-    """A running command, which ends by itself, on ``stop``, or when this process ends.
+    """A running command, which is ended by ``stop`` and by the end of this process.
 
     ``stop`` sends SIGTERM, and SIGKILL after a grace period of ``grace_s`` seconds.
     """
@@ -177,7 +177,7 @@ class ServerProcess:
         self._grace_s = grace_s
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
-            # The process has a session of its own. Ctrl-C at the terminal then reaches only
+            # The process runs in a separate session, so that Ctrl-C at the terminal reaches only
             # fairbench, which ends the process.
             self._reaper = subprocess.Popen(
                 [*under, *command],
@@ -210,7 +210,7 @@ class ServerProcess:
         self.ask_to_stop()
         try:
             self._reaper.wait(self._grace_s + REAPER_MARGIN_S)
-        # the server survived SIGKILL, so only the reaper can be killed
+        # The server survived SIGKILL, so only the reaper can be killed.
         except subprocess.TimeoutExpired:
             self._reaper.kill()
             self._reaper.wait()
@@ -218,7 +218,7 @@ class ServerProcess:
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """A place on this machine. By default, only this machine can reach the place."""
+    """A place on this machine, which by default only this machine can reach."""
 
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -3,9 +3,9 @@
 python reaper.py GRACE_S COMMAND...
 
 Standard input is a pipe that only the parent process holds open. The pipe closes when the parent
-closes it or is killed, even by SIGKILL. The reaper then sends SIGTERM to the server, and after
-``GRACE_S`` seconds SIGKILL to the server's process group. The reaper is a separate program that
-imports nothing of fairbench, because one reaper process is started with each server.
+process closes the pipe or is killed, even by SIGKILL. The reaper then sends SIGTERM to the server,
+and after ``GRACE_S`` seconds SIGKILL to the server's process group. The reaper is a separate
+program that imports nothing of fairbench, because one reaper process is started with each server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import threading
 from contextlib import suppress
 
-HARNESS = 0  # file descriptor of the pipe
+HARNESS = 0  # file descriptor of standard input, the pipe
 PR_SET_CHILD_SUBREAPER = 36  # number of this option in linux/prctl.h
 
 
@@ -29,7 +29,7 @@ def main() -> int:
         # When the server ends, its children become children of the reaper, which can wait for them.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
-        # The server has a process group of its own, by which its remaining children can be found.
+        # The server runs in a separate process group, by which remaining children can be found.
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
@@ -41,14 +41,14 @@ def main() -> int:
     with suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
     with suppress(ChildProcessError):
-        while True:  # a killed process ends only after its memory is freed
+        while True:  # A killed process ends only after the memory of the process is freed.
             os.waitpid(-server.pid, 0)
     return code if code >= 0 else 128 - code
 
 
 def _end_with_harness(server: subprocess.Popen[bytes], grace_s: float) -> None:
     while os.read(HARNESS, 1024):
-        pass  # the parent writes nothing; only the end of the pipe matters
+        pass  # the parent process writes nothing to the pipe
     server.terminate()
     try:
         server.wait(grace_s)

@@ -1,4 +1,4 @@
-"""Servers: parallel start, waiting until all servers are ready, and restart of ended servers."""
+"""Servers: parallel start, the wait until all servers are ready, and restart of ended servers."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.1  # seconds between two checks of servers that are not ready
 HEALTH_TIMEOUT_S = 5.0  # limit in seconds on the answer of a health page
-# words in a server's log, in lower case, that mean that the port is taken
+# a log with these words, in any case, means that the port is taken
 TAKEN = ("address already in use", "address in use")
-PROBE_BYTES = 2**16  # bytes that a test writes to a disk that may be full
+PROBE_BYTES = 2**16  # bytes that are written to test whether a disk is full
 TELL_S = 30.0  # seconds between two log lines about servers that are not ready
 MAX_STARTS = 5  # limit on starts of a server whose port was taken each time
 LOOK_S = 0.5  # seconds between two checks for ended servers
 FIRST_PAUSE_S = 1.0  # seconds between the first end of a server and its restart
 LONGEST_PAUSE_S = 60.0  # limit in seconds on the pause, which doubles with each end
-STEADY_S = 60.0  # seconds of running after which the pause starts again at ``FIRST_PAUSE_S``
+STEADY_S = 60.0  # seconds without an end after which the pause is ``FIRST_PAUSE_S`` again
 
 
 class ServersProgress(NamedTuple):
-    """The number of servers that are ready, and the number of all servers."""
+    """The number of ready servers, and the number of all servers."""
 
     ready: int
     total: int
@@ -43,13 +43,13 @@ OnReady: TypeAlias = Callable[[ServersProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The instructions for starting a server.
+    """The instructions by which a server is started.
 
     - ``command`` returns the command line for ``ports`` free ports; the first is the HTTP port.
-    - The server is ready when its page ``health`` answers with success or, if given, when ``ready``
-      returns True for its URL.
-    - ``kv_events`` is the address of its KV events, with placeholders for the host and the second
-      port.
+    - The server is ready when the page ``health`` answers with success or, if ``ready`` is given,
+      when ``ready`` returns True for the server's URL.
+    - ``kv_events`` is the address of the server's KV cache events, with placeholders for the host
+      and the second port.
     - ``place`` is where the server starts.
     """
 
@@ -64,13 +64,14 @@ class Recipe:
 
 
 class Server:
-    """A server that was started from its recipe, with ports of its own."""
+    """A server that is started from a recipe, on free ports."""
 
     def __init__(self, recipe: Recipe, log_dir: Path) -> None:
         self.recipe = recipe
         self._log_path = log_dir / f"{recipe.name}.log"
         self.starts = 0
-        self.deaths = 0  # number of times that the server has ended since it was ready
+        # number of times that the server has ended since the server was first ready
+        self.deaths = 0
         self.start()
 
     def start(self) -> None:
@@ -80,7 +81,7 @@ class Server:
         self._launch()
 
     def start_again(self) -> None:
-        """Start the server on its old ports, which other processes know.
+        """Start the server on the ports of the first start, which other processes know.
 
         Precondition: no process runs.
         """
@@ -101,7 +102,7 @@ class Server:
         return self.process.exit_code is not None
 
     def is_ready(self) -> bool:
-        """Return whether the server is ready; restart a server that ended because a port was taken.
+        """Return whether the server is ready; start it again if it ended because a port was taken.
 
         Raises RunFailed, with the end of the log, if the server ended for another reason.
         """
@@ -122,14 +123,14 @@ class Server:
             raise self.failed(f"ended with {self.process.ending}")
 
     def named_with_place(self) -> str:
-        """Return the server's name, with the name of its host if the host is lost."""
+        """Return the server's name, followed by the host's name if the host cannot be reached."""
         place = self.recipe.place
         return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
     def how_it_ended(self) -> str:
-        """Return a line that describes the server's end and its cause.
+        """Return a line that describes how the server ended, and the cause.
 
-        Precondition: an ended server.
+        Precondition: the server has ended.
         """
         return self._shown(f"ended with {self.process.ending}")
 
@@ -142,30 +143,30 @@ class Server:
         return f" ({cause})" if cause else ""
 
     def _shown(self, how: str) -> str:
-        """Return a message with the cause, which begins with a disk error, if there is one."""
+        """Return a message with any disk error, the event ``how``, the cause and the log's path."""
         shown = f"{self.recipe.name} {how}{self._cause()}; its log is {self._log_path}"
         directory = self._log_path.parent
         why = unwritable(directory)
         return f"{directory}: cannot be written: {why}, so {shown}" if why else shown
 
     def failed(self, how: str) -> RunFailed:
-        """Return an error whose message has the cause, and whose note has the end of the log.
+        """Return an error; the message contains the cause, and the note the end of the log.
 
-        The message shows control characters as escapes. The note shows the log unchanged.
+        Control characters are escaped in the message, and unchanged in the note.
         """
         error = RunFailed(self._shown(how))
         error.add_note(self.process.log_tail())
         return error
 
     def tell_of_waiting(self, waited_s: float) -> None:
-        """Log that the server is not ready yet, with the last line of its log."""
+        """Log that the server is not ready yet, and the last line of the server's log."""
         said = [line for line in self.process.log_tail().splitlines() if line.strip()]
         last = f" ({printable(said[-1].strip())[:200]})" if said else ""
         log.info("%s is not ready after %d s%s", self.recipe.name, waited_s, last)
 
 
 def unwritable(directory: Path) -> str | None:
-    """Return why a directory cannot be written, such as a full disk, or None if it can."""
+    """Return why a directory cannot be written, such as a full disk; None if writable."""
     try:
         with TemporaryFile(dir=directory) as file:
             file.write(bytes(PROBE_BYTES))
@@ -185,12 +186,12 @@ def start_all(
 ) -> list[Server]:
     """Start servers, wait until all are ready, and report the progress to ``on_ready``.
 
-    If an error is raised, no server keeps running. Raises RunFailed if a server ends or is not
-    ready within ``timeout_s`` seconds, and KeyboardInterrupt if ``interrupted`` returns true.
+    If an error is raised, all servers have ended. Raises RunFailed if a server ends or is not ready
+    within ``timeout_s`` seconds, and KeyboardInterrupt if ``interrupted`` returns true.
     """
     servers: list[Server] = []
     try:
-        # The servers start one by one, so that earlier servers can be stopped if a later start
+        # Servers are started one by one, so that earlier servers can be stopped if a later start
         # fails.
         servers.extend(Server(recipe, log_dir) for recipe in recipes)
         _wait_ready(servers, time.monotonic() + timeout_s, timeout_s, on_ready, interrupted)
@@ -225,11 +226,11 @@ def _wait_ready(
             told = time.monotonic()
             waiting[0].tell_of_waiting(told - begun)
     for server in servers:
-        server.check_running()  # a server may have ended while later servers became ready
+        server.check_running()  # A server may have ended while later servers became ready.
 
 
 def stop_all(servers: Sequence[Server]) -> None:
-    """End servers in parallel. Return when all servers have ended."""
+    """End servers in parallel. Return after all servers have ended."""
     for server in servers:
         server.process.ask_to_stop()
     for server in servers:
@@ -238,7 +239,7 @@ def stop_all(servers: Sequence[Server]) -> None:
 
 @dataclass(slots=True)
 class _Case:
-    """The state of a supervised server, with times in seconds.
+    """The state of a supervised server; times are in seconds.
 
     ``due_s`` is the time of the next restart, or None while the server runs. ``is_over`` means that
     the server cannot be restarted.
@@ -251,9 +252,9 @@ class _Case:
 
 
 class Supervisor:
-    """A supervisor that restarts ended servers on their old ports, after pauses of 1, 2, 4 ...
+    """A supervisor that restarts ended servers on their old ports.
 
-    60 s.
+    The pauses before the restarts of a server are 1, 2, 4 ... 60 s.
     """
 
     def __init__(self, servers: Sequence[Server], now_s: Callable[[], float]) -> None:
@@ -262,7 +263,7 @@ class Supervisor:
         self._cases = [_Case(now_s()) for _ in servers]
 
     def restart_ended(self) -> None:
-        """Detect servers that have ended, and restart servers whose pause is over."""
+        """Detect servers that have ended, and restart servers after their pause."""
         for server, case in zip(self._servers, self._cases, strict=True):
             if not server.has_ended or case.is_over:
                 continue
@@ -289,7 +290,7 @@ class Supervisor:
 
 @contextmanager
 def supervised(servers: Sequence[Server]) -> Iterator[None]:
-    """Supervise the servers in a thread until the block ends."""
+    """Restart servers that end, in a thread, until the ``with`` block ends."""
     supervisor, over = Supervisor(servers, time.monotonic), Event()
 
     def watch() -> None:

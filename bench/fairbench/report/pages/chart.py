@@ -19,19 +19,19 @@ WIDTH = 520
 LEFT, RIGHT = 58, 14
 END = WIDTH - RIGHT
 PLOT_PX = 200
-LINE_PX = 1.8  # width of a series' line, as in the style sheet
-BELOW_PX = 44  # height of a horizontal axis with its label
-LEGEND_PX, PER_ROW = 18, 3  # height of a legend's row, and entries per row
+LINE_PX = 1.8  # A series' line has this width, as in the style sheet.
+BELOW_PX = 44  # A horizontal axis and its label have this height.
+LEGEND_PX, PER_ROW = 18, 3  # A row of a legend has this height and this number of entries.
 
 
 Ticks = Sequence[tuple[float, str]]
-"""Values of an axis, each with its label."""
+"""Values of an axis, each with a label."""
 
 
 class Scale(NamedTuple):
     """A mapping from values in ``[low, high]`` to pixels, linear or logarithmic.
 
-    ``given`` are the scale's ticks with their labels; if empty, the ticks are round values.
+    ``given`` are the scale's ticks with labels; if empty, the ticks are round values.
     """
 
     low: float
@@ -55,7 +55,7 @@ class Scale(NamedTuple):
         low, high = self.low, self.high
         if self.log:
             decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-            width = log10(high / low)  # width of the range in decades
+            width = log10(high / low)  # The range has this width in decades.
             factors = (1,) if width >= 3 else (1, 2, 5) if width >= 1 else (1, 1.5, 2, 3, 5, 7)
             ticks = [factor * 10.0**power for power in decades for factor in factors]
             return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
@@ -70,7 +70,7 @@ class Scale(NamedTuple):
 
 
 def log_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return limits of a logarithmic scale around positive values, at least 2x apart."""
+    """Return limits of a logarithmic scale around positive values, at least a factor of 2 apart."""
     low, high = min(values) * 0.9, max(values) * 1.1
     return (low, high) if high >= 2 * low else (low / 1.5, high * 1.5)
 
@@ -122,8 +122,8 @@ def legend_height(entries: int, per_row: int = PER_ROW) -> int:
 class Key(NamedTuple):
     """The layout of a legend: entries per row, and the position and length of labels.
 
-    ``left`` is the start of the first entry, ``label_px`` the distance from there to its label, and
-    ``most`` the limit on a label's characters.
+    ``left`` is the start of the first entry, ``label_px`` the distance from an entry's start to the
+    label, and ``most`` the largest number of characters in a label.
     """
 
     label_px: float
@@ -202,12 +202,12 @@ def axes(
     return beside + horizontal_axis(across, up.end_px, up.start_px, x_label)
 
 
-# LONG_LINE_KEY is for legends with a label that is too long for LINE_KEY
+# LONG_LINE_KEY is for legends with a label that is too long for LINE_KEY.
 LINE_KEY, LONG_LINE_KEY = Key(27, 14), Key(27, 22, 2)
 
 
 class Series(NamedTuple):
-    """A line through points in ascending x; ``swatch`` chooses one of ``SERIES``."""
+    """A line through points in ascending x; ``swatch`` is the index of a colour in ``SERIES``."""
 
     label: str
     x: Sequence[float]
@@ -227,8 +227,8 @@ def line_chart(
 ) -> str:
     """Draw lines over a common x axis; the y axis begins at 0.
 
-    ``percent`` means that y is a share. ``shaded`` is a range of x. Precondition: some series has a
-    point, and with ``log_x`` all x are positive.
+    ``percent`` writes y as a percentage. ``shaded`` is a range of x that is drawn in grey.
+    Precondition: some series has a point, and with ``log_x`` all x are positive.
     """
     key = LONG_LINE_KEY if any(len(one.label) > LINE_KEY.most for one in series) else LINE_KEY
     every_x = [x for one in series for x in one.x]
@@ -303,10 +303,11 @@ def area_chart(
 
 POINT_KEY = Key(17, 15)
 POINTS_PX = 220
-MARGIN = 0.06  # margin as a fraction of the range of x, at both ends
-# minimum range of x, as a fraction of the largest x, so that small differences look small
+MARGIN = 0.06  # The x axis extends beyond the values by this fraction of the range, at both ends.
+# The range of x is at least this fraction of the largest x, so that small differences look small.
 LEAST_RANGE = 0.2
-# minimum range of an axis of whole numbers: a narrower axis would have fractional ticks
+# An axis of whole numbers has at least this range, because a narrower axis would have fractional
+# ticks.
 LEAST_WHOLE = 3.0
 Ends = tuple[float, float] | None
 
@@ -322,7 +323,7 @@ class ChartPoint(NamedTuple):
 
 
 class PointSeries(NamedTuple):
-    """Marks in a series of ``palette.SERIES``, optionally joined by a line."""
+    """Marks in the colour of a series of ``palette.SERIES``, optionally joined by a line."""
 
     label: str
     series: int
@@ -345,10 +346,10 @@ def point_chart(
     """Draw the marks of all series, and a horizontal line at y = ``limit``.
 
     Args:
-        series: At least one series has a point; with ``log_x`` every x is positive, with
-            ``log_y`` every y.
+        series: At least one series has a point. With ``log_x`` every x is positive, and with
+            ``log_y`` every y is positive.
         whole_x: x is a count, so ticks are whole numbers and the axis begins at 0.
-        x_ticks: Ticks of x with their labels; if empty, the ticks are round values.
+        x_ticks: Ticks of x with labels; if empty, the ticks are round values.
     """
     points = [point for one in series for point in one.points]
     every_y = [y for point in points for y in (point.y, *(point.y_ends or ()))]
@@ -408,11 +409,11 @@ def series_mark(x: float, y: float, series: int, *, hollow: bool = False, arrow:
 CELL_PX, TOP_PX = 17, 24
 CELLS_PX, CELL_CHARACTERS = 128, 14
 KEYS, KEY_STEP_PX = 4, 94
-LEAST = 0.06  # opacity of the cell with the lowest value
+LEAST = 0.06  # The cell with the lowest value has this opacity.
 
 
 class HeatRow(NamedTuple):
-    """A row of a heat map: a value per bin (NaN: no cell), and the CSS colour of its cells."""
+    """A row of a heat map: a value per bin (NaN for no cell), and the CSS colour of the cells."""
 
     label: str
     values: Floats
@@ -429,7 +430,7 @@ def heat_chart(
     limits: tuple[float, float],
     x_ticks: Ticks = (),
 ) -> str:
-    """Draw a heat map; the opacity of a cell follows the logarithm of its value between ``limits``.
+    """Draw a heat map; a cell's opacity is linear in the logarithm of the cell's value.
 
     ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x; rows have values of
     shape (bins,). ``limits`` are the values of the lightest and the darkest cell, both above 0.
@@ -489,7 +490,7 @@ class Dot(NamedTuple):
 
 
 class DotRow(NamedTuple):
-    """A row of the chart and the marks in it."""
+    """A row of the chart, with a name and marks."""
 
     label: str
     dots: Sequence[Dot]
@@ -529,7 +530,7 @@ BAR_ROW_PX, BAR_PX, BAR_LABELS_PX, COUNTS_PX = 26, 18, 118, 44
 
 
 class Bar(NamedTuple):
-    """A bar from ``low`` to ``high``, the text behind the bar's end, and a series number."""
+    """A bar from ``low`` to ``high``, with a text after the bar's end and a series number."""
 
     label: str
     low: float
@@ -539,7 +540,7 @@ class Bar(NamedTuple):
 
 
 def bar_chart(title: str, bars: Sequence[Bar], labels_px: float = BAR_LABELS_PX) -> str:
-    """Draw a row per bar, on a scale from 0 to the largest ``high``."""
+    """Draw a chart with a row for each bar, on a scale from 0 to the largest ``high``."""
     across = Scale(0.0, max(bar.high for bar in bars), labels_px, END - COUNTS_PX)
     bottom = 6 + BAR_ROW_PX * len(bars)
     parts = [line(labels_px, 2, labels_px, bottom, "axis")]
@@ -565,7 +566,7 @@ STEPS_S = (
 
 
 class TimeAxis(NamedTuple):
-    """The label and the ticks of a time axis; if empty, the ticks are round seconds."""
+    """The label and the ticks of a time axis; without ticks, the axis shows round seconds."""
 
     label: str
     ticks: Ticks = ()
@@ -576,7 +577,8 @@ def time_axis(
 ) -> TimeAxis:
     """Return the time axis from ``start_s`` to ``end_s`` (seconds), labelled with the log's clock.
 
-    A range shorter than two seconds is labelled in seconds, because no round clock time is in it.
+    A range shorter than two seconds is labelled in seconds, because the range may contain no round
+    clock time.
     """
     step_s = next((step for step in STEPS_S if (end_s - start_s) / step <= MOST_TICKS), STEPS_S[-1])
     if clock is None:
@@ -584,7 +586,7 @@ def time_axis(
     zone = f" {clock.zone}" if clock.zone else ""
     began = datetime.fromisoformat(clock.iso.removesuffix("Z")).replace(tzinfo=None)
     midnight = began.replace(hour=0, minute=0, second=0, microsecond=0)
-    since_s = (began - midnight).total_seconds()  # seconds from midnight to time 0
+    since_s = (began - midnight).total_seconds()  # Time 0 is this number of seconds after midnight.
     numbers = range(ceil((start_s + since_s) / step_s), floor((end_s + since_s) / step_s) + 1)
     if len(numbers) < 2:
         return TimeAxis(f"{name}, s since {clock.at(0.0)}")
@@ -600,7 +602,7 @@ def time_axis(
 
 
 def _text(moment: datetime, step_s: int) -> str:
-    """Return a moment's time of day, or the date if the moment is midnight."""
+    """Return the time of day of a moment, or the date for midnight."""
     if step_s >= DAY_S or (moment.hour, moment.minute, moment.second) == (0, 0, 0):
         return f"{moment:%m-%d}"
     return f"{moment:%H:%M}" if step_s >= MINUTE_S else f"{moment:%H:%M:%S}"

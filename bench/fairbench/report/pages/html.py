@@ -1,4 +1,4 @@
-"""A page as one HTML file that loads no scripts, fonts or pictures."""
+"""Conversion of a page to a single HTML file that loads no scripts, fonts or pictures."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from fairbench.report.pages.page import (
 from fairbench.report.palette import style_sheet
 from fairbench.results.store import write_text
 
-# phones show a table of at most this many columns; rows of wider tables become lists
+# Phones show a table of at most this number of columns; rows of wider tables become lists.
 MOST_COLUMNS = 4
 
 
 def as_html(page: Page) -> str:
-    """Return the page as one HTML file, for narrow screens, light and dark mode, and print."""
+    """Return a page as a single HTML file for narrow screens, light and dark mode, and print."""
     style = files("fairbench.report.pages").joinpath("html.css").read_text(encoding="utf-8")
     return "\n".join(
         [
@@ -119,7 +119,7 @@ def _block(block: Block) -> Iterator[str]:
 
 
 def _html_name(row: Sequence[Cell], columns: int) -> str:
-    """Return a row's first cell; the only cell of a row spans the whole table."""
+    """Return the first cell of a row; a cell without neighbours spans the whole table."""
     kind = 'scope="row"' if len(row) > 1 else f'scope="rowgroup" colspan="{columns}"'
     return f"<th {kind}>{escape(row[0].text)}{_detail(row[0])}</th>"
 
@@ -144,7 +144,7 @@ def check_ending(path: Path, flag: str) -> None:
 
 
 def write_page(page: Page, path: Path, flag: str) -> None:
-    """Write a page in the format of the file's suffix. Raises UsageError on failure."""
+    """Write a page in the format of the file's suffix; an unwritable file is a UsageError."""
     check_ending(path, flag)
     text = page_markdown(page) if path.suffix == ".md" else as_html(page)
     with writing(path, flag):

@@ -24,8 +24,8 @@ from fairbench.report.pages.page import (
 from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figures
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic, overload_line, traffic_lines
 
-MOST_ROWS = 30  # limit on clients with a row each
-NOBODY = "There is no flood: no client sends much more than the others."
+MOST_ROWS = 30  # At most this number of clients has a row.
+NOBODY = "There is no flood: no client sends much more than other clients."
 PEAK_S = 60.0
 
 
@@ -38,7 +38,7 @@ def log_page(
     warnings: Sequence[str] = (),
     sections: Sequence[Section] = (),
 ) -> Page:
-    """Return the page of recorded traffic, with its load, waits and clients.
+    """Return the page of recorded traffic, with load, waits and clients.
 
     Args:
         measured: Name of the recorded latency, such as "time to first token"; "" without latencies.
@@ -92,7 +92,7 @@ def _log_cards(found: JudgedTraffic, measured: str) -> Iterator[Headline]:
 
 
 def _peak(traffic: Traffic) -> float:
-    """Return the load in the busiest minute, or in a whole shorter log (weighted tokens/s)."""
+    """Return the load (weighted tokens/s) in the busiest minute; a shorter log is averaged."""
     since_s = traffic.arrival_s - traffic.arrival_s[0]
     tokens = np.bincount((since_s // PEAK_S).astype(np.int64), traffic.tokens)
     return float(tokens.max()) / min(PEAK_S, traffic.span_s)

@@ -1,4 +1,4 @@
-"""Pages and tables as GitHub's Markdown, with escaped texts and without figures."""
+"""Conversion of pages and tables to GitHub's Markdown, with escaped texts and without figures."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Cell(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A table whose rows begin with a name and continue with numbers.
+    """A table in which a row is a name followed by numbers.
 
     A row with a single cell is a heading for the rows below.
     """
@@ -70,7 +70,7 @@ class Section(NamedTuple):
 
 
 def filled(title: str, blocks: Sequence[Block], *before: Block) -> list[Section]:
-    """Return a list with one section of the blocks, or an empty list without blocks."""
+    """Return a list with a single section of ``blocks``, or an empty list without blocks."""
     return [Section(title, [*before, *blocks])] if blocks else []
 
 
@@ -85,7 +85,7 @@ class Headline(NamedTuple):
 class Page(NamedTuple):
     """A report: the source of the numbers, the main results, then the details.
 
-    ``answer`` answers the page's question in a sentence, if the title does not.
+    ``answer`` is a sentence that answers the page's question, "" if the title is the answer.
     """
 
     title: str

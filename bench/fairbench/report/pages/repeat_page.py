@@ -29,7 +29,7 @@ from fairbench.results.summary import basis, check_whole, details_line
 
 
 def repeat_page(path: Path) -> Page:
-    """Build the report of a ``run --num-runs`` directory. Raises DataError if it is unreadable."""
+    """Build the report of a ``run --num-runs`` directory; an unreadable file is a DataError."""
     runs = runs_in(path)
     if not runs:
         raise DataError(f"{path}: holds no run")
@@ -93,7 +93,7 @@ def _grid(
 
 
 def judged_run(run: StoredRun) -> JudgedTraffic:
-    """Return the traffic of a stored run with its floods and the delays that floods cause."""
+    """Return the traffic of a stored run with floods and the delays that floods cause."""
     summary = run.summary
     facts = stored_facts(run, Window(summary["window_start_s"], summary["window_end_s"]))
     tables = read_tables(run)
@@ -119,7 +119,7 @@ def repeat_headlines(seeds: Sequence[JudgedTraffic]) -> Iterator[Headline]:
 
 
 def repeat_lines(seeds: Sequence[JudgedTraffic]) -> Iterator[str]:
-    """Yield a sentence per client that floods in some seed, and sentences on the delays."""
+    """Yield a sentence for each client that floods in any seed, and sentences on the delays."""
     floods = _floods(seeds)
     for name, found in sorted(floods.items(), key=lambda one: -len(one[1])):
         load = _value_range([one.share for one in found], whole_percent)

@@ -11,7 +11,7 @@ import numpy as np
 from fairbench.files.reader import decoded, read_whole
 from fairbench.metrics.catalogue import columns_of, columns_with_values, metric_of
 from fairbench.metrics.censored_latency import Sample, pooled, samples
-from fairbench.metrics.fairness import fair_shares
+from fairbench.metrics.fair_shares import fair_shares
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Facts, Floats, Window
 from fairbench.metrics.service import View, cumulative
@@ -98,7 +98,7 @@ def _lorenz(curve: Lorenz, fair: Lorenz | None) -> Figure:
     series = [Series(f"service ({curve.gini:.2f})", *_thinned(curve))]
     if fair:
         series.append(Series(f"fair share ({fair.gini:.2f})", *_thinned(fair)))
-    series.append(Series("all the same (0)", [0.0, 100.0], [0.0, 1.0]))
+    series.append(Series("equal service (0)", [0.0, 100.0], [0.0, 1.0]))
     return Figure(
         line_chart(
             "Lorenz curve of service",
@@ -132,16 +132,16 @@ def _ratios(ratios: Sequence[float]) -> Figure:
 
 
 BINS = 60
-POINTS = 150  # limit on the points of a drawn distribution
+POINTS = 150  # A drawn distribution has at most about this number of points.
 BAR_PX = 22
-# colours of client lines, as numbers in ``palette.SERIES``
+# The lines of heavy and of well-behaved clients have these numbers in ``palette.SERIES``.
 OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}
 
 
 def run_figures(
     summary: Summary, tables: Tables, facts: Facts, found: JudgedTraffic
 ) -> Iterator[Figure]:
-    """Yield the figures for which the run has numbers; a client has one colour in all figures."""
+    """Yield the figures for which the run has numbers; colours of clients are equal in all."""
     shown, rest = _shown(summary, facts, found)
     names = [facts.clients[n].name for n in shown]
     swatches = client_series(names, found.heavy)
@@ -179,7 +179,7 @@ PURPOSES_PX = 200
 
 
 def time_spent_figure(summary: Summary) -> Figure:
-    """Return the GPU time by purpose as a waterfall: what the work needs, then each loss."""
+    """Return a waterfall chart of GPU time: the least time that the work needs, then each loss."""
     bars, low = [], 0.0
     for key, label in PURPOSES.items():
         part = summary[f"time_{key}_ratio"]
@@ -190,12 +190,12 @@ def time_spent_figure(summary: Summary) -> Figure:
     return Figure(
         bar_chart("GPU time by purpose", bars, PURPOSES_PX),
         f"GPU time of all replicas by purpose: {limit_line(summary)}. No scheduler needs less than "
-        "the first two bars for these requests; the others are losses.",
+        "the first two bars for these requests; the other bars are losses.",
     )
 
 
 def _shown(summary: Summary, facts: Facts, found: JudgedTraffic) -> tuple[list[int], str]:
-    """Return the clients with their own line, and a sentence on the clients without a line."""
+    """Return the clients that get a line, and a sentence on the choice of clients."""
     most, total = len(SERIES), len(facts.clients)
     if total <= most:
         return list(range(total)), ""
@@ -228,7 +228,7 @@ def _by_behaviour(each: Sequence[Sample], facts: Facts) -> dict[str, Sample]:
 def _service_over_time(
     tables: Tables, facts: Facts, shown: Sequence[str], rest: str, swatches: Mapping[str, int]
 ) -> Figure:
-    """Draw a line per visible client, and one line for all remaining clients together."""
+    """Draw a line for each visible client, and a line for all remaining clients together."""
     width_s = facts.horizon_s / BINS
     edges = np.linspace(0.0, facts.horizon_s, BINS + 1)
     total = cumulative(tables.service, View.CLIENT, edges, len(facts.clients), facts.weights)
@@ -302,7 +302,7 @@ def _gap_and_bound(summary: Summary) -> Figure:
 
 
 def run_page(run: StoredRun) -> Page:
-    """Build the report of a run. Raises DataError if its files are damaged."""
+    """Build the report of a run. Raises DataError for damaged files of the run."""
     summary = run.summary
     check_whole(summary, run.path / SUMMARY)
     headlines = list(_run_cards(summary))
@@ -340,7 +340,7 @@ def run_page(run: StoredRun) -> Page:
 
 
 def judged_traffic(summary: Summary, traffic: Traffic) -> JudgedTraffic:
-    """Return a run's traffic with its floods; floods of well-behaved clients are bursts."""
+    """Return a run's traffic with all floods; floods of well-behaved clients are called bursts."""
     clients = [] if is_nobody_named(summary) else summary["clients"]
     good = {row["client"] for row in clients if not row["misbehaving"]}
     return judged(traffic, good, shortfall_of(summary))
@@ -394,7 +394,7 @@ def client_grid(summary: Summary, clients: Sequence[Mapping[str, Any]] | None = 
 
 
 def session_section(summary: Summary) -> list[Section]:
-    """Return the section with the sessions that waited longest, empty without sessions."""
+    """Return a section on the sessions that waited longest; an empty list without sessions."""
     rows = summary.get("worst_sessions", ())
     headings = [
         *("session", "client", "longest wait of a call, s", "all waits, s"),
@@ -413,14 +413,14 @@ def session_section(summary: Summary) -> list[Section]:
 
 
 def stall_section(summary: Summary) -> list[Section]:
-    """Return the section with the seconds of stalls by client, empty without stalls."""
+    """Return a section with the seconds of stalls by client; an empty list without stalls."""
     shown = summary.get("stalled") and not is_crowd(summary)
     title = "Who stalls whom: time for which prompts held up answers"
     return filled(title, [stall_grid(summary)] if shown else [])
 
 
 def stall_grid(summary: Summary) -> Grid:
-    """Return the seconds for which the prompts of each client (columns) stalled answers (rows)."""
+    """Return a table of seconds for which clients' prompts (columns) stalled answers (rows)."""
     seconds = {(row["client"], row["by"]): row["s"] for row in summary.get("stalled", ())}
     names = [row["client"] for row in summary["clients"]]
     rows = [[Cell(own), *(Cell(number(seconds.get((own, by), 0.0))) for by in names)]
@@ -444,7 +444,7 @@ def _bound_warning(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def own_files(run: StoredRun) -> str:
-    """Return the ``FAIRBENCH_SCHEDULERS=...`` prefix of a rerun with files of the user, else ""."""
+    """Return the prefix ``FAIRBENCH_SCHEDULERS=...`` that a rerun with the user's files needs."""
     names = [Path(path).name for path in run.manifest.get("scheduler_files", {})]
     return f"FAIRBENCH_SCHEDULERS={':'.join(names)} " if names else ""
 
@@ -452,7 +452,7 @@ def own_files(run: StoredRun) -> str:
 def run_origin(
     run: StoredRun, options: str = "", of: str = "", before: str = ""
 ) -> Iterator[Section]:
-    """Yield the blocks of ``origin`` for a run.
+    """Yield the sections of ``origin`` for a run.
 
     Raises DataError for an unreadable experiment file.
     """
@@ -464,7 +464,7 @@ def run_origin(
 def origin(
     run: StoredRun, command: str, file: str, text: str, of: str, before: str = "", options: str = ""
 ) -> Iterator[Section]:
-    """Yield the command that reproduces the records, the versions, and the experiment file."""
+    """Yield sections: the command that repeats the run, the versions, and the experiment file."""
     again = (
         f"Save {file}, shown below, under this name. With the same version of "
         "fairbench, a simulated run then gives the same records."
@@ -476,7 +476,7 @@ def origin(
 
 
 def versions(run: StoredRun) -> Iterator[tuple[str, str]]:
-    """Yield the software versions of the run, its machine and its time."""
+    """Yield the software versions, the machine and the start time of a run."""
     manifest, summary = run.manifest, run.summary
     git = manifest.get("git")
     commit = ""

@@ -1,4 +1,4 @@
-"""The report of a sweep: the best scheduler and its trade-off, then tables of numbers."""
+"""The report of a sweep: the best scheduler, latency against throughput, and tables of numbers."""
 
 from __future__ import annotations
 
@@ -62,12 +62,14 @@ from fairbench.results.comparison import SchedulerResults, by_place, compare_swe
 from fairbench.results.store import SWEEP_FILE, SweepStore
 from fairbench.results.sweeps import SweepAxis, SweepLine, axes_of
 
-MOST_FIGURES = 6  # limit on configurations with a picture of the trade-off
-LOG_ABOVE = 8.0  # ratio of the highest to the lowest latency above which the scale is logarithmic
+# At most this number of configurations has a picture of latency against throughput.
+MOST_FIGURES = 6
+# The scale is logarithmic if the highest latency exceeds this multiple of the lowest.
+LOG_ABOVE = 8.0
 
 
 def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
-    """Yield a card per scheduler: latency and throughput, or the configurations that it wins."""
+    """Yield a card per scheduler: latency and throughput, or the number of configurations won."""
     places, column = compared(cells), latency_column(cells)
     tail = tail_of(cells)
     if len(places) == 1:
@@ -90,7 +92,7 @@ def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
 
 
 def tradeoff_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
-    """Yield a picture for each configuration: one mark per scheduler, with intervals."""
+    """Yield a picture for each configuration, with a mark and intervals for each scheduler."""
     names = list(dict.fromkeys(cell.scheduler for cell in cells))
     swatches = dict(zip(names, scheduler_series(names), strict=True))
     column, tail = latency_column(cells), tail_of(cells)
@@ -138,11 +140,11 @@ def interval_ends(interval: Interval) -> Ends:
 
 
 SHARE = "min_entitlement_best_ratio"
-MOST_ROWS = 4  # limit on axes, and on configurations per axis, that have figures
+MOST_ROWS = 4  # At most this number of axes, and of configurations per axis, has figures.
 
 
 class _Metric(NamedTuple):
-    """A metric over an axis: its key, the label of its axis, a factor, and its form."""
+    """A metric to draw over an axis: key, label, factor to the label's unit, and kind of scale."""
 
     key: str
     label: str
@@ -151,9 +153,9 @@ class _Metric(NamedTuple):
 
 
 def line_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
-    """Yield latency, throughput and fair share over each axis, by configuration.
+    """Yield figures of latency, throughput and fair share over each axis, by configuration.
 
-    A sweep without an axis has no such figures.
+    A sweep without a numeric axis has no such figures.
     """
     tail, column = tail_of(cells), latency_column(cells)
     metrics = _metrics(column, tail)
@@ -226,7 +228,7 @@ LEGEND = (
 
 
 def sweep_page(path: Path) -> Page:
-    """Build the report of a sweep's directory. Raises DataError if it is unreadable or empty."""
+    """Build the report of a sweep. Raises DataError for an unreadable or empty directory."""
     store = SweepStore(path)
     swept, cells = store.sweep(), compare_sweep(path)
     if not cells:
@@ -278,11 +280,11 @@ def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:
         )
 
 
-MOST_LOST = 8  # limit on sentences that compare lost GPU time
+MOST_LOST = 8  # At most this number of sentences compares lost GPU time.
 
 
 def lost_paragraphs(cells: Sequence[SchedulerResults]) -> Iterator[Paragraph]:
-    """Yield sentences on the GPU time that schedulers lose to a configuration's first scheduler."""
+    """Yield sentences that compare lost GPU time with each configuration's first scheduler."""
     lines = [
         f"{place}: {lost}."
         for place, (first, *others) in by_place(cells).items()

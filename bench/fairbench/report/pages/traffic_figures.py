@@ -18,14 +18,15 @@ from fairbench.report.palette import SERIES
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic, window, window_list
 
 BINS = 60
-VISIBLE = 0.02  # fraction of all load above which a client's area in a chart is visible
-ROWS = 10  # limit on clients with their own row
-SHORT_S = LONG_S / 2  # seconds to the first token that no user notices
-MOST_TIMES = 10.0  # minimum ratio of the darkest colour's wait to the lightest colour's wait
+VISIBLE = 0.02  # A client's area in a chart is visible above this fraction of all load.
+ROWS = 10  # At most this number of clients has a row.
+SHORT_S = LONG_S / 2  # No user notices a time to first token of at most this number of seconds.
+# The wait of the darkest colour is at least this multiple of the lightest colour's wait.
+MOST_TIMES = 10.0
 
 
 def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
-    """Return the clients with their own colour: heavy clients, then clients by decreasing load."""
+    """Return the clients that get a colour: heavy clients, then clients by decreasing load."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     largest = [traffic.clients[code] for code in np.argsort(-tokens, kind="stable").tolist()]
     return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]
@@ -49,7 +50,7 @@ def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int
     """Return each client's number in ``palette.SERIES``.
 
     Heavy clients have the first colours, which stand out. The other clients have the remaining
-    colours in order, repeated if there are more clients than colours.
+    colours in order; colours repeat if clients outnumber colours.
     """
     first = [name for name in shown if name in heavy]
     found = {name: number % len(SERIES) for number, name in enumerate(first)}
@@ -64,7 +65,7 @@ def traffic_figures(
 ) -> Iterator[Figure]:
     """Yield a picture of the load over time, and a picture of the waits if waits are known.
 
-    ``shown`` are the clients with their own colour, by default the largest.
+    ``shown`` are the clients that get a colour, by default the clients with the largest load.
     """
     traffic, heavy = found.traffic, found.heavy
     if traffic.span_s <= 0:
@@ -161,8 +162,8 @@ def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
     """Return the waits (seconds) of the lightest and the darkest colour.
 
     Times to first token that no user notices have the lightest colour, so that a picture of short
-    waits does not look alarming. Whole responses are long by nature, so the shortest response
-    has the lightest colour.
+    waits does not look alarming. Whole responses always take long, so the shortest response has the
+    lightest colour.
     """
     known = traffic.wait_s[np.isfinite(traffic.wait_s)]
     least_s = SHORT_S
@@ -173,7 +174,7 @@ def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
 
 
 def waiting_clients(traffic: Traffic, heavy: Sequence[str], harm: Harm | None) -> list[str]:
-    """Return the delayed clients, worst first; without any, the clients with the longest waits."""
+    """Return the delayed clients, worst first, or else the clients with the longest waits."""
     if harm is not None:
         return [traffic.clients[one.client] for one in harm.victims][:ROWS]
     good = [name for name in traffic.clients if name not in heavy]
@@ -182,7 +183,7 @@ def waiting_clients(traffic: Traffic, heavy: Sequence[str], harm: Harm | None) -
 
 
 def _medians(traffic: Traffic, names: Sequence[str], edges: Floats) -> Floats:
-    """Return the median wait of some clients in each bin, NaN in a bin without requests."""
+    """Return the median wait of the clients ``names`` in each bin, NaN without requests."""
     mine = _of(traffic, names) & ~np.isnan(traffic.wait_s)
     place = np.clip(np.searchsorted(edges, traffic.arrival_s[mine], "right") - 1, 0, BINS - 1)
     waits = traffic.wait_s[mine]

@@ -17,7 +17,7 @@ from fairbench.report.result_lines import (
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary, SweepStore, read_json
 
-# Keys of notes that concern the whole run.
+# Notes with these keys concern the whole run.
 REMARKS = ("complete", "workers", "lateness", "errors", "estimated", "lengths", "cache", "dataset")
 JAIN = {"jain_index": "service", "jain_index_actual": "computed service"}
 
@@ -63,7 +63,7 @@ def is_above_bound(summary: Summary) -> bool:
 
 
 def window_is_short(summary: Summary, tail: int) -> bool:
-    """Return whether the well-behaved clients' latency at ``tail`` exceeds the measured window."""
+    """Return whether the well-behaved clients' high percentile exceeds the window's length."""
     slowest_s = summary[f"victim_p{tail}_s"]
     return slowest_s is not None and bool(slowest_s > _window_s(summary))
 
@@ -79,7 +79,7 @@ def _of_the_window(summary: Summary) -> Iterator[str]:
         yield (
             f"The measured window ({whole(_window_s(summary))} s) is shorter than the "
             f"P{tail} latency of the well-behaved clients ({shown} s), so the slowest "
-            "programs got most of their service after it."
+            "programs got most of their service after the window."
         )
     if not is_carried(n := summary["victim_n"], tail):
         yield (f"A P{tail} needs about {ENOUGH[tail]} latencies, and a client has only {n}.")
@@ -89,7 +89,7 @@ def _of_the_window(summary: Summary) -> Iterator[str]:
 
 
 def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iterator[str]:
-    """Yield warnings on missing and failed runs, and the number of runs with each warning."""
+    """Yield warnings on missing and failed runs, and for other warnings the number of runs."""
     points = len(read_json(store.path / "index.json")["points"])
     finished = sum(len(cell.runs) for cell in cells)
     if finished < points:
@@ -108,7 +108,7 @@ def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iter
 
 
 def counted_warnings(runs: Sequence[Summary]) -> Iterator[str]:
-    """Yield each warning with the number of runs that have it."""
+    """Yield each warning with the number of runs that the warning concerns."""
     tail = shown_tail(runs)
     counts = {
         "ended early": sum(not run["complete"] for run in runs),

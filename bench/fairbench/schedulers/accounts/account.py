@@ -1,4 +1,4 @@
-"""The interface of an account: a balance for each client, in weighted tokens or picoseconds.
+"""The interface of accounts: the balance of each client, in weighted tokens or picoseconds.
 
 Tokens of decode steps are booked late (``UnbookedTokens``), when a scheduler asks for a balance.
 """
@@ -15,20 +15,21 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 
 @dataclass(slots=True)
 class UnbookedTokens:
-    """A buffer that adds ``each`` per decoded token to a client's entry in ``sums`` on demand.
+    """A buffer of decoded tokens, each of which adds ``each`` to the client's entry in ``sums``.
 
-    Late additions are exact because the sums are whole numbers. Without a buffer, every step would
-    update the balances of the whole batch, although a scheduler compares only the few clients that
-    also wait. ``changed`` are the clients whose number of running requests may have changed, as in
-    ``LocalScheduler.on_steps``.
+    The additions are made when a balance is needed. Late additions are exact because the sums are
+    whole numbers. Without a buffer, every step would update the balances of the whole batch,
+    although a scheduler compares only the few clients that also wait. ``changed`` are the clients
+    whose number of running requests may have changed since the last counted steps.
     """
 
     sums: dict[str, float]
     each: int
     changed: set[str] = field(default_factory=set)
     _steps: int = 0
-    _requests: dict[str, int] = field(default_factory=dict)  # client -> number of running requests
-    # client -> number of the last booked step
+    # ``_requests`` maps clients to numbers of running requests.
+    _requests: dict[str, int] = field(default_factory=dict)
+    # ``_booked`` maps clients to numbers of the last booked step.
     _booked: dict[str, int] = field(default_factory=dict)
 
     def count_steps(self, steps: int, running: Mapping[str, int]) -> None:
@@ -54,7 +55,7 @@ class UnbookedTokens:
         self.book(self._requests)
 
     def forget(self, client: str) -> None:
-        """Forget a client without running requests."""
+        """Delete the entries of a client without running requests."""
         self.book((client,))
         self.changed.discard(client)
         self._requests.pop(client, None)
@@ -64,21 +65,26 @@ class UnbookedTokens:
 class Account(ABC):
     """The balances of all clients, or of all nodes of a tree of tenants.
 
-    A charge to a client is booked to each of the client's ``nodes``. Without ``tenants`` the tree
-    has one level, and a client is the only node of its path. A policy reads balances, and a
-    charging changes balances. Tokens of decode steps may be booked late: every method that returns
-    or compares balances books the tokens first.
+    A charge to a client is booked to each of the client's ``nodes``. Without ``tenants``, the
+    client is its only node. A scheduler reads balances, and a ``Charging`` changes balances. Tokens
+    of decode steps may be booked late: every method that returns or compares balances books the
+    tokens first.
     """
 
     setup = Setup()
     decoded: UnbookedTokens
-    shares = False  # charges may be fractions of a token
-    # Returns the GPU time of a token in picoseconds; None if the account counts tokens.
+    # If ``shares`` is true, charges may be fractions of a token.
+    shares = False
+    # ``unit_of_time`` returns the GPU time of a token in picoseconds; None if the account counts
+    # tokens.
     unit_of_time: Callable[[], float] | None = None
-    # the reason why no theorem bounds the service, such as "bounds ..."; "" if a theorem does
+    # ``no_bound`` is the reason why no theorem bounds the service, such as "bounds ..."; "" if a
+    # theorem does.
     no_bound = ""
-    books_late = True  # whether tokens of decode steps may be booked late
-    # client with requests at other ranks of a server -> whether the client waits at another rank
+    # If ``books_late`` is true, tokens of decode steps may be booked late.
+    books_late = True
+    # In ``elsewhere``, keys are clients with requests at other ranks of a server; the value is true
+    # if the client waits at another rank.
     elsewhere: Mapping[str, bool] = {}
 
     def __init__(self, tenants: Tenants | None = None) -> None:
@@ -92,7 +98,7 @@ class Account(ABC):
         self.setup = setup
 
     def nodes(self, client: str) -> tuple[str, ...]:
-        """Return the client's tenants from the outermost to the innermost, then the client."""
+        """Return the nodes of a client: its tenants, the outermost first, then the client."""
         return self.setup.lineage(client) if self.in_tree else (client,)
 
     def tenant_of(self, node: str) -> str:
@@ -100,7 +106,7 @@ class Account(ABC):
         return parent_of(node) if self.in_tree else ROOT
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
-        """Return the nodes directly below a tenant, on the paths to these clients."""
+        """Return the nodes directly below a tenant through which the paths to the clients lead."""
         return self.setup.children_of(tenant, clients) if self.in_tree else clients
 
     @abstractmethod
@@ -108,7 +114,7 @@ class Account(ABC):
         """Charge a client with requests at this worker; a negative amount is a refund."""
 
     def charge_absent(self, client: str, amount: float) -> None:
-        """Charge a client that may have no request, such as a client that shares a prefix."""
+        """Charge a client that may have no request here, such as one of several prefix owners."""
         self.charge(client, amount)
 
     def refund(self, client: str, amount: float) -> None:
@@ -142,12 +148,12 @@ class Account(ABC):
         """Forget a client without requests; by default an account keeps the client's balance."""
 
     def ahead(self, client: str) -> tuple[float, ...]:
-        """Return the ``lead`` of each of the client's nodes."""
+        """Return the ``lead`` of each of the client's nodes, the outermost node first."""
         return tuple(self.lead(node) for node in self.nodes(client))
 
     @abstractmethod
     def lead(self, node: str) -> float:
-        """Return a number that grows with the service of a node relative to its siblings."""
+        """Return how far a node's service is ahead; only comparable between siblings."""
 
     @abstractmethod
     def balances(self) -> dict[str, float]:
@@ -155,7 +161,7 @@ class Account(ABC):
 
 
 def rounds_to_credit(credit: float, quantum: float) -> float:
-    """Return the least number of quanta that lift a credit of at most 0 above 0."""
+    """Return the smallest number of quanta that lift a credit of at most 0 above 0."""
     rounds = -credit // quantum + 1
     # A weighted quantum may not be a whole number, and quotients of such numbers are rounded.
     return rounds if rounds * quantum > -credit else rounds + 1

@@ -11,19 +11,20 @@ from fairbench.tenants import ROOT, Tenants
 
 
 class Counters(Account):
-    """The counters c_i.
+    """The counters c_i of [VTC] Alg. 2.
 
-    The client with the least counter is served next; ties rotate. A tenant's counter is the sum
-    over all clients below the tenant. The search for the next client descends from the top of the
-    tree, and chooses the waiting node with the least counter at each level. A returning node is
-    lifted among its siblings as VTC lifts a client.
+    The waiting client with the lowest counter is served next, and clients with equal counters take
+    turns. A tenant's counter is the sum over all clients below the tenant. The search for the next
+    client descends from the top of the tree, and chooses the waiting node with the lowest counter
+    at each level. The counter of a returning tenant is lifted like the counter of a returning
+    client.
 
     Args:
-        output_weight: The price of an output token.
-        lifts: Whether a returning client is lifted to the least waiting counter (lines 11-13).
-        lifts_alone: Whether a client that returns while no client waits is lifted to the counter of
-            the client that left the queue last (lines 8-10).
-        tenants: Whether the account has counters at every level of a tree of tenants.
+        output_weight: The price of an output token. lifts: Whether a returning client's counter is
+        lifted to the lowest counter of the waiting clients (lines 11-13). lifts_alone: Whether the
+        counter of a client that returns while no client waits is lifted to the counter of the
+        client that left the queue last (lines 8-10). tenants: Whether the account has counters at
+        every level of a tree of tenants.
     """
 
     def __init__(
@@ -43,8 +44,9 @@ class Counters(Account):
         self._lifts_alone = lifts_alone
         if not (lifts and lifts_alone):
             self.no_bound = "bounds no service difference in this form"
-        self._left: dict[str, str] = {}  # tenant -> the child node that left the queue last
-        # node -> number of the turn in which the node was last picked
+        # ``_left`` maps tenants to the child nodes that left the queue last.
+        self._left: dict[str, str] = {}
+        # ``_turn`` maps nodes to numbers of the turns in which the nodes were last chosen.
         self._turn: dict[str, int] = {}
         self._picks = 0
 
@@ -53,9 +55,9 @@ class Counters(Account):
         self.weights = setup.weights
 
     def enter(self, client: str, waiting: Collection[str]) -> None:
-        """Lift the counter of a client whose request arrives; ``waiting`` are the waiting clients.
+        """Lift the counter of a client whose request arrives, by lines 6 to 13 of [VTC] Alg. 2.
 
-        Clients that wait at other ranks also count as waiting.
+        The clients in ``waiting``, and clients that wait at other ranks, count as waiting.
         """
         counters = self.of
         if self.elsewhere:
@@ -76,7 +78,7 @@ class Counters(Account):
                 counters[node] = max(own, counters[last])
 
     def least(self, waiting: Collection[str]) -> str:
-        """Return the waiting client with the least counter (line 19)."""
+        """Return the waiting client with the lowest counter ([VTC] Alg. 2 line 19)."""
         tenant = ROOT
         while True:
             node = self._least_node(self.siblings(tenant, waiting))
@@ -98,7 +100,7 @@ class Counters(Account):
         return min(tied, key=lambda node: self._turn.get(node, -1))
 
     def picked(self, client: str) -> None:
-        """Note that a request of the client has left the queue."""
+        """Record that a request of the client has left the queue."""
         for node in self.nodes(client):
             self._left[self.tenant_of(node)] = node
             self._turn[node] = self._picks
@@ -106,7 +108,7 @@ class Counters(Account):
 
     @property
     def last_left(self) -> str | None:
-        """The client, or the outermost tenant, that left the queue last."""
+        """The client whose request left the queue last, or its outermost tenant."""
         return self._left.get(ROOT)
 
     @last_left.setter
@@ -121,11 +123,12 @@ class Counters(Account):
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
         if self.books_late and not (self.weights or self.shares):
             self.decoded.count_steps(steps, running)
-        else:  # the sums are fractions, for which the order of addition matters
+        else:
+            # The sums are fractions, so the order of the additions matters.
             self.charge_each(each, steps, running)
 
     def forget(self, client: str) -> None:
-        """Forget a client, which starts at 0 or is lifted when it returns.
+        """Delete a client's counter; the counter of a returning client starts at 0 or is lifted.
 
         A client with tenants is kept, because the client's service is part of the tenants' service.
         """
@@ -143,6 +146,6 @@ class Counters(Account):
         return self.of
 
     def replace(self, kept: dict[str, float]) -> None:
-        """Store the counters in the mapping ``kept`` from now on, such as shared counters."""
+        """Store the counters in ``kept`` from now on, a mapping that routers may share."""
         self.of = kept
         self.decoded = UnbookedTokens(kept, self._output_weight)

@@ -1,6 +1,6 @@
-"""Deficit credits: the service that each client may use before other clients get their turns.
+"""Deficit credits of DLPM: the service that a client may use before other clients get their turns.
 
-``Turns`` applies the credits in one pass over a queue.
+``Turns`` applies the credits in one admission pass over a queue.
 """
 
 from __future__ import annotations
@@ -17,29 +17,32 @@ from fairbench.tenants import ROOT, Tenants
 if TYPE_CHECKING:
     from fairbench.schedulers.peers import CreditChange, SharedCredit
 
-HERE = 0  # the key of all charges that ranks share, which belong to no worker
+# Charges that ranks of a server share have the key ``HERE``; the charges belong to no worker.
+HERE = 0
 Rejoin = Literal["keep", "min0", "paper_zero"]
-"""Rules by which idle clients leave and rejoin the client list.
+"""The rules by which idle clients leave and rejoin the client list.
 
-``keep``: an idle client leaves once the client is in credit, and a debt is never erased. ``min0``:
-an idle client leaves immediately; a debt is kept, and a credit is forgotten. ``paper_zero``: an
-idle client leaves immediately; debts and credits are forgotten, and no theorem holds.
+Under ``keep``, an idle client leaves once its credit is positive, and a debt is never erased. Under
+``min0``, an idle client leaves immediately; a debt is kept, and a credit is lost. Under
+``paper_zero``, an idle client leaves immediately; debts and credits are erased, and no theorem
+holds.
 """
 
 
 class Credits(Account):
     """The credits q_i and the client list l of [DLPM] Alg. 1, refilled in quanta.
 
-    A client joins the list with its first request (line 12). An idle client leaves the list by the
-    rule ``rejoin``. The ``quantum`` Q^u of a client of weight 1 is a number of weighted tokens.
+    A client joins the list with its first request (line 12). The rule ``rejoin`` decides when an
+    idle client leaves the list. The ``quantum`` Q^u of a client of weight 1 is a number of weighted
+    tokens.
 
-    With ``welcomes``, a client joins with one quantum instead of zero, at most once between two
-    refills: a client that left since the last refill joins with the credit that it had. So a client
-    is never granted more than one quantum beyond the refills of clients that are always on the
-    list, and [DLPM] Theorems 4.1 and 4.2 keep their bounds.
+    With ``welcomes``, a client joins with a credit of one quantum instead of 0. A client that left
+    the list since the last refill joins with its former credit instead, so that a client gets at
+    most one such quantum between two refills. [DLPM] Theorems 4.1 and 4.2 therefore keep their
+    bounds.
 
-    With ``tenants``, a client is in credit only if all tenants of the client are in credit, and the
-    siblings below a tenant are granted quanta together.
+    With ``tenants``, a client is in credit only if all its tenants are in credit, too. All siblings
+    below a tenant are granted quanta at the same time.
     """
 
     def __init__(
@@ -55,23 +58,28 @@ class Credits(Account):
         self.quantum = quantum
         self.rejoin = rejoin
         self.welcomes = welcomes
-        # tenant -> the credits of child nodes that left since the tenant's last refill
+        # ``_left`` maps tenants to the credits of child nodes that left since the tenant's last
+        # refill.
         self._left: dict[str, dict[str, float]] = {}
         if rejoin == "paper_zero":
             self.no_bound = "bounds no service difference in this form"
-        self.of: dict[str, float] = {}  # the credits q_i; the keys are the client list l
-        self._debts: dict[str, float] = {}  # debts of clients that are not on the list
-        # client or tenant -> number of waiting and running requests
+        # ``of`` holds the credits q_i; the keys are the client list l.
+        self.of: dict[str, float] = {}
+        # ``_debts`` maps clients that are not on the list to their debts.
+        self._debts: dict[str, float] = {}
+        # ``requests`` maps clients or tenants to numbers of waiting and running requests.
         self.requests: Counter[str] = Counter()
         self.decoded = UnbookedTokens(self.of, -output_weight)
-        # the charges of all ranks of a server with several ranks
+        # ``shared`` is the sum of charges of all ranks, for a server with several ranks.
         self.shared: SharedCredit | None = None
-        # client -> credit that is valid only at this rank, while all clients in credit wait at
-        # other ranks
+        # Loans are credits by client that are valid only at this rank, while all clients in credit
+        # wait at other ranks.
         self.loans: dict[str, float] = {}
-        # node -> number of quanta; a new node starts one below ``_most``
+        # ``_granted`` maps nodes to numbers of granted quanta. A new node starts one below
+        # ``_most``.
         self._granted: dict[str, float] = {}
-        self._most: dict[str, float] = {}  # tenant -> the largest number of quanta of a child node
+        # ``_most`` maps tenants to the largest numbers of quanta of a child node.
+        self._most: dict[str, float] = {}
 
     def begin_request(self, client: str) -> None:
         """Count an arrived request, and add the request's client to the list (line 12)."""
@@ -83,7 +91,7 @@ class Credits(Account):
                     self._welcome(node)
 
     def _welcome(self, node: str) -> None:
-        """Grant a quantum to a node that joins, or the credit with which the node left."""
+        """Grant a quantum, or the former credit of a node that left since the last refill."""
         left = self._left.get(self.tenant_of(node), {}).pop(node, None)
         self._granted[node] += 1
         if left is not None:
@@ -102,8 +110,9 @@ class Credits(Account):
                 del self.requests[node]
 
     def forget(self, client: str) -> None:
-        """Forget the debt of an idle client."""
-        if client not in self.requests:  # a name with requests is also a tenant of other clients
+        """Erase the debt of an idle client."""
+        # A client with requests may also be a tenant of other clients.
+        if client not in self.requests:
             self.decoded.forget(client)
             self.of.pop(client, None)
             self._debts.pop(client, None)
@@ -127,7 +136,8 @@ class Credits(Account):
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
         if self.books_late and not (self.setup.weights or self.shares):
             self.decoded.count_steps(steps, running)
-        else:  # the sums are fractions, for which the order of addition matters
+        else:
+            # The sums are fractions, so the order of the additions matters.
             self.charge_each(each, steps, running)
 
     def refund(self, client: str, amount: float) -> None:
@@ -145,7 +155,7 @@ class Credits(Account):
         return all(self.of[node] > 0 for node in self.nodes(client))
 
     def members(self, tenant: str) -> dict[str, float]:
-        """Return the credits of a tenant's child nodes, after booking all decoded tokens."""
+        """Return the credits of a tenant's child nodes, which include all decoded tokens."""
         members = self.balances()
         if not self.in_tree:
             return members
@@ -154,10 +164,10 @@ class Credits(Account):
     def refill(self, tenant: str, clients: Collection[str]) -> bool:
         """Repeat lines 6-7 below a tenant until a waiting node is in credit.
 
-        ``clients`` are the waiting clients; the result is False if no client waits. The rounds are
-        summed in closed form. Clients that wait at other ranks also count as waiting. While a
+        ``clients`` are the waiting clients; the result is False if no client waits. All rounds are
+        computed in a single step. Clients that wait at other ranks also count as waiting. While a
         client in credit waits at another rank, the clients of this rank get loans instead of
-        quanta.
+        quanta. A loan is a credit that only this rank knows.
         """
         waiting = self.siblings(tenant, clients)
         if not waiting:
@@ -186,14 +196,14 @@ class Credits(Account):
         return [client for client, waits in self.elsewhere.items() if waits]
 
     def _lends(self) -> bool:
-        """Return whether some client that waits at another rank is in credit."""
+        """Return whether a client that waits at another rank is in credit without its loan."""
         return any(self._without_loan(client) > 0 for client in self._waiting_elsewhere())
 
     def _without_loan(self, client: str) -> float:
         return self.of[client] - self.loans.get(client, 0)
 
     def call_in(self, waiting: Collection[str]) -> None:
-        """Take back the loans, unless all clients in credit wait at other ranks."""
+        """Cancel all loans, unless all clients in credit wait at other ranks."""
         if not self.loans:
             return
         if not self._lends() or any(self._without_loan(client) > 0 for client in waiting):
@@ -208,7 +218,7 @@ class Credits(Account):
         self.drop_if_idle(client)
 
     def look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:
-        """Add clients with requests at other ranks to the list; idle clients may leave the list."""
+        """Set the clients with requests at other ranks, and update the client list."""
         gone = self.elsewhere.keys() - elsewhere.keys()
         self.elsewhere = elsewhere
         for client in elsewhere:
@@ -217,7 +227,7 @@ class Credits(Account):
             self.drop_if_idle(client)
 
     def quantum_of(self, client: str) -> float:
-        """Return the client's quantum (by its weight) in the unit of the charges."""
+        """Return the client's quantum, which grows with its weight, in the unit of the charges."""
         # The quantum is not rounded: if quanta were not proportional to weights, the service of
         # clients would drift apart without limit.
         quantum = self.quantum * self.setup.weight(client)
@@ -227,11 +237,11 @@ class Credits(Account):
         """Add a client to the list, unless the client is on the list."""
         if client not in self.of:
             self.of[client] = self._debts.pop(client, 0)
-            # the new node has as many quanta as a sibling that has not used its last quantum
+            # The new node has as many quanta as a sibling that has not used its last quantum.
             self._granted[client] = self._most.get(self.tenant_of(client), 0) - 1
 
     def drop_if_idle(self, client: str) -> None:
-        """Remove a client from the list if the client is idle, by the rule ``rejoin``."""
+        """Remove an idle client from the list if the rule ``rejoin`` allows."""
         if self.requests[client] or client in self.elsewhere:
             return
         self.decoded.book((client,))
@@ -246,7 +256,7 @@ class Credits(Account):
             self._left.setdefault(self.tenant_of(client), {})[client] = credit
 
     def lead(self, node: str) -> float:
-        """Return how many quanta a node has spent, without refills that left the node out."""
+        """Return how many quanta a node has spent, plus the refills before the node joined."""
         self.decoded.book((node,))
         return self._granted.get(node, 0) - self.of.get(node, 0.0) / self.quantum_of(node)
 
@@ -256,16 +266,16 @@ class Credits(Account):
 
 
 MayRefill = Callable[[WaitingView, str], bool]
-"""A function that decides whether a tenant without waiting clients in credit gets quanta now."""
+"""A function that returns whether a tenant without waiting clients in credit gets quanta now."""
 
 
 @dataclass
 class Turns:
-    """CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one pass, at every level of the credits.
+    """The procedure CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one admission pass.
 
-    ``may_refill`` returns whether quanta may be granted when no waiting client is in credit;
-    ``over`` becomes true when ``may_refill`` refuses, and the pass ends. With ``stops`` the first
-    request without room also ends the pass.
+    ``may_refill`` returns whether quanta may be granted when no waiting client is in credit. If
+    ``may_refill`` returns False, ``over`` becomes true, and the pass ends. With ``stops``, the
+    first request for which the engine has no room also ends the pass.
     """
 
     bounded = True
@@ -275,7 +285,8 @@ class Turns:
     stops: bool = True
     over: bool = False
     _refilled: bool = False
-    # tenant -> whether some waiting client below the tenant is in credit
+    # In ``_known``, keys are tenants; the value is true if some waiting client below the tenant is
+    # in credit.
     _known: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -283,7 +294,7 @@ class Turns:
         self.credits.call_in(self.view.clients())
 
     def check_refill(self, client: str, scan: Scan) -> None:
-        """Grant quanta at each level at which the client is in debt, unless a sibling is in credit.
+        """Grant quanta at each level at which the client is in debt and no sibling is in credit.
 
         The ``scan`` skips a client that is in debt while a sibling is in credit.
         """
@@ -294,16 +305,19 @@ class Turns:
             tenant = credits.tenant_of(node)
             if (known := self._known.get(tenant)) is None:
                 known = self._known[tenant] = self.someone_in_credit(tenant)
-            if known:  # Alg. 1 line 5
+            # A sibling is in credit (Alg. 1 line 5).
+            if known:
                 scan.skip(client)
-                if not credits.in_tree:  # the scan skips all clients in debt until a credit changes
+                # Without tenants, the scan skips all clients in debt until a credit changes.
+                if not credits.in_tree:
                     scan.skip_debtors(credits.of)
                 return
             if not self.may_refill(self.view, tenant):
                 self.over = tenant == ROOT
                 scan.skip(client)
                 return
-            self._refilled = self.refill(tenant) or self._refilled  # Alg. 1 lines 6-7
+            # No sibling is in credit, so quanta are granted (Alg. 1 lines 6-7).
+            self._refilled = self.refill(tenant) or self._refilled
             self._known.clear()
             if credits.of[node] <= 0:
                 return
@@ -330,11 +344,11 @@ class Turns:
         return self.stops
 
     def end_turn(self, client: str, scan: Scan) -> None:
-        """Offer skipped clients again if the client's turn left no sibling in credit."""
+        """Let the scan offer skipped clients again if no sibling of the client is in credit now."""
         self._known.clear()
         credits, waits = self.credits, client in self.waiting_clients()
         for node in credits.nodes(client):
-            # In the usual case the client is still in credit and has more requests.
+            # In the usual case the client is still in credit and has further waiting requests.
             if waits and credits.of[node] > 0:
                 continue
             if not self.someone_in_credit(credits.tenant_of(node)):
@@ -344,9 +358,9 @@ class Turns:
 
 @dataclass
 class RelaxedTurns(Turns):
-    """Turns in which clients whose request does not fit do not count as waiting.
+    """Turns in which a client whose request found no room does not count as waiting.
 
-    [DLPM] Theorem 4.1 does not hold for relaxed turns.
+    [DLPM] Theorem 4.1 does not hold with these turns.
     """
 
     bounded = False

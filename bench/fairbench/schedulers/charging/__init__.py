@@ -1,1 +1,1 @@
-"""Charging: the amount by which each event of an engine or a router changes a client's account."""
+"""Rules for the amounts that events of an engine or a router charge to the accounts of clients."""

@@ -1,4 +1,4 @@
-"""Charging at a router: the prompt is charged at dispatch, the output at the end."""
+"""Charging at a router, which charges a prompt at dispatch and the output at the request's end."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ Charge = Literal["input", "uncached", "split", "owner", "gpu-time"]
 
 
 class DispatchCharging:
-    """Charges tokens: the counted tokens of the prompt at dispatch, and the output at the end.
+    """A charging by tokens: prompt tokens at dispatch, and output tokens at the request's end.
 
-    With ``ahead`` a client's mean output is charged at dispatch, and the difference to the real
-    output at the end.
+    With ``ahead``, a client's mean output is charged at dispatch, and the difference from the real
+    output is charged at the end.
     """
 
     token_ps: Callable[[], float] | None = None
-    """Returns the GPU time of a computed token in picoseconds; None if tokens are charged."""
+    """A function that returns a token's GPU time in picoseconds; None if tokens are charged."""
 
     def __init__(self, extend_weight: int, output_weight: int, *, ahead: bool = False) -> None:
         self.extend_weight = extend_weight
         self.output_weight = output_weight
         self._answers = MeanAnswers() if ahead else None
-        self._ahead: dict[int, float] = {}  # request id -> charge for the output in advance
-        # request id -> client -> charge at the dispatch of an unfinished request
+        # ``_ahead`` maps request ids to charges for outputs in advance.
+        self._ahead: dict[int, float] = {}
+        # In ``_paid``, keys are ids of unfinished requests, then clients; values are charges at
+        # dispatch.
         self._paid: dict[int, dict[str, float]] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:
-        """Receive the facts of the experiment. Raises UsageError naming the scheduler."""
+        """Receive the facts of the experiment. Raises UsageError that names the scheduler."""
 
     def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
-        """Return the charge of each client for a request; ``tokens`` of the prompt are charged."""
+        """Return each client's charge for a request of which ``tokens`` prompt tokens count."""
         paid = self._paid[request.request_id] = self._prompt_charges(request, tokens, worker)
         if self._answers is not None:
             expected = self.output_weight * self._answers.expected(request.client)
@@ -55,7 +57,7 @@ class DispatchCharging:
         return cost if self._answers is None else cost - self._ahead.pop(request.request_id, 0)
 
     def failed(self, request: Request) -> dict[str, float]:
-        """Return the amount that each client had paid for a dispatch that has failed."""
+        """Return the refund of each client for a dispatch that has failed."""
         self._ahead.pop(request.request_id, None)
         return self._paid.pop(request.request_id, {})
 
@@ -79,14 +81,15 @@ class DispatchCharging:
 
 
 class SharedDispatchCharging(DispatchCharging):
-    """Charges a prompt to the clients that share its prefix, as in ``SharedCharges``."""
+    """A charging of prompts to the clients that share prefixes, as in ``SharedCharges``."""
 
     def __init__(
         self, extend_weight: int, output_weight: int, sharing: Sharing, *, ahead: bool
     ) -> None:
         super().__init__(extend_weight, output_weight, ahead=ahead)
         self._sharing = sharing
-        self._shared: dict[int, SharedCharges] = {}  # worker -> charges
+        # ``_shared`` maps workers to the charges for prefixes that clients share at the worker.
+        self._shared: dict[int, SharedCharges] = {}
 
     def _prompt_charges(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
         shared = self._shared.setdefault(worker, SharedCharges(self._sharing))
@@ -98,13 +101,13 @@ class SharedDispatchCharging(DispatchCharging):
 
 
 class TimeDispatchCharging(DispatchCharging):
-    """Charges the expected time of a prompt at dispatch, and corrects the charge at the end."""
+    """A charging of a prompt's expected GPU time at dispatch, with a correction at the end."""
 
     _charges: GPUCharges
 
     def __init__(self, extend_weight: int, output_weight: int, *, ahead: bool) -> None:
         super().__init__(extend_weight, output_weight, ahead=ahead)
-        # request id -> GPU time in picoseconds of a request that has just ended
+        # ``_took_ps`` maps ids of requests that have just ended to GPU times in picoseconds.
         self._took_ps: dict[int, int] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:
@@ -141,12 +144,12 @@ def dispatch_charging(
         output_weight: Price of an output token.
         charge: ``input`` charges the full prompt ([DLPM] Alg. 2 line 16), ``uncached`` only the
             part that the chosen worker has not cached. ``split`` and ``owner`` charge the uncached
-            part to the clients that share the prefix at the worker, as in ``SharedCharges``.
-            ``gpu-time`` charges the expected time of the prompt, and at the end the request's true
-            time instead.
-        ahead: Whether a client's mean answer is charged at dispatch, and the difference at the end.
-            By default outputs are charged when a request has ended (line 22), so a client's credit
-            falls slowest at the slowest worker.
+            part to the clients that share the prefix at the worker, as in ``SharedCharges``. ``gpu-
+            time`` charges the expected GPU time of the prompt; at the end of the request, the true
+            GPU time of the whole request replaces this charge.
+        ahead: Whether the mean length of a client's answers is charged at dispatch, and the
+            difference from the true length at the end. By default, outputs are charged when a
+            request has ended (line 22), so a client's credit falls slowest at the slowest worker.
     """
     if charge == GPU_TIME:
         return TimeDispatchCharging(extend_weight, output_weight, ahead=ahead)

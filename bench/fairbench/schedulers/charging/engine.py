@@ -1,4 +1,4 @@
-"""Charging in an engine: by tokens, or by GPU time."""
+"""Charging in an engine, by tokens or by GPU time."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from fairbench.schedulers.views import Read
 
 
 class Charging:
-    """Turns events of an engine into charges to an ``account``. By default, events cost nothing."""
+    """The base class of rules that turn an engine's events into charges to an ``account``.
 
-    # outputs that were charged in advance and not produced are refunded
+    A method that a subclass does not override charges nothing.
+    """
+
+    # If ``refunds`` is true, outputs that were charged in advance and not produced are refunded.
     refunds: ClassVar[bool] = True
-    # the charging needs ``request_tokens``, whose calls cost time
+    # If ``per_request`` is true, the charging needs ``request_tokens``, whose calls cost time.
     per_request: ClassVar[bool] = False
-    # the reason why no theorem bounds the service, such as "charges ..."; "" if a theorem
-    # does
+    # ``no_bound`` is the reason why no theorem bounds the service, such as "charges ..."; "" if a
+    # theorem does.
     no_bound = ""
 
     def __init__(self, account: Account) -> None:
         self.account = account
 
     def prepare(self, name: str, setup: Setup) -> None:
-        """Receive the facts of the experiment. Raises UsageError naming the scheduler."""
+        """Receive the facts of the experiment. Raises UsageError that names the scheduler."""
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        """Charge the uncached part of a prompt; ``recompute`` marks a retracted request."""
+        """Charge the uncached part of a prompt; ``recompute`` is true after a retraction."""
 
     def tokens(self, client: str, tokens: int) -> None:
         """Charge output tokens; a negative number is a refund."""
@@ -44,7 +47,7 @@ class Charging:
         """Charge the decode steps of a whole batch."""
 
     def read(self, request: Request, read: Read) -> None:
-        """Charge the difference between the prompt as charged and the prompt as read."""
+        """Charge or refund the difference between the charged and the reported prompt tokens."""
 
     def retracted(self, request: Request) -> None:
         """Refund the amount charged in advance for a request that has lost its memory."""
@@ -53,7 +56,7 @@ class Charging:
         """Refund the unused amount charged in advance for a request that has ended."""
 
     def forget(self, client: str) -> None:
-        """Forget the state of a client without requests."""
+        """Delete the state of a client without requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +75,10 @@ class Prices:
 
 
 class TokenCharging(Charging):
-    """Charges tokens by ``prices``.
+    """A charging of tokens by ``prices``.
 
     ``sharing`` divides the charge for a prefix among the clients that share the prefix. Without
-    ``sharing`` the client whose request computes a prefix pays.
+    ``sharing``, the client whose request computes a prefix pays.
     """
 
     def __init__(self, account: Account, prices: Prices, sharing: Sharing | None = None) -> None:
@@ -118,29 +121,33 @@ class TokenCharging(Charging):
 
     def read(self, request: Request, read: Read) -> None:
         if self._shared is not None:
-            return  # other clients may have paid for the prompt
+            # With sharing, other clients may have paid for the prompt.
+            return
         cached = 0 if self.prices.whole_input else read.cached_tokens
         more = read.input_tokens - cached - request.input_tokens
         self.account.charge(request.client, self.prices.input_weight * more)
 
 
-GPU_TIME = "gpu-time"  # the value of the parameter ``charge``
-UNIT_TOKENS = 1_024  # length in tokens of the prompt whose mean time per token is the unit
+# The value ``GPU_TIME`` of the parameter ``charge`` selects charging by GPU time.
+GPU_TIME = "gpu-time"
+# The unit is the mean prefill time per token of a prompt of ``UNIT_TOKENS`` tokens.
+UNIT_TOKENS = 1_024
 
 
 class GPUCharges:
-    """The GPU time that requests have paid in advance, in whole picoseconds."""
+    """The charges for GPU time, in whole picoseconds, including charges in advance by request."""
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
-        self._ahead: dict[Request, int] = {}  # request -> GPU time that is charged and not yet used
+        # ``_ahead`` maps requests to GPU times that are charged and not yet used.
+        self._ahead: dict[Request, int] = {}
 
     def admission_charge(self, request: Request, extend_tokens: int) -> int:
-        """Return the charge at admission: the prompt's expected time, alone in the batch."""
+        """Return the charge at admission: the prefill time of the prompt alone in a batch."""
         return self._prepay(request, extend_tokens, 0.0)
 
     def dispatch_charge(self, request: Request, extend_tokens: int) -> int:
-        """Return the charge at dispatch: the prompt's expected time without the fixed cost."""
+        """Return the charge at dispatch: the prefill time without an iteration's fixed time."""
         return self._prepay(request, extend_tokens, self._costs.prefill_s(0, 1))
 
     def _prepay(self, request: Request, extend_tokens: int, less_s: float) -> int:
@@ -151,10 +158,10 @@ class GPUCharges:
         return ahead_ps
 
     def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
-        """Return the charge for a computed chunk beyond the prepayment, in picoseconds.
+        """Return the GPU time of a computed chunk minus the charge in advance, in picoseconds.
 
-        ``complete`` marks the last chunk of a prompt. The charge is negative if the prepayment was
-        too high.
+        ``complete`` marks the last chunk of a prompt. The result is negative if the charge in
+        advance was too high.
         """
         ahead_ps = self._ahead.get(request, 0)
         paid_ps = ahead_ps if complete else min(ahead_ps, gpu_ps)
@@ -162,11 +169,11 @@ class GPUCharges:
         return gpu_ps - paid_ps
 
     def refund_rest(self, request: Request) -> int:
-        """Return the negative charge for a request that has ended or lost its memory."""
+        """Return the unused charge in advance, as a negative number, of a request that stopped."""
         return -self._ahead.pop(request, 0)
 
     def token_ps(self) -> float:
-        """Return the GPU time of a computed prompt token, the unit of quanta; at least 1."""
+        """Return the GPU time of a prompt token in picoseconds, the unit of quanta; at least 1."""
         return max(1.0, self._costs.prefill_s(0, UNIT_TOKENS) * PS_PER_S / UNIT_TOKENS)
 
 
@@ -181,11 +188,11 @@ def gpu_charges(name: str, setup: Setup) -> GPUCharges:
 
 
 class TimeCharging(Charging):
-    """Charges the worker's busy time in picoseconds.
+    """A charging of the worker's busy time in picoseconds.
 
-    The charges of all clients add up to the busy time: the time of a prompt is predicted at
-    admission, and every host reports the real time of each iteration by client, which replaces the
-    prediction.
+    The time of a prompt is predicted at admission. The host then reports the real time of each
+    iteration by client, which replaces the prediction, so that the charges of all clients add up to
+    the worker's busy time.
     """
 
     no_bound = "charges GPU time, which service does not count"
@@ -226,7 +233,7 @@ class ChargingParams(Protocol):
 def engine_charging(
     name: str, account: Account, params: ChargingParams, prices: Prices, tokens: type[TokenCharging]
 ) -> Charging:
-    """Return the charging that the parameters of the scheduler ``name`` select.
+    """Return the ``Charging`` that the parameters of the scheduler ``name`` select.
 
     ``tokens`` is the class that charges tokens. Raises UsageError for parameters that combine GPU
     time with ``sharing``.

@@ -1,7 +1,7 @@
-"""Charging outputs in advance, by a prediction of their length, and the cost of a request.
+"""Charging of predicted outputs at admission, with a linear, measured or user-defined cost.
 
-[VTC] §4.4 and Alg. 3 predict lengths. [VTC] §4.2 only requires that the cost h(input tokens, output
-tokens) grows with both: the cost is linear, measured, or a user's function.
+[VTC] §4.4 and Alg. 3 predict output lengths. [VTC] §4.2 only requires that the cost h(input tokens,
+output tokens) of a request grows with the input and with the output.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Cost: TypeAlias = Callable[[int, int], float]
 
 LINEAR, PROFILED = "linear", "profiled"
 SUFFIX, FUNCTION = COST_FILES
-# numbers of input and output tokens with which a user's cost function is tested
+# A user's cost function is tested with the numbers of input and output tokens in ``TRIED_TOKENS``.
 TRIED_TOKENS = (0, 1, 2, 16, 17, 256, 4_096, 100_000)
 
 
 def profiled_cost_ms(input_tokens: int, output_tokens: int) -> float:
-    """Return a request's time in a full batch, for Llama-7b on an A10G ([VTC-artifact])."""
+    """Return the time of a request in a full batch of Llama-7b on an A10G ([VTC-artifact])."""
     x, y = input_tokens, output_tokens
     return 0.21001891 * x + 0.10075395 * y + 0.0039868 * x * y + 0.00324733 * y * y + 1.14601454
 
@@ -39,8 +39,8 @@ def profiled_cost_ms(input_tokens: int, output_tokens: int) -> float:
 def own_cost(name: str) -> Cost | None:
     """Return the cost function that a setting names, or None for weighted tokens.
 
-    Raises UsageError for an unknown name, for a file that cannot be run, and for an invalid cost
-    function. A cost must be a number of at least 0 that does not fall as tokens grow.
+    A cost must be a number of at least 0 that does not fall as the numbers of tokens grow. Raises
+    UsageError for an unknown name, a file that cannot be run, or an invalid cost function.
     """
     if name == LINEAR:
         return None
@@ -62,7 +62,8 @@ def _try_out(function: Callable[[int, int], Any], name: str) -> None:
         where = f"{name}: {FUNCTION}({x}, {y})"
         try:
             value = function(x, y)
-        except Exception as error:  # any exception of the user's code
+        except Exception as error:
+            # A user's code may raise any exception.
             raise UsageError(f"{where} raises {type(error).__name__}: {error}") from error
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             raise UsageError(f"{where} is {value!r}: must be a number")
@@ -90,19 +91,22 @@ CostName = Annotated[str, AfterValidator(_known)]
 """A parameter that selects the charge: ``linear``, ``profiled`` or a file."""
 
 
-WINDOW = 5  # number of requests whose mean output the moving average approximates
+# The moving average approximates the mean output of the last ``WINDOW`` requests.
+WINDOW = 5
 
 
 class PredictedCharging(TokenCharging):
-    """Charges the predicted output at admission, and corrects the charge as tokens come.
+    """A charging of the predicted output at admission, corrected as the output is produced.
 
     ``predict`` returns the expected output tokens of a request, given the moving average of the
     client's last outputs (0 before the first output). Without a ``cost`` function of input and
-    output tokens, ``prices`` apply. With ``charges_at_finish``, each step that ends a request
-    charges one further token for every request that has exceeded its prediction ([VTC-artifact]).
+    output tokens, ``prices`` apply. With ``charges_at_finish``, a step in which a request ends
+    charges one further token for every request whose output exceeds its prediction, as in
+    [VTC-artifact].
     """
 
-    refunds = False  # this charging already charges outputs in advance
+    # ``refunds`` is false, because this charging already charges outputs in advance by itself.
+    refunds = False
     per_request = True
 
     def __init__(
@@ -122,7 +126,8 @@ class PredictedCharging(TokenCharging):
         self._step_charged = False
         self._predicted: dict[Request, int] = {}
         self._produced: dict[Request, int] = {}
-        self._input: dict[Request, int] = {}  # request -> input tokens charged at admission
+        # ``_input`` maps requests to input tokens charged at admission.
+        self._input: dict[Request, int] = {}
         self._average: dict[str, float] = {}
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
@@ -151,7 +156,8 @@ class PredictedCharging(TokenCharging):
             self._charge_outputs(request, before, produced)
 
     def finished(self, request: Request) -> None:
-        if request not in self._predicted:  # the request never ran
+        # The request never ran.
+        if request not in self._predicted:
             return
         if self._charges_at_finish:
             self._charge_beyond()
@@ -176,7 +182,7 @@ class PredictedCharging(TokenCharging):
                 self._charge_outputs(request, produced - 1, produced)
 
     def _charge_outputs(self, request: Request, before: int, after: int) -> None:
-        """Charge the output tokens between the numbers ``before`` and ``after``."""
+        """Charge the output tokens number ``before`` + 1 to number ``after`` of a request."""
         if self._cost is None:
             cost: float = self.prices.output_weight * (after - before)
         else:

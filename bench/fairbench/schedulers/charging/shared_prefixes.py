@@ -9,7 +9,8 @@ from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import Edge, Node, PrefixTree
 
 Sharing = Literal["split", "owner", "each"]
-REMEMBERED_TOKENS = 5_000_000  # number of stored prompt tokens beyond which the tree is emptied
+# The tree is emptied when the tree has more than ``REMEMBERED_TOKENS`` prompt tokens.
+REMEMBERED_TOKENS = 5_000_000
 
 
 class SharedNode(Node):
@@ -31,12 +32,11 @@ class _SharedTree(PrefixTree[SharedNode]):
 class SharedCharges:
     """The division of computed prompt tokens among the clients that share a prefix.
 
-    ``split``: all clients that use a prefix have paid equal parts: the n-th client pays 1/n, and
-    the n - 1 earlier clients are refunded the excess. When the prefix is computed again, the
-    division restarts. ``owner``: the client that first sent the prefix pays for each computation.
-    ``each``: every client pays for the whole prefix, cached or not. Under ``split`` and ``owner``
-    the charged tokens always equal the computed tokens. Without sharing, the client whose request
-    computes a prefix pays, and a client whose prefix is cached pays nothing.
+    Under ``split``, all clients that use a prefix pay equal parts: the n-th client pays 1/n, and
+    the n - 1 earlier clients get a refund. When the prefix is computed again, the division
+    restarts. Under ``owner``, the client that first sent the prefix pays for each computation.
+    Under ``each``, every client pays for the whole prefix, cached or not. Under ``split`` and
+    ``owner``, the charged tokens always equal the computed tokens.
     """
 
     def __init__(self, sharing: Sharing) -> None:
@@ -45,7 +45,10 @@ class SharedCharges:
         self._stored = 0
 
     def tokens_by_client(self, request: Request, computed_tokens: int) -> dict[str, float]:
-        """Return each client's tokens to pay for the last ``computed_tokens`` (< 0: to refund)."""
+        """Return the tokens charged to each client for a prompt; negative numbers are refunds.
+
+        The last ``computed_tokens`` tokens of the prompt were not cached.
+        """
         if self._sharing == "each":
             return {request.client: request.input_tokens}
         known = prompt_tokens(request.prompt)
@@ -64,7 +67,7 @@ class SharedCharges:
         return due
 
     def _path(self, prompt: Prompt, cached: int, known: int) -> list[SharedNode]:
-        """Return the prompt's nodes from the top; a node ends where the cached part ends."""
+        """Return the prompt's nodes from the root down, split where the cached part ends."""
         if self._stored > REMEMBERED_TOKENS:
             self._tree, self._stored = _SharedTree(SharedNode), 0
         end, place = self._tree.match(prompt, cached)
@@ -81,7 +84,7 @@ class SharedCharges:
         return path[::-1]
 
     def _add_sharer(self, node: SharedNode, client: str, due: defaultdict[str, float]) -> None:
-        """Add a client that shares cached tokens; tokens without a known payer are free."""
+        """Charge a client for cached tokens that other clients paid; unpaid tokens are free."""
         before = len(node.sharers)
         if not before:
             return

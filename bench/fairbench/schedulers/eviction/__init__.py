@@ -1,1 +1,1 @@
-"""Eviction policies, which choose the cached tokens that a replica's full KV memory loses."""
+"""Eviction policies, which choose the cached tokens that a replica evicts from full KV memory."""

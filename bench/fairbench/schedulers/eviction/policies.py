@@ -1,4 +1,4 @@
-"""The interface of an eviction policy, the default LRU, and policies by use, client and session."""
+"""The interface of eviction policies, the default LRU, and policies by use, client and session."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from fairbench.schedulers.base import Setup
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
-# the time of a leaf's last use; the value of a later use is larger
+# ``Access`` is the type of a leaf's last use; later uses have larger values.
 Access: TypeAlias = tuple[int, int, int]
 Rank: TypeAlias = tuple[float, Access]
 
 
 class Leaf(NamedTuple):
-    """A cached stretch of tokens without a cached continuation.
+    """A stretch of cached tokens, after which no further tokens are cached.
 
     - ``access`` is the time of the last use.
-    - ``uses`` counts the finished requests whose tokens ended in or below the stretch.
-    - ``keep_s`` is the time in seconds until which the policy wanted to keep the stretch.
-    - ``awaited`` is true if the match of a waiting request's prompt ends at the stretch.
+    - ``uses`` counts the finished requests that used the stretch.
+    - ``keep_s`` is the time in seconds until which ``on_finish`` asked to keep the stretch.
+    - ``awaited`` is true if the cached prefix of a waiting request ends at the stretch.
     """
 
     access: Access
@@ -53,20 +53,21 @@ class Claimant(NamedTuple):
 
     @property
     def after(self) -> float:
-        """The client's tokens once its waiting requests have their memory."""
+        """The tokens that the client would hold if its waiting requests got their memory."""
         return self.held + self.wanted
 
 
 class EvictionPolicy(ABC):
     """The order in which cached tokens are evicted. Subclass this class to add a policy.
 
-    A policy is a pure state machine: it reads no clock, and receives every fact from the cache. The
-    cache evicts the leaf of lowest ``rank``. A ``ClientEviction`` chooses a client first.
+    A policy is a pure state machine without a clock, and receives every fact from the cache. The
+    cache evicts the leaf with the lowest ``rank``. A ``ClientEviction`` first chooses a client.
     """
 
     name: ClassVar[str]
     Params: ClassVar[Any] = NoParams
-    # decisions depend on the time, and each rank has its own clock
+    # If ``reads_clock`` is true, decisions depend on the time, and each rank of a server has its
+    # own clock.
     reads_clock: ClassVar[bool] = False
 
     setup: Setup = Setup()
@@ -83,7 +84,7 @@ class EvictionPolicy(ABC):
 
     @abstractmethod
     def rank(self, leaf: Leaf) -> Rank:
-        """Return the leaf's rank, which must not fall. The leaf of lowest rank is evicted first."""
+        """Return the leaf's rank, which must never fall; the lowest rank is evicted first."""
 
     def limit(self, client: str) -> float | None:
         """Return the most tokens that the client may claim, or None for no limit.
@@ -96,12 +97,12 @@ class EvictionPolicy(ABC):
         """Handle a request that was admitted."""
 
     def on_finish(self, request: Request, now_s: float) -> float:
-        """Handle a finished request; return the time (s) until which its tokens should stay."""
+        """Handle a finished request; return the time in seconds until which to keep its tokens."""
         return 0.0
 
 
 class LRU(EvictionPolicy):
-    """Evicts the least recently used leaf, as engines do by default, regardless of the client."""
+    """Eviction of the least recently used leaf of any client, as engines do by default."""
 
     name = "lru"
 
@@ -111,7 +112,7 @@ class LRU(EvictionPolicy):
 
 
 class ClientEviction(LRU):
-    """A policy that takes memory first from clients that hold more than they are entitled to.
+    """A policy that first evicts tokens of clients that hold more than their entitlement.
 
     The cache calls ``choose`` for a client, and ends this client's claim on the leaf that the
     client used least recently. The leaf's memory is freed when the last claim on the leaf has
@@ -120,17 +121,18 @@ class ClientEviction(LRU):
 
     @abstractmethod
     def entitled(self, client: str) -> float:
-        """Return the tokens that the client may hold before other clients lose tokens to it."""
+        """Return how many tokens the client is entitled to hold when memory is full."""
 
     @abstractmethod
     def excess(self, claimant: Claimant) -> float:
-        """Return a client's excess over its entitlement; the largest excess makes the victim."""
+        """Return a client's excess over its entitlement; the largest excess is evicted first."""
 
     def choose(self, claimants: Iterable[Claimant]) -> str:
-        """Return the victim among the clients above their entitlement.
+        """Return the client that loses tokens, the victim.
 
-        If no claimant is above its entitlement, because running requests use all tokens of every
-        client above it, the victim is the claimant that uses the largest part of its entitlement.
+        The victim is a claimant above its entitlement. If no claimant is above its entitlement,
+        because running requests use all tokens of the clients above theirs, the victim is the
+        claimant that uses the largest part of its entitlement.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]
@@ -143,9 +145,9 @@ class ClientEviction(LRU):
 
 
 class LFU(EvictionPolicy):
-    """Evicts the leaf that the fewest requests have used; ties go by least recent use.
+    """Eviction of the leaf that the fewest requests have used; ties go by least recent use.
 
-    LFU is the other order of SGLang's radix cache.
+    SGLang's radix cache offers LFU besides LRU.
     """
 
     name = "lfu"
@@ -155,7 +157,7 @@ class LFU(EvictionPolicy):
 
 
 class MaxMin(ClientEviction):
-    """Evicts from the client above its share with most unpinned memory in relation to its weight.
+    """Eviction from the client above its share with the most unpinned memory per weight.
 
     The share of client i is C w_i / W: the capacity, times the client's weight over the sum of all
     weights. docs/appendix/theory.md proves which clients lose no tokens.
@@ -163,7 +165,8 @@ class MaxMin(ClientEviction):
 
     name = "max-min"
 
-    shares: Mapping[str, float]  # each client's share in tokens, set by ``prepare``
+    # ``prepare`` sets each client's share in tokens.
+    shares: Mapping[str, float]
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -178,14 +181,15 @@ class MaxMin(ClientEviction):
         return claimant.unpinned / self.setup.weight(claimant.client)
 
 
-ALL = 100  # percent of the pool
+# Quotas are percentages of the pool, so all quotas together are at most ``ALL``.
+ALL = 100
 
 
 @dataclass(frozen=True)
 class QuotaParams:
     """Parameters of quotas. ``percent`` maps a client's name to its quota in percent of the pool.
 
-    Clients without a quota of their own divide the rest of the pool by weight.
+    Clients without a quota divide the rest of the pool in proportion to their weights.
     """
 
     percent: dict[str, float] = field(default_factory=dict)
@@ -203,16 +207,17 @@ class QuotaParams:
 
 
 class QuotaEviction(ClientEviction):
-    """Keeps each client within its own static quota, even if other memory is free.
+    """Static quotas: a client's cached tokens stay within its quota even if memory is free.
 
-    Running requests are never limited: a client whose requests need more than its quota takes
-    memory from other clients, first from the client that exceeds its quota most.
+    Quotas do not limit running requests. If a client's running requests need more than its quota,
+    tokens of other clients are evicted, first those of the client that exceeds its quota most.
     """
 
     name = "quota"
     Params: TypeAlias = QuotaParams
 
-    quotas: Mapping[str, float]  # each client's quota in tokens, set by ``prepare``
+    # ``prepare`` sets each client's quota in tokens.
+    quotas: Mapping[str, float]
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -229,7 +234,7 @@ class QuotaEviction(ClientEviction):
         if others and not rest:
             raise UsageError(
                 f"{self.name}.percent: the quotas leave nothing for {next(iter(others))}; give "
-                "this client a quota, or lower the others"
+                "this client a quota, or lower the other quotas"
             )
         total = sum(others.values())
         percent = {**given, **{one: rest * of / total for one, of in others.items()}}
@@ -246,7 +251,7 @@ class QuotaEviction(ClientEviction):
 
 
 class QuotaLending(QuotaEviction):
-    """Lends unused quota, and takes memory back from the client that borrows most."""
+    """Quotas of which the unused part is lent; the client that borrows most is evicted first."""
 
     name = "quota-lending"
 
@@ -255,13 +260,12 @@ class QuotaLending(QuotaEviction):
 
 
 class Retention(EvictionPolicy):
-    """Keeps a session's cache until its expected return, then evicts in order of that time.
+    """Retention of a session's cached tokens until the session's next call is expected (Continuum).
 
-    Source: Continuum. The expected return is the end of the session's last call plus the mean time
-    that sessions of its client have taken between calls. No tokens are kept for a client whose
-    calls are known to have ended, nor for a request without a session. If memory is short, kept
-    tokens are evicted as well, those of the earliest expected return first. The prefix of a waiting
-    request is evicted last.
+    The next call is expected at the end of the session's last call plus the mean gap between calls
+    in sessions of the client. No tokens are kept for a session that is known to have ended, or for
+    a request without a session. If memory is short, kept tokens are evicted as well, in order of
+    the expected times. The prefix of a waiting request is evicted last.
     """
 
     name = "retention"
@@ -286,8 +290,10 @@ class Retention(EvictionPolicy):
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
-        self._ended_s: dict[int, float] = {}  # end of a program's last call, by number of program
-        self._gap_s: dict[str, float] = {}  # running mean of the gaps between calls, by client
+        # ``_ended_s`` maps numbers of programs to the ends of the programs' last calls.
+        self._ended_s: dict[int, float] = {}
+        # ``_gap_s`` maps clients to running means of the gaps between calls.
+        self._gap_s: dict[str, float] = {}
 
     def rank(self, leaf: Leaf) -> Rank:
         return inf if leaf.awaited else leaf.keep_s, leaf.access

@@ -1,7 +1,7 @@
 """Eviction policies by name, and the parameter of memory shares.
 
-To add a policy, write its class, and add its line here. Installed packages add policies by entry
-points of the group ``fairbench.evictions``.
+To add a policy, write a class and add a line to the table below. Installed packages add policies by
+entry points of the group ``fairbench.evictions``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ EVICTIONS = {
     "retention": f"{_HERE}.policies:Retention",
 }
 ALL_EVICTIONS = with_registered(EVICTIONS, EVICTION_GROUP)
-"""``module:class`` of each eviction policy by name, including installed policies."""
+"""``ALL_EVICTIONS`` has ``module:class`` of each policy by name, including installed policies."""
 
 
 @dataclass(frozen=True)
 class MemoryParams:
-    """The parameter of memory as a fair share.
+    """The parameter that switches fair shares of KV memory on.
 
     With ``share``, admission counts the running and cached tokens of each client, and a client
     above its share waits while another client needs the memory.

@@ -1,1 +1,1 @@
-"""The gateway: a queue before the cluster, which orders, releases and refuses requests."""
+"""The gateway, a queue before the cluster that orders, releases and refuses requests."""

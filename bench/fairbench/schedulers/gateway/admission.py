@@ -1,4 +1,4 @@
-"""Admission control: requests that would miss their deadline are refused, demoted or rerouted."""
+"""Admission control, which refuses, demotes or reroutes requests that would miss a deadline."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fairbench.schedulers.views import FleetView, WorkerLoad
 
 
 class RequestTotals:
-    """A set of requests, with counts by client, sorted deadlines and the sum of prefill times."""
+    """A set of requests, with its counts by client, sorted deadlines and total prefill time."""
 
     def __init__(self) -> None:
-        self.clients: Counter[str] = Counter()  # client -> number of requests
+        self.clients: Counter[str] = Counter()  # client -> number of the client's requests
         self.prefill_s = 0.0
         self._prefills_s: dict[Request, float] = {}
         self._dues_s = SortedList()
@@ -44,7 +44,7 @@ class RequestTotals:
     def remove_request(self, request: Request) -> None:
         """Remove a request. Raises KeyError for an unknown request."""
         prefill_s = self._prefills_s.pop(request)
-        # Removing the last request also removes the rounding error of the sum.
+        # When the set is empty, the rounding error of the sum is removed, too.
         self.prefill_s = self.prefill_s - prefill_s if self._prefills_s else 0.0
         self.clients[request.client] -= 1
         if not self.clients[request.client]:
@@ -53,7 +53,7 @@ class RequestTotals:
             self._dues_s.remove(request.next_deadline_s)
 
     def due_before(self, request: Request) -> int:
-        """Return how many requests are due no later than ``request``, or all without a deadline."""
+        """Return how many requests are due by the deadline of ``request``, or all without one."""
         due_s = request.next_deadline_s
         return int(self._dues_s.bisect_right(inf if due_s is None else due_s))
 
@@ -63,13 +63,13 @@ NOBODY = RequestTotals()
 
 
 class LatencyEstimate(NamedTuple):
-    """Seconds from now until the first token of a request, and until its last token."""
+    """The estimated times in seconds from now until the first and the last token of a request."""
 
     first_s: float
     end_s: float
 
     def late_by_s(self, request: Request, now_s: float) -> float:
-        """Return by how many seconds the tighter deadline would be missed; at most 0 if in time."""
+        """Return by how many seconds the request would miss a deadline; at most 0 if in time."""
         late = [
             now_s + taken_s - due_s
             for taken_s, due_s in (
@@ -82,31 +82,33 @@ class LatencyEstimate(NamedTuple):
 
 
 class Estimator:
-    """An estimator of the time that one more request would take at each worker under its load.
+    """An estimator of the latency that one more request would have at each worker.
 
-    The estimate assumes q requests ahead, r running requests, and a decode step of d seconds with
-    the new request in the batch. M is the mean output of the finished requests of all clients, and
-    N the mean output of the new request's client.
+    The estimate for a worker assumes that q requests are served before the new request, that r
+    requests run, and that a decode step with the new request in the batch takes d seconds. M is the
+    mean output of the finished requests of all clients, and N the mean output of the finished
+    requests of the new request's client.
 
     - The first token comes after the prefill of the new request and q mean prefills. If the worker
-      reports saturation or requests are queued before the workers, the first token also comes after
-      the ends of q + 1 running requests, one every M d / r seconds.
+      reports saturation or requests are queued before the workers, q + 1 running requests must also
+      end first; a running request ends every M d / r seconds.
     - The last token comes N - 1 steps later, with N at most ``max_new_tokens``. Until a request of
       the client has finished, N is M, and M is 1 until any request has finished.
 
-    q counts the requests that wait at the worker, and an equal part of the requests queued before
-    the workers:
+    The waiting requests are the requests that wait at the worker, and an equal part of the requests
+    queued before the workers. The parameter ``ahead`` decides which of the waiting requests count
+    in q:
 
     - ``ahead="all"`` counts all waiting requests, as under fcfs.
-    - ``edf`` counts requests that are due earlier, and assumes that the running requests are due
-      earlier, too.
-    - ``fair`` counts the requests that go first if clients take turns: as many requests of each
-      client as the new request's client has waiting, where an equal share of the running requests
-      belongs to each client.
+    - ``ahead="edf"`` counts requests that are due earlier, and assumes that the running requests
+      are due earlier, too.
+    - ``ahead="fair"`` counts the requests that are served first if clients take turns. These are as
+      many requests of each client as the new request's client has waiting; the estimate assumes
+      that every client has an equal share of the running requests.
 
-    Prefill excludes cached tokens if they are known. Estimates tend to be too short, because they
-    ignore HTTP and the prefills of other requests during the decode. The true length of an answer
-    is never used.
+    The prefill time excludes cached tokens if the caches are known. Estimates tend to be too short,
+    because HTTP and the prefills of other requests during the decode do not count. The true length
+    of an answer is never used.
     """
 
     def __init__(
@@ -116,21 +118,22 @@ class Estimator:
         self._fleet = fleet
         self._matched = matched
         self._ahead = ahead
-        self._sent: dict[int, RequestTotals] = {}  # worker -> totals
+        # ``_sent`` maps workers to the requests sent to the worker.
+        self._sent: dict[int, RequestTotals] = {}
         self._at: dict[Request, int | None] = {}
         self._answers = MeanAnswers()
 
     def estimates(
         self, request: Request, held: RequestTotals = NOBODY
     ) -> dict[int, LatencyEstimate]:
-        """Return an estimate per available worker; ``held`` requests are queued at the gateway."""
+        """Return the estimate for each available worker; ``held`` are requests in the gateway."""
         return {worker: self._estimate(request, worker, held) for worker in self._fleet.workers()}
 
     def expected_output(self, request: Request) -> float:
         return min(request.max_new_tokens, self._answers.expected(request.client) or 1.0)
 
     def any_free(self) -> bool:
-        """Return whether no request waits at some worker."""
+        """Return whether at least one worker has no waiting request."""
         loads = map(self._fleet.load, self._fleet.workers())
         return any(not _waiting_requests(one) and not one.saturated for one in loads)
 
@@ -149,7 +152,7 @@ class Estimator:
         )
 
     def end_sent(self, request: Request, output_tokens: int) -> None:
-        """Record the end of a sent request; 0 output tokens mean that no worker served it."""
+        """Record the end of a sent request; with 0 output tokens, no worker served the request."""
         self._clear_worker(request)
         if output_tokens:
             self._answers.learn(request.client, output_tokens)
@@ -198,7 +201,7 @@ class Estimator:
 
 
 def _running_requests(load: WorkerLoad) -> int:
-    """Return the number of running requests; if unknown, that of all requests in flight."""
+    """Return the number of running requests, or of all requests in flight if unknown."""
     return load.in_flight if load.running is None else load.running
 
 
@@ -208,21 +211,23 @@ def _waiting_requests(load: WorkerLoad) -> int:
 
 
 class AdmissionControl:
-    """A queue that tests each arrival against its deadline before the inner ``queue`` gets it.
+    """A queue that estimates whether arriving requests can meet their deadlines.
 
-    A request without a deadline passes, and so does a request that would be in time at some worker,
-    by the ``Estimator``. Other requests are refused or, with ``policy=demote``, marked as demoted.
-    A demoted request waits in this object until the inner queue is empty and no request waits at
-    some worker, or until ``aging_s`` seconds after its arrival. The estimate is made once, on
-    arrival: a request that takes longer than expected is late, not refused.
+    A request without a deadline enters the inner ``queue``, and so does a request that would be in
+    time at some worker according to the ``Estimator``. Other requests are refused or, with
+    ``policy=demote``, marked as demoted. A demoted request waits in this object until the inner
+    queue is empty and some worker has no waiting request, or until ``aging_s`` seconds after its
+    arrival. The estimate is made once, on arrival: a request that takes longer than expected is
+    late, but is not refused.
     """
 
     def __init__(self, queue: HoldsRequests, estimator: Estimator, params: AdmissionParams) -> None:
         self.queue = queue
         self.params = params
         self._estimator = estimator
-        self._held = RequestTotals()  # requests in the inner queue
-        # demoted request -> latest end of its wait, in seconds
+        # The requests in ``_held`` are in the inner queue.
+        self._held = RequestTotals()
+        # ``_demoted`` maps demoted requests to the latest ends of their waits in seconds.
         self._demoted: dict[Request, float] = {}
         self._late_s: float | None = None
 
@@ -278,7 +283,7 @@ class AdmissionControl:
                 return
             del self._demoted[request]
             if not self._pass_on(request, now_s):
-                # the request was accepted, and must not be lost
+                # The request was accepted, so the request must enter the queue in any case.
                 self._demoted[request] = now_s + self.params.aging_s
                 return
             self.queue.release(now_s, sent)

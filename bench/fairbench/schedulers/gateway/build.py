@@ -1,4 +1,4 @@
-"""The construction of a gateway from the names and settings of its parts."""
+"""Functions that build a gateway from the names and settings of its parts."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def with_admission(
     setup: Setup,
     matched: Matched = lambda request: 0,
 ) -> AdmissionControl:
-    """Return admission control before a queue, or before a ``router`` if there is no queue.
+    """Return an admission control before a queue, or before a ``router`` if there is no queue.
 
-    The router asks admission control for each request's worker if the router is ``Rerouting``.
-    ``setup`` must have costs and a fleet.
+    A ``Rerouting`` router lets the admission control change the worker of each request. ``setup``
+    must have costs and a fleet.
     """
     assert setup.costs is not None, "an estimate needs the time that iterations take"
     assert setup.fleet is not None, "an estimate needs the loads of the workers"
@@ -69,8 +69,9 @@ def build_gateway(
     """Build a gateway before ``router``. ``settings`` maps ``NAME.PARAM`` to values.
 
     ``setup.fleet`` is required. ``matched`` returns how many tokens of a request's prompt are
-    cached at some worker; by default the caches are unknown. ``terms`` are given if several routers
-    have gateways. Raises UsageError for an unknown name or a setting that is not allowed.
+    cached at some worker; by default the caches are unknown. If several routers have gateways,
+    ``terms`` limit the leads of clients between messages. Raises UsageError for an unknown name or
+    a setting that is not allowed.
     """
     kind: Any = policy_class(policy)
     params = make_params(GATEWAY, GatewayParams, settings)
@@ -91,6 +92,11 @@ def build_gateway(
             raise UsageError(
                 f"gateway = {policy!r}: this policy sorts SGLang's own queue, which a gateway "
                 f"cannot do; use --local {policy}"
+            )
+        if scheduler.decodes_first is not None:
+            raise UsageError(
+                f"gateway = {policy!r}: this scheduler chooses between prompts and decoding, which "
+                f"a gateway cannot do; use --local {policy}"
             )
         scheduler.prepare(setup)
         if isinstance(scheduler, FlowPolicy):

@@ -1,9 +1,9 @@
-"""Limits of clients: each client gets at most its share of an efficient batch at the workers.
+"""Limits on the requests and tokens that each client may have at the workers at a time.
 
-A fair queue orders waiting requests. No order applies to running requests, or to requests in an
-engine's tokenizer: a flood of long prompts makes other clients wait in the tokenizer, in order of
-arrival, and in every step, because long contexts slow down the steps. The limits therefore keep a
-flood in line before the queue.
+A fair queue orders waiting requests. The order cannot protect clients from requests that are
+already in an engine: a flood of long prompts delays other clients in the tokenizer, which works in
+order of arrival, and in every step, because long contexts slow down the steps. The limits therefore
+make the requests of a flood wait in line before the queue.
 """
 
 from __future__ import annotations
@@ -23,25 +23,28 @@ from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, step_units
 from fairbench.schedulers.output_lengths import OutputLengths
 from fairbench.schedulers.program_states import ProgramStates
 
-# (priority, client): the key under which a client's requests of one priority are kept
+# ``Own`` is the key (priority, client) for the requests of one client and one priority.
 Own: TypeAlias = tuple[int, str]
 
 
 class ClientLine:
-    """The requests of an owner (a client or a tenant) that wait until the owner may have more.
+    """The requests of an owner (a client or a tenant) that wait until the owner's limit allows.
 
-    Each arrival gives its client a turn: the highest priority first, then in order of arrival. In a
-    turn, the client sends its request of the turn's priority whose program came first, so requests
-    of begun programs precede new programs; requests of a program go by arrival.
+    Each arriving request gives its client a turn. Turns are taken by priority, the highest first,
+    and then in order of arrival. In a turn, the client sends the request of the oldest program
+    among its requests of the turn's priority, so a program that has begun precedes new programs.
+    Requests of one program go in order of arrival.
     """
 
     def __init__(self) -> None:
-        # priority -> number of a turn -> client; no priority is empty
+        # In ``_turns``, keys are priorities, then numbers of turns; values are clients. Priorities
+        # without turns are removed.
         self._turns: dict[int, OrderedDict[int, str]] = {}
-        # requests by program and arrival, including requests that have left the line
+        # The heaps in ``_heaps`` hold requests by program and arrival, including requests that left
+        # the line.
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
-        # waiting request -> its priority and number
+        # ``_places`` maps waiting requests to their priorities and numbers.
         self._places: dict[Request, tuple[int, int]] = {}
         self._numbers = count()
 
@@ -49,7 +52,7 @@ class ClientLine:
         return len(self._places)
 
     def add_request(self, request: Request, priority: int, program: int) -> None:
-        """Add a request of the program number ``program``; lower numbers are older programs."""
+        """Add a request; ``program`` is the number of its program, lower for older programs."""
         number, own = next(self._numbers), (priority, request.client)
         self._turns.setdefault(priority, OrderedDict())[number] = request.client
         heappush(self._heaps.setdefault(own, []), (program, number, request))
@@ -67,7 +70,7 @@ class ClientLine:
             heappop(heap)
 
     def take_first(self) -> Request:
-        """Remove and return the next request, using the first turn."""
+        """Remove and return the next request, and end the first turn."""
         request = self.first_request()
         priority, _ = self._places[request]
         self._remove(request, next(iter(self._turns[priority])))
@@ -79,7 +82,8 @@ class ClientLine:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        if number not in turns:  # another request of the client has used the turn of this request
+        # Another request of the client has used the turn of this request.
+        if number not in turns:
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)
         return True
@@ -106,7 +110,7 @@ def reserved_tokens(request: Request) -> int:
 
 
 class HeldAmounts:
-    """The amounts (tokens or requests) that owners hold, and the total."""
+    """The numbers of tokens or requests that owners have admitted, and the total."""
 
     def __init__(self) -> None:
         self.by_owner: Counter[str] = Counter()
@@ -120,19 +124,20 @@ class HeldAmounts:
 
 
 class ClientLimits:
-    """Limits that decide which requests enter the queue; other requests wait in line.
+    """The limits by client that decide which requests enter the queue, and which wait in line.
 
-    - A worker may hold ``client_limit`` tokens of context, as in ``BatchCost``, and
-      ``client_requests`` requests. ``auto`` is the value of the load cap; None is no limit.
-    - Present clients share both limits, over all workers, by weight. A client without admitted
-      requests may always send one request.
-    - A worker may hold requests that reserve ``client_memory`` tokens (``reserved_tokens``). A
-      client's memory and requests are then also limited to the client's part of the amount that
-      other clients leave: otherwise a second greedy client would take the reserve that the first
-      greedy client had to leave.
-    - With ``tenants``, the outermost tenants share, whatever the names of their clients.
-    - Running requests are never removed for later clients. A reserve is therefore kept: the share
-      of absent clients with the weight ``client_reserve``.
+    - A worker may hold requests of ``client_limit`` tokens of context (``BatchCost``), and at most
+      ``client_requests`` requests. The value ``auto`` stands for the engine's load cap, and None
+      for no limit.
+    - The clients that have requests divide these limits, summed over all workers, by weight. A
+      client without admitted requests may always send one request.
+    - A worker may hold requests that reserve ``client_memory`` tokens (``reserved_tokens``). With
+      this limit, a client's memory and requests may also use only the client's part of what other
+      clients leave free. Otherwise a second heavy client would use up the reserve that the first
+      heavy client left free.
+    - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
+    - Running requests are never removed for clients that arrive later. A part is therefore kept
+      free for such clients, as for a client of weight ``client_reserve``.
 
     Raises UsageError for ``auto`` if step costs are unknown.
     """
@@ -155,14 +160,13 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
-        # tokens of KV memory, and requests
+        # ``_reserved`` counts tokens of KV memory, and ``_running`` counts requests.
         self._reserved, self._running = HeldAmounts(), HeldAmounts()
-        self._programs = ProgramStates(
-            count().__next__
-        )  # the number of each program, in order of first arrival
+        # ``_programs`` numbers the programs in order of first arrival.
+        self._programs = ProgramStates(count().__next__)
 
     def admits(self, request: Request, priority: int = 0) -> bool:
-        """Admit an arriving request, or put the request in line; return whether it was admitted."""
+        """Admit an arriving request and return True, or put the request in line."""
         owner = self._owner(request)
         program, _ = self._programs.begin_call(request)
         if owner not in self._lines and self._may_admit(owner, request, self._weights(owner)):
@@ -175,7 +179,8 @@ class ClientLimits:
         """Admit and yield the requests in line that can enter now."""
         if not self._lines:
             return
-        # The weights stay equal, because the clients in line are already counted.
+        # The total weight does not change in the loop, because the clients in line are already
+        # counted.
         weights = self._weights()
         for owner in list(self._lines):
             line = self._lines[owner]
@@ -198,7 +203,7 @@ class ClientLimits:
         return True
 
     def end_admitted(self, request: Request, output_tokens: int) -> None:
-        """Handle an admitted request that has ended or was withdrawn."""
+        """Release the amounts of an admitted request that has ended or was withdrawn."""
         owner = self._owner(request)
         self._programs.end_call(request)
         self._under_way[owner].end_running(request, output_tokens)
@@ -239,9 +244,9 @@ class ClientLimits:
     ) -> bool:
         """Return whether the owner's amount plus ``more`` stays within the owner's part.
 
-        ``each`` is the limit of each worker. The part is the owner's share among present and absent
-        owners, and at most the owner's share, among absent owners, of the amount that other owners
-        leave.
+        ``each`` is the limit of each worker. The part is the owner's share by weight of the total
+        limit, and at most the owner's share of the amount that other owners leave free; the reserve
+        takes the rest.
         """
         assert self._setup.fleet is not None, "limits are of workers"
         weight, mine = self._setup.weight(owner), held.by_owner[owner]
@@ -251,9 +256,9 @@ class ClientLimits:
         return mine + more <= weight * most
 
     def _weights(self, *newcomers: str) -> float:
-        """Return the total weight of present owners and newcomers, plus the reserve."""
+        """Return the total weight of owners with requests and ``newcomers``, plus the reserve."""
         present = {*self._under_way, *self._lines, *newcomers}
-        # fsum returns the same sum in any order
+        # The function ``fsum`` returns the same sum for every order of the weights.
         return fsum(map(self._setup.weight, present)) + self._reserve
 
     def _owner(self, request: Request) -> str:

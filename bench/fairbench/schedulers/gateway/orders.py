@@ -11,11 +11,11 @@ from typing import ClassVar
 from fairbench.core import Request
 
 Matched = Callable[[Request], int]
-"""A function that returns how many tokens of a request's prompt are cached at some worker now."""
+"""A function that returns how many tokens of a prompt are cached at the best worker now."""
 
 
 class Order(ABC):
-    """A ranking of requests, lowest first; requests of equal rank go in order of arrival.
+    """A ranking of requests; the lowest rank goes first, and equal ranks go by arrival.
 
     ``ttl_s`` is the longest time in seconds that a request may wait in the queue; inf is no limit.
     """
@@ -33,7 +33,7 @@ class Order(ABC):
     def first_of(self, flow: Iterable[Request]) -> Request:
         """Return the request of ``flow`` that this order serves first.
 
-        The flow must be non-empty and sorted by arrival.
+        Precondition: the flow is not empty, and is sorted by arrival.
         """
         return min(flow, key=self.rank)
 
@@ -43,9 +43,9 @@ class Order(ABC):
 
 
 class EarliestDeadline(Order):
-    """An order by the request's first deadline, or by arrival plus ``ttl_s``.
+    """An order by deadline; without a deadline, the end of the wait (``ttl_s``) counts instead.
 
-    A request goes last if it has no deadline and ``ttl_s`` is infinite. Source: llm-d's
+    A request goes last if the request has no deadline and ``ttl_s`` is infinite. Source: llm-d's
     edf-ordering-policy (llm-d-router @7c6ba75).
     """
 
@@ -57,14 +57,15 @@ class EarliestDeadline(Order):
         return request.arrival_s + self.ttl_s if self.ttl_s < inf else inf
 
 
-# largest number of a flow's requests that are matched, because matching a long queue is expensive
+# At most ``LOOKAHEAD`` requests of a flow are matched, because matching a long queue is slow.
 LOOKAHEAD = 64
 
 
 class LongestPrefix(Order):
-    """An order by the longest match at any worker, among the first 64 requests of a flow.
+    """An order by the longest cached prefix at any worker, among the first 64 requests of a flow.
 
-    A request with a short match may wait for as long as requests with longer matches arrive.
+    A request with a short cached prefix may wait for as long as requests with longer cached
+    prefixes arrive.
     """
 
     name = "longest-prefix"
@@ -77,7 +78,7 @@ class LongestPrefix(Order):
 
 
 class ArrivalOrder(Order):
-    """An order by arrival: llm-d's fcfs-ordering-policy, its default."""
+    """An order by arrival, as in llm-d's default, fcfs-ordering-policy."""
 
     name = "fcfs"
 

@@ -1,6 +1,6 @@
-"""The interface of fairness policies before the cluster, which choose the next client.
+"""The interface of gateway policies that choose the client whose request is sent next.
 
-``SharePolicy`` is the base of policies that divide service among clients or among tenants.
+``SharePolicy`` is the base class of policies that divide service among clients or tenants.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 
 
 class FlowPolicy(LocalScheduler):
-    """A policy that chooses the next client; an order chooses among the client's requests.
+    """A policy that chooses the client whose request is sent next.
 
-    A flow is a client in a band of one priority, and each band has a policy. Any ``LocalScheduler``
-    can order a band; a FlowPolicy also receives the time at which a request ends. A policy that
-    ``orders_bands`` receives the requests of all priorities; ``priorities`` are the clients'
-    priorities that override those of requests. A policy that ``needs_sessions`` decides by session.
-    ``detector`` is the saturation detector of a policy that does not use the usual default.
+    An ``Order`` chooses among the client's requests. A flow is the requests of one client in one
+    band, and a band is all requests of one priority. Each band has its own policy object. Any
+    ``LocalScheduler`` can order a band; a FlowPolicy also receives the time at which a request
+    ends. A policy with ``orders_bands`` receives the requests of all priorities; its ``priorities``
+    map clients to priorities that override the priorities of requests. A policy with
+    ``needs_sessions`` decides by session. ``detector`` names the policy's default saturation
+    detector if this is not the usual default.
 
-    Two parts are optional. ``place(request, now_s)`` returns the worker of a request that goes now,
-    or None for the router's choice. ``given_up(now_s)`` returns the queued requests that the policy
-    refuses now.
+    Two methods are optional. ``place(request, now_s)`` returns the worker for a request that is
+    sent now, or None if the router chooses. ``given_up(now_s)`` returns the queued requests that
+    the policy refuses now.
     """
 
     orders_bands: ClassVar[bool] = False
@@ -40,15 +42,15 @@ class FlowPolicy(LocalScheduler):
     given_up: Callable[[float], Collection[Request]] | None = None
 
     def priority_of(self, request: Request) -> int:
-        """Return the priority of the request's client, or else the request's own priority."""
+        """Return the priority set for the request's client, or the request's own priority."""
         return self.priorities.get(request.client, request.priority)
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         """Return the client whose request goes next, by ``score``.
 
-        Precondition: a request waits. The method is called again after each sent request, after
-        ``on_admitted`` for the request. If the request of the returned client cannot be sent, the
-        method is called again later.
+        Precondition: a request waits. The queue calls this method again after each sent request and
+        its ``on_admitted``. If the request of the returned client cannot be sent now, the queue
+        calls the method again later.
         """
         return min(
             view.clients(),
@@ -65,21 +67,21 @@ class FlowPolicy(LocalScheduler):
                 return
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
-        """Handle the end of a sent request; ``read`` has the real length of its prompt."""
+        """Handle the end of a sent request; ``read`` reports the real length of its prompt."""
 
 
 def earliest(view: WaitingView, client: str) -> tuple[float, int]:
-    """Return the arrival of the client's next request, by which equal scores are ordered."""
+    """Return the arrival of the client's next request, which decides between equal scores."""
     request = view.oldest(client)
     return request.arrival_s, request.request_id
 
 
 @dataclass(frozen=True)
 class PriceParams:
-    """Prices: ``input_weight`` for a prompt token and ``output_weight`` for an output token.
+    """The prices of a prompt token (``input_weight``) and of an output token (``output_weight``).
 
-    ``assumed_output_tokens`` are charged when a request is sent; with ``corrected``, the difference
-    to the real number of output tokens is charged or refunded when the request ends.
+    A number of ``assumed_output_tokens`` is charged when a request is sent. With ``corrected``, the
+    difference from the real number of output tokens is charged or refunded when the request ends.
     """
 
     input_weight: Positive = 1.0
@@ -88,12 +90,12 @@ class PriceParams:
     corrected: bool = True
 
     def price_of(self, request: Request) -> float:
-        """Return the charge when a request is sent, before the output length is known."""
+        """Return the charge for sending a request, whose output length is not known yet."""
         outputs = self.output_weight * self.assumed_output_tokens
         return self.input_weight * request.input_tokens + outputs
 
     def correction(self, request: Request, read: Read, output_tokens: int) -> float:
-        """Return the additional charge at a request's end; a refund is negative."""
+        """Return the additional charge at a request's end, or a refund as a negative number."""
         if not self.corrected:
             return 0.0
         inputs = self.input_weight * (read.input_tokens - request.input_tokens)
@@ -101,15 +103,15 @@ class PriceParams:
 
 
 NextClient = Callable[[str], str]
-"""A function that returns the client below a node whose request would go next."""
+"""A function that returns, for a node, the client below the node whose request would go next."""
 
 
 @dataclass(frozen=True)
 class ShareParams(PriceParams):
     """The parameters of ``PriceParams``, tenants and weights.
 
-    With ``tenants=tree``, siblings share at each level of the tree. ``weights`` of clients override
-    the experiment's weights.
+    With ``tenants=tree``, service is divided among siblings at each level of the tree of tenants.
+    ``weights`` of clients override the experiment's weights.
     """
 
     tenants: Tenants | None = None
@@ -119,9 +121,9 @@ class ShareParams(PriceParams):
 class SharePolicy(FlowPolicy):
     """A policy that divides service among siblings.
 
-    Without a tree, all clients are siblings. With a tree, siblings are the nodes directly below a
-    tenant. The policy chooses a node at each level, from the outermost tenants down to a client. A
-    request is charged to its client and to all tenants of the client.
+    Without a tree of tenants, all clients are siblings. With a tree, siblings are the nodes
+    directly below one tenant. The policy chooses a node at each level, from the outermost tenants
+    down to a client. A request is charged to its client and to all tenants of the client.
     """
 
     params: ShareParams
@@ -179,7 +181,7 @@ class SharePolicy(FlowPolicy):
             self.charge_node(tenant, node, correction, sent=False)
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
-        """Return the nodes directly below a tenant, on the paths to these clients."""
+        """Return the nodes directly below a tenant through which the paths to the clients lead."""
         return clients if self.params.tenants is None else self.setup.children_of(tenant, clients)
 
     def _nodes(self, client: str) -> Iterator[tuple[str, str]]:

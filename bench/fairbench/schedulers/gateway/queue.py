@@ -1,4 +1,4 @@
-"""The queue before the cluster: local schedulers order waiting requests, a router sends them."""
+"""Queues before the cluster, in which local schedulers order the requests that a router sends."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ from fairbench.schedulers.views import ListScan, QueueView
 
 
 class OutputsAhead:
-    """Charges a ``scheduler`` the mean length of a client's answers, and later the difference.
+    """Charges for outputs in advance: the mean length of a client's answers, corrected later.
 
     Without charges in advance, the queue would send all requests of a client before the first
-    answer has ended. The client would then have no waiting request, and would lose its lead by the
-    lift at its next arrival ([VTC] lines 8-13). Precondition: the scheduler ``refunds_tokens``.
+    answer has ended. The client would then have no waiting request, and the lift at the client's
+    next arrival ([VTC] lines 8-13) would cancel its lead over other clients. Precondition: the
+    scheduler ``refunds_tokens``.
     """
 
     def __init__(self, scheduler: LocalScheduler) -> None:
         self._scheduler = scheduler
         self._answers = MeanAnswers()
-        # unfinished request -> output tokens charged in advance
+        # ``_charged`` maps unfinished requests to output tokens charged in advance.
         self._charged: dict[Request, int] = {}
 
     def charge_ahead(self, request: Request) -> None:
-        """Charge a request that is sent for the first time."""
+        """Charge the expected output of a request that is sent for the first time."""
         mean = round(self._answers.expected(request.client))
         self._charged[request] = tokens = min(mean, request.max_new_tokens)
         if tokens:
             self._scheduler.on_tokens(request.client, tokens)
 
     def charge_rest(self, request: Request, output_tokens: int) -> None:
-        """Charge the rest at a request's end; an unserved request has 0 output tokens."""
+        """Charge or refund the difference at a request's end; ``output_tokens`` may be 0."""
         more = output_tokens - self._charged.pop(request)
         if more:
             self._scheduler.on_tokens(request.client, more)
@@ -57,12 +58,13 @@ class OutputsAhead:
 
 
 class IdleClients:
-    """The idle clients, of which ``MAX_CLIENTS`` are remembered."""
+    """A record of idle clients, at most ``MAX_CLIENTS`` of which are remembered."""
 
     def __init__(self) -> None:
-        # client -> number of queued and unfinished requests
+        # ``_requests`` maps clients to numbers of queued and unfinished requests.
         self._requests: Counter[str] = Counter()
-        self._idle: dict[str, None] = {}  # the longest idle client first
+        # ``_idle`` holds the idle clients, the client that has been idle for longest first.
+        self._idle: dict[str, None] = {}
 
     def begin_request(self, client: str) -> None:
         self._requests[client] += 1
@@ -86,9 +88,9 @@ class IdleClients:
 class FlowView(QueueView):
     """A ``QueueView`` that sorts the requests of each client (a flow) by ``order``.
 
-    The cached tokens of a request are those at the worker with the longest match. ``match_order``
-    sorts the requests of all flows by cached tokens, without an engine's deprioritisation of equal
-    prompts.
+    A request's number of cached tokens is the number at the worker with the longest cached prefix.
+    ``match_order`` sorts the requests of all flows by cached tokens, without an engine's
+    deprioritisation of equal prompts.
     """
 
     def __init__(self, order: Order) -> None:
@@ -116,7 +118,7 @@ Send: TypeAlias = Callable[[Request, int], None]
 
 
 class InOrder(FCFS):
-    """A policy that offers every queued request by arrival, also after a request without room."""
+    """A policy that offers all queued requests by arrival and skips requests without room."""
 
     name = "in-order"
 
@@ -127,23 +129,23 @@ class InOrder(FCFS):
 
 
 class HoldsRequests(Protocol):
-    """The interface of a pure queue before the workers: the host reports all events to it.
+    """The interface of a queue before the workers, which learns all events from its host.
 
-    The host calls ``shed`` and then ``release`` after every change, and at ``wake_s``.
+    The host calls ``shed`` and then ``release`` after every event, and at the time ``wake_s``.
     """
 
     def enter(self, request: Request, now_s: float) -> bool:
         """Add an arriving request; return False if the request is refused."""
 
     def shed(self, now_s: float) -> Collection[Request]:
-        """Return the requests that the queue gives up now; the host refuses these requests."""
+        """Return the requests that the queue drops now; the host must refuse these requests."""
         return ()
 
     def release(self, now_s: float, send: Send) -> None:
-        """Call ``send`` for each request that may go now, one after the other."""
+        """Call ``send`` for each request that may be sent to a worker now, in order."""
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return the time of the next call without an event, in seconds, or None for no call."""
+        """Return the time in seconds of the next call that needs no event, or None for no call."""
 
     def moved(self, request: Request, worker: int | None) -> None:
         """Record which worker a sent request has, or None while the request has no worker."""
@@ -157,15 +159,15 @@ class HoldsRequests(Protocol):
     ) -> None:
         """Handle the end of a sent request that produced ``output_tokens``.
 
-        ``now_s`` is the time in seconds; None means the time of the latest event. ``read`` corrects
-        the charge for the prompt; None means no correction.
+        ``now_s`` is the time in seconds, or None for the time of the latest event. ``read`` is the
+        server's report with which to correct the charge for the prompt, or None.
         """
 
     def withdraw(self, request: Request) -> None:
         """Withdraw a queued request."""
 
     def retry_after_s(self) -> float | None:
-        """Return after how many seconds to retry the latest refused request, None if unknown."""
+        """Return after how many seconds the last refused client should retry; None if unknown."""
         return None
 
 
@@ -175,13 +177,14 @@ T = TypeVar("T")
 class QueueHost(Generic[T]):
     """A host of a queue before the workers, in the simulator or in a real router.
 
-    ``held`` has the queued requests, each with the facts that the host needs in order to send it.
+    ``held`` maps each queued request to the data with which the host will send the request.
     """
 
     def __init__(self, queue: HoldsRequests) -> None:
         self.queue = queue
         self.held: dict[Request, T] = {}
-        self._sent: set[Request] = set()  # requests that were sent and have not ended
+        # The requests in ``_sent`` were sent and have not ended.
+        self._sent: set[Request] = set()
 
     def is_sent(self, request: Request) -> bool:
         """Return whether the request was sent and has not ended."""
@@ -194,12 +197,12 @@ class QueueHost(Generic[T]):
         return was_sent
 
     def shed_queue(self, now_s: float, refuse: Callable[[Request], None]) -> None:
-        """Call ``refuse`` for each queued request that the queue gives up."""
+        """Call ``refuse`` for each queued request that the queue drops."""
         for request in self.queue.shed(now_s):
             refuse(request)
 
     def release_queue(self, now_s: float, send: Send, refuse: Callable[[Request], None]) -> None:
-        """Refuse the requests that the queue gives up, and send the requests that may go now."""
+        """Refuse the requests that the queue drops, and send the requests that may go now."""
 
         def send_one(request: Request, worker: int) -> None:
             self._sent.add(request)
@@ -210,12 +213,12 @@ class QueueHost(Generic[T]):
 
 
 class GatewayQueue(HoldsRequests):
-    """A queue that keeps requests until the ``detector`` and the router release them, in order.
+    """A queue that a local scheduler orders, until the ``detector`` and the router have room.
 
-    The queue hosts a ``LocalScheduler`` as an engine does, but knows caches only with a ``view``.
-    The whole input is charged when a request is sent; outputs are charged when a request ends, or
-    in advance with ``ahead``. The queue gives up no requests, and ignores priorities: a ``Gateway``
-    has a queue for each priority.
+    The queue calls a ``LocalScheduler`` as an engine does, but knows what the workers have cached
+    only with a ``view``. The whole input is charged when a request is sent; outputs are charged
+    when a request ends, or in advance with ``ahead``. The queue drops no requests by itself, and
+    ignores priorities: a ``Gateway`` has a queue for each priority.
     """
 
     def __init__(
@@ -228,8 +231,10 @@ class GatewayQueue(HoldsRequests):
         ahead: OutputsAhead | None = None,
     ) -> None:
         self.scheduler = scheduler
-        self.shared = shared  # the scheduler's counters, if other routers share the counters
-        # time until which requests wait for a client at another router
+        # ``shared`` holds the scheduler's counters if several routers share counters, or None.
+        self.shared = shared
+        # Until ``_held_until_s``, requests wait for clients at another router; None means no such
+        # wait.
         self._held_until_s: float | None = None
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._ahead = ahead
@@ -277,7 +282,9 @@ class GatewayQueue(HoldsRequests):
             self.scheduler.on_admitted(request, request.input_tokens, False)
             if self._ahead is not None:
                 self._ahead.charge_ahead(request)
-            detector.on_sent(request, worker)  # called before ``send``, which may move the request
+            # This call comes before ``send``, because ``send`` may move the request to another
+            # worker.
+            detector.on_sent(request, worker)
             send(request, worker)
             return Tried.ADMITTED if detector.has_room(now_s) else Tried.LAST
 
@@ -287,7 +294,7 @@ class GatewayQueue(HoldsRequests):
             drive(self.scheduler.select(self._view, now_s), try_send)
 
     def _worker_for(self, request: Request, now_s: float) -> int | None:
-        """Return the worker that the policy chooses, or else the router; None without room."""
+        """Return the worker that the policy or else the router chooses, or None without room."""
         routed = self._router.route(request, now_s)
         place = None if self._flows is None else self._flows.place
         chosen = None if place is None else place(request, now_s)
@@ -327,7 +334,7 @@ class GatewayQueue(HoldsRequests):
         self._end_request(request)
 
     def _tell_scheduler(self, request: Request, output_tokens: int, read: Read | None) -> None:
-        """Report the request's outcome to the local scheduler, as an engine would."""
+        """Report the end of a request to the local scheduler, as an engine does."""
         if read is not None and (correct := self.scheduler.on_read) is not None:
             correct(request, read)
         if self._ahead is not None:
@@ -349,26 +356,28 @@ class GatewayQueue(HoldsRequests):
         self._end_request(request)
 
     def _end_request(self, request: Request) -> None:
-        """Handle the end of a request; forget clients that have been idle for longest."""
+        """Handle the end of a request, and delete clients that have been idle for too long."""
         self.scheduler.on_finish(request)
         for client in self._idle.end_request(request.client):
-            if self.shared is None:  # other routers rely on a shared counter
+            # Counters that other routers share are kept.
+            if self.shared is None:
                 self.scheduler.forget(client)
             if self._ahead is not None:
                 self._ahead.forget(client)
 
 
 def arrival_queue(router: Router) -> GatewayQueue:
-    """Return the queue of a router that holds, by the router's ``order``, or else by arrival."""
+    """Return the queue of a router that queues requests, by its ``order`` or by arrival."""
     return GatewayQueue(router.order or InOrder(InOrder.Params()), router, AlwaysRoom())
 
 
 class Gateway(HoldsRequests):
     """A queue with strict priority between bands, which refuses requests beyond its limits.
 
-    The rules are those of llm-d's flow control (llm-d-router @7c6ba75), with limits on numbers of
-    requests only. ``make_queue`` returns a new queue for a band; the queues of all bands share one
-    detector and one router. A policy that ``orders_bands`` has one queue for all priorities.
+    A band is all requests of one priority. The rules are those of llm-d's flow control
+    (llm-d-router @7c6ba75), with limits on numbers of requests only. ``make_queue`` returns a new
+    queue for a band; the queues of all bands share one detector and one router. With
+    ``orders_bands``, all priorities share one queue.
     """
 
     def __init__(
@@ -383,18 +392,19 @@ class Gateway(HoldsRequests):
         self._orders_bands = orders_bands
         self._limits = limits
         self._make_queue = make_queue
-        self._bands: dict[int, GatewayQueue] = {}  # priority -> queue, the highest priority first
-        # queued or unfinished request -> its band
+        # In ``_bands``, keys are priorities, the highest first; values are the bands' queues.
+        self._bands: dict[int, GatewayQueue] = {}
+        # ``_band_of`` maps queued or unfinished requests to their bands.
         self._band_of: dict[Request, int] = {}
         self._held: dict[Request, None] = {}
-        self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(
-            dict
-        )  # band -> queued requests
-        # heap of (time in seconds at which a request is too old, number, request)
+        # ``_held_in`` maps bands to queued requests.
+        self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(dict)
+        # ``_ends`` is a heap of the times in seconds at which requests are too old.
         self._ends: list[tuple[float, int, Request]] = []
         self._numbers = count()
         self._displaced: list[Request] = []
-        self.others = Heard()  # totals of the gateways of other routers
+        # ``others`` holds the latest totals of the gateways of other routers.
+        self.others = Heard()
         self._changes = Changes()
 
     def __len__(self) -> int:
@@ -433,7 +443,7 @@ class Gateway(HoldsRequests):
     def _enter_band(
         self, request: Request, priority: int, queue: GatewayQueue, now_s: float
     ) -> bool:
-        """Put the request into its band's queue or in line; return False for a refused request."""
+        """Put the request into its band's queue or in line; return False if it is refused."""
         if self._limits is None:
             return queue.enter(request, now_s)
         if not self._limits.admits(request, priority):
@@ -464,7 +474,8 @@ class Gateway(HoldsRequests):
 
         for request in self._limits.admit_freed() if self._limits is not None else ():
             if not self._bands[self._band_of[request]].enter(request, now_s):
-                assert self._limits is not None  # the policy refuses the request after its wait
+                # The policy may refuse a request that has waited in line.
+                assert self._limits is not None
                 self._limits.end_admitted(request, 0)
                 self._hold_no_more(request)
                 del self._band_of[request]
@@ -496,7 +507,8 @@ class Gateway(HoldsRequests):
             self._limits.end_admitted(request, output_tokens)
 
     def withdraw(self, request: Request) -> None:
-        if request in self._displaced:  # the request is displaced, and the host does not know yet
+        # The request was displaced, but the host has not been told yet.
+        if request in self._displaced:
             self._displaced.remove(request)
             return
         self._hold_no_more(request)
@@ -510,11 +522,11 @@ class Gateway(HoldsRequests):
     def _hold_no_more(self, request: Request) -> None:
         del self._held[request], self._held_in[self._band_of[request]][request]
 
-    # The methods of ``Exchanges``.
+    # The following methods implement ``Exchanges``.
 
     @property
     def shares_counters(self) -> bool:
-        """Return whether the gateway has peers, and a policy whose counters can be shared."""
+        """Return whether the gateway shares its policy's counters with peers."""
         return self._make_queue().shared is not None
 
     def join_peers(self) -> None:
@@ -580,12 +592,12 @@ class Gateway(HoldsRequests):
 
     @property
     def ahead(self) -> float:
-        """The largest lead of a served client over a client that waited at another router."""
+        """The largest lead of a client that was served over a client that waited elsewhere."""
         found = [queue.shared.ahead for queue in self._bands.values() if queue.shared is not None]
         return max(found, default=0.0)
 
     def _priority_of(self, request: Request) -> int:
-        """Return the band of the request."""
+        """Return the priority that determines the request's band."""
         if self._orders_bands:
             return 0
         return self.params.priority.get(request.client, request.priority)
@@ -597,6 +609,6 @@ class Gateway(HoldsRequests):
         return self._bands[priority]
 
     def _forget_gone(self) -> None:
-        """Remove requests that are no longer queued from the head of the heap."""
+        """Remove requests that are no longer queued from the head of the heap of end times."""
         while self._ends and self._ends[0][2] not in self._held:
             heappop(self._ends)

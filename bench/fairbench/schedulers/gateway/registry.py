@@ -1,8 +1,8 @@
-"""Gateways: policies and detectors by name, and parameters of gateway and admission control.
+"""Gateway policies and detectors by name, and the parameters of gateway and admission control.
 
-To add a policy, write a class in ``policies`` and add a line here; a detector is a class in
-``saturation``. Any local scheduler is also a policy under its own name, including users'
-schedulers.
+To add a policy, write a class in ``policies`` and add a line here. To add a detector, write a class
+in ``saturation`` and add a line here. Any local scheduler is also a policy under its own name,
+including users' schedulers.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ ClientLimit: TypeAlias = Annotated[str | int | None, PlainValidator(_checked_lim
 
 @dataclass(frozen=True)
 class GatewayParams:
-    """The gateway parameters that apply under every policy; 0 turns a limit off.
+    """The gateway parameters that apply under every policy; a limit of 0 means no limit.
 
     - ``order`` is the order of the requests of a flow.
     - ``ttl_s`` is the time in seconds after which a queued request is refused.
-    - ``band_requests`` limits the queued requests of each band, ``max_requests`` the queued
-      requests of all bands. A request that arrives at a full gateway displaces the latest request
-      of the lowest band, if this band has a lower priority than the request's band, and is refused
-      otherwise.
+    - ``band_requests`` limits the queued requests of each band, and ``max_requests`` limits the
+      queued requests of all bands together. A request that arrives at a full gateway displaces the
+      latest request of the lowest band if this band has a lower priority than the new request.
+      Otherwise the new request is refused.
     - ``priority`` maps clients to priorities, which override the priorities of the clients'
       requests; larger numbers go first. A band is served only if no request of a higher band can be
       sent.
-    - ``outputs`` says when a local scheduler is charged for output tokens: at the ``end`` of a
-      request (the default), or ``ahead`` as in ``OutputsAhead``, if the scheduler can refund.
+    - ``outputs`` decides when a local scheduler is charged for output tokens: at the ``end`` of a
+      request (the default), or ``ahead`` as in ``OutputsAhead`` if the scheduler can refund.
     - ``ClientLimits`` describes ``client_limit``, ``client_requests``, ``client_memory``,
       ``client_reserve`` and ``tenants``.
     """
@@ -113,12 +113,13 @@ class GatewayParams:
 class AdmissionParams:
     """Parameters of admission control.
 
-    ``policy`` decides what happens to a request that would be late. ``ahead`` selects the requests
-    that count as ahead (``Estimator``) and should match the local scheduler. ``margin`` multiplies
-    the estimate: a value above 1 is stricter. A request that would be late at the router's worker,
-    and in time at another worker, goes to the worker where the request would end first. A demoted
-    request is treated like other requests ``aging_s`` seconds after its arrival. ``profile`` is the
-    timing profile of real servers; a simulation uses the experiment's profile.
+    ``policy`` decides what happens to a request that would be late. ``ahead`` selects the waiting
+    requests that the ``Estimator`` expects to be served first, and should match the local
+    scheduler. ``margin`` multiplies the estimate, so a value above 1 refuses more requests. A
+    request that would be late at the router's worker, and in time at another worker, goes to the
+    worker where the request would end first. A demoted request is treated like other requests
+    ``aging_s`` seconds after its arrival. ``profile`` is the timing profile of real servers; a
+    simulation uses the experiment's profile.
     """
 
     policy: Literal["off", "refuse", "demote"] = OFF
@@ -139,18 +140,18 @@ def admission_params(settings: Mapping[str, Any]) -> AdmissionParams:
 
 NO_GATEWAY = "none"
 GATEWAY_GROUP = "fairbench.gateways"
-DEFAULT_DETECTOR = "utilization"  # the default of llm-d
+DEFAULT_DETECTOR = "utilization"  # the default of llm-d, too
 
-_POLICIES = "fairbench.schedulers.gateway.policies"
+_GATEWAY = "fairbench.schedulers.gateway"
 POLICIES = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
-    "round-robin": f"{_POLICIES}:RoundRobinFlows",
-    "drr": f"{_POLICIES}:DRR",
-    "wfq": f"{_POLICIES}:WFQ",
-    "token-bucket": f"{_POLICIES}:TokenBucket",
+    "round-robin": f"{_GATEWAY}.round_robin:RoundRobinFlows",
+    "drr": f"{_GATEWAY}.drr:DRR",
+    "wfq": f"{_GATEWAY}.wfq:WFQ",
+    "token-bucket": f"{_GATEWAY}.token_bucket:TokenBucket",
 }
 
-_SATURATION = "fairbench.schedulers.gateway.saturation"
+_SATURATION = f"{_GATEWAY}.saturation"
 DETECTORS = {
     "utilization": f"{_SATURATION}:Utilization",
     "concurrency": f"{_SATURATION}:Concurrency",
@@ -183,7 +184,7 @@ def policy_class(name: str) -> type[LocalScheduler]:
 
 
 def default_detector(policy: str, usual: str) -> str:
-    """Return the detector that a policy uses if no other is chosen; ``usual`` for most policies.
+    """Return the default detector of a policy, which is ``usual`` for most policies.
 
     Raises UsageError for an unknown policy.
     """
@@ -192,7 +193,7 @@ def default_detector(policy: str, usual: str) -> str:
 
 
 def needs_sessions(policy: str | None) -> bool:
-    """Return whether a policy decides by session; None means no gateway.
+    """Return whether a policy decides by session; False without a policy (None).
 
     Raises UsageError for an unknown policy.
     """
@@ -213,4 +214,4 @@ GATEWAY_PARAMS: PartParams = (
     | params_of(policies_by_name(), policy_class)
     | params_of(DETECTORS, detector_class)
 )
-"""The ``Params`` of gateway policies, detectors, the gateway and admission control, by name."""
+"""``GATEWAY_PARAMS`` has the ``Params`` of policies, detectors, gateway and admission by name."""

@@ -1,4 +1,4 @@
-"""Routers whose decisions others may change: admission control, or a gate that places sessions."""
+"""Routers whose choice of a worker may be changed by admission control or a gateway policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.registry import AdmissionParams, policy_class
 
 Choice = Callable[[Request, int, float], int]
-"""A function of a request, its worker and the time in seconds, which returns the final worker."""
+"""A function that returns the final worker, given a request, the router's choice and the time."""
 
 
 def is_overruled(gateway: str | None, admission: AdmissionParams | None) -> bool:
@@ -27,7 +27,7 @@ def is_overruled(gateway: str | None, admission: AdmissionParams | None) -> bool
 
 
 def rerouting(router: Router) -> Rerouting:
-    """Return the router with a ``choose`` step, which initially keeps the router's decisions."""
+    """Return the router with a ``choose`` step, which at first keeps the router's choice."""
     declared = {
         name: getattr(router, name)
         for name in ("name", "wants_evictions", "holds", "cluster_theorems")
@@ -37,7 +37,7 @@ def rerouting(router: Router) -> Rerouting:
 
 
 class Rerouting(Router):
-    """A router with a ``choose`` step after the inner router's decision; made by ``rerouting``.
+    """A router with a ``choose`` step after the inner router's choice of a worker.
 
     The inner router counts its own decisions, even if ``choose`` changes them. If a request is
     routed again because its worker left, the inner router's earlier decision counts as failed.
@@ -46,7 +46,8 @@ class Rerouting(Router):
     def __init__(self, router: Router) -> None:
         self.router = router
         self.choose: Choice = lambda request, worker, now_s: worker
-        # request -> the inner router's worker, if ``choose`` changed it
+        # ``_routed`` maps requests for which ``choose`` changed the worker to the inner router's
+        # workers.
         self._routed: dict[Request, int] = {}
         self.order = router.order
 
@@ -67,7 +68,7 @@ class Rerouting(Router):
         return chosen
 
     def redirect(self, request: Request, routed: int, chosen: int) -> None:
-        """Record that a request, which ``route`` sent to ``routed``, goes to another worker."""
+        """Record that a request goes to the worker ``chosen`` instead of the worker ``routed``."""
         if chosen != routed:
             self._routed.setdefault(request, routed)
 

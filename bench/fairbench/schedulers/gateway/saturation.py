@@ -19,8 +19,8 @@ class Detector(ABC):
 
     Subclass this class to add a detector.
 
-    A detector is pure, like a scheduler: the queue reports sent and finished requests, and calls
-    ``poll_workers`` when the host is awake.
+    A detector reads no clock and no socket: the queue reports sent and finished requests, and calls
+    ``poll_workers`` whenever the host handles events.
     """
 
     name: ClassVar[str]
@@ -31,25 +31,25 @@ class Detector(ABC):
     def prepare(self, setup: Setup) -> None:
         """Receive the facts of the experiment, once, before the first request.
 
-        ``setup.fleet`` reports the workers' loads.
+        The loads of the workers are in ``setup.fleet``.
         """
         self.setup = setup
 
     @property
     def fleet(self) -> FleetView:
-        """The workers. Precondition: ``prepare`` was called."""
+        """The view of the workers. Precondition: ``prepare`` was called."""
         assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
         return self.setup.fleet
 
     def poll_workers(self, now_s: float) -> None:
-        """Poll the workers if a poll is due; called whenever the host is awake."""
+        """Poll the workers' loads if a poll is due."""
 
     @abstractmethod
     def has_room(self, now_s: float) -> bool:
-        """Return whether the cluster has room for a request; called before each release."""
+        """Return whether the cluster has room for one more request."""
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return the time at which to wake the host without an event, or None for never."""
+        """Return the time at which the queue must be called without an event, or None for never."""
         return None
 
     def on_sent(self, request: Request, worker: int) -> None:
@@ -83,19 +83,20 @@ class _Load(NamedTuple):
 class Concurrency(Detector):
     """A detector that compares the unfinished requests, or their prompt tokens, with a capacity.
 
-    The rules are those of llm-d's concurrency-detector (llm-d-router @3fdd2e6): ``requests`` and
-    ``tokens`` are sums over the workers, relative to the total capacity; ``larger`` (llm-d's
-    ``hybrid``) is the mean over the workers of the larger ratio. The detector counts sent and
-    finished requests itself, so its counts have no delay. Two rules are simpler than in llm-d: the
-    whole prompt counts until the request ends (in llm-d, the uncached part counts until the first
-    token), and the router sees all workers, including full workers.
+    The rules are those of llm-d's concurrency-detector (llm-d-router @3fdd2e6). With ``by``
+    ``requests`` or ``tokens``, the detector compares sums over the workers with the total capacity.
+    With ``larger`` (llm-d's ``hybrid``), the detector takes the larger of both ratios at each
+    worker, and their mean over the workers. The detector counts sent and finished requests itself,
+    so its counts have no delay. Two rules are simpler than in llm-d. The whole prompt counts until
+    the request ends; in llm-d, the uncached part counts until the first token. The router sees all
+    workers, including full workers.
     """
 
     name = "concurrency"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``requests`` and ``tokens`` are a worker's capacity, ``by`` the unit.
+        """Parameters: ``requests`` and ``tokens`` are a worker's capacity; ``by`` is the measure.
 
         ``headroom`` is the number of further requests that may wait in a worker's own queue, so
         that no slot stays empty between the end of an answer and the next request from the gateway.
@@ -110,7 +111,8 @@ class Concurrency(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._requests = params.requests + (params.headroom or 0)
-        self._under_way: dict[Request, int | None] = {}  # unfinished request -> its worker
+        # ``_under_way`` maps unfinished requests to their workers.
+        self._under_way: dict[Request, int | None] = {}
         self._loads: dict[int, _Load] = {}
 
     def has_room(self, now_s: float) -> bool:
@@ -148,18 +150,19 @@ class Utilization(Detector):
     """A detector that releases requests if the workers had room at the last poll.
 
     The rules are those of llm-d's utilization-detector, llm-d's default (llm-d-router @96391d1):
-    the cluster has room while the workers' mean score is below 1. A score is the larger of the
-    waiting requests over ``waiting`` and the KV usage over ``kv_usage``, and 1 if the last poll is
-    older than ``stale_s`` seconds. All arrivals between two polls are therefore sent together or
-    wait together. ``credit``, an option of llm-d, counts requests that were sent since the last
-    poll as waiting. Unlike llm-d, the router sees all workers, including full workers.
+    the cluster has room while the workers' mean score is below 1. A worker's score is the larger of
+    two ratios: waiting requests to ``waiting``, and KV usage to ``kv_usage``. The score is 1 if the
+    last poll is older than ``stale_s`` seconds. All requests that arrive between two polls are
+    therefore either all sent or all queued. ``credit``, an option of llm-d, counts requests that
+    were sent since the last poll as waiting. Unlike llm-d, the router sees all workers, including
+    full workers.
     """
 
     name = "utilization"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: a worker is full at ``waiting`` requests or a ``kv_usage`` of the pool.
+        """Parameters: a worker is full at ``waiting`` waiting requests or at this ``kv_usage``.
 
         ``poll_s`` is the time in seconds between two polls of all workers (llm-d's default: 50 ms).
         """
@@ -175,10 +178,10 @@ class Utilization(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._polled_s = 0.0
-        # time of the next poll in seconds; None before the first poll
+        # ``_next_s`` is the time of the next poll in seconds, or None before the first poll.
         self._next_s: float | None = None
         self._loads: dict[int, WorkerLoad] = {}
-        # worker -> number of requests sent since the last poll
+        # ``_sent`` maps workers to numbers of requests sent since the last poll.
         self._sent: Counter[int] = Counter()
 
     def poll_workers(self, now_s: float) -> None:
@@ -200,7 +203,8 @@ class Utilization(Detector):
     def _score(self, worker: int) -> float:
         load = self._loads.get(worker)
         if load is None or load.queued is None:
-            return 1.0  # a worker with an unknown load counts as full
+            # A worker with an unknown load counts as full.
+            return 1.0
         waiting = load.queued + (self._sent[worker] if self.params.credit else 0)
         pool_tokens = self.setup.pool_tokens
         used = load.tokens / pool_tokens if pool_tokens else 0.0

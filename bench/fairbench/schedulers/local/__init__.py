@@ -1,1 +1,1 @@
-"""Local schedulers, which order the queue of one worker; a file has one policy and its variants."""
+"""Local schedulers, which order the waiting queue of one worker, with one policy in each file."""

@@ -25,17 +25,17 @@ KEPT_AS_IN_DLPM = (
     "charge_recompute", "extend_weight", "join", "no_room", "output_weight", "preempt", "refill",
     "rejoin", "sharing",
 )  # fmt: skip
-"""The parameters of DLPM that derived schedulers keep at their defaults."""
+"""The parameters of DLPM in ``KEPT_AS_IN_DLPM`` keep their defaults in derived schedulers."""
 
 
 class DLPM(FairScheduler):
-    """Longest cached prefix first, among clients with credit, which is granted in quanta.
+    """Longest cached prefix first among clients in credit; credit is granted in quanta.
 
-    ``select`` is lines 16 to 22 of Algorithm 1; CHECKREFILL (lines 3 to 8) is ``Turns``, and the
-    charges (lines 23 and 26) are ``Prices``. Clients get a quantum when no waiting client is in
-    credit. Algorithm 1 never ends in two cases, for which this class has rules: a full pass without
-    progress ends the selection (line 17), and refills that leave all clients in debt are summed in
-    closed form (line 7).
+    ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
+    to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
+    client is in credit. As printed, Algorithm 1 never ends in two cases. In this class, a pass over
+    the whole queue without an admission ends the selection (line 17), and refills that leave all
+    clients in debt are repeated in a single step (line 7).
     """
 
     name = "dlpm"
@@ -46,17 +46,17 @@ class DLPM(FairScheduler):
         """Parameters of the order, the credits and the charging.
 
         ``quantum`` is Q^u of a client of weight 1, in weighted tokens (an output token counts
-        ``output_weight``); a client of weight 2 gets twice as much. ``no_room``: ``stop`` ends the
-        pass at a request without room, as SGLang does; ``skip`` tries the next request, as in
-        Algorithm 1. ``refill``: ``relaxed`` selects ``RelaxedTurns``, which only differs with
-        ``skip``. ``join``: the credit of a client that joins the list: ``zero``, as printed and by
-        default, or one ``quantum``, so that newcomers do not wait until all others have used up
-        theirs. ``rejoin``: the rule by which idle clients leave the list. ``charge_recompute``
-        also charges the second prefill of a retracted request. ``sharing``, ``charge``, ``tenants``
-        and ``weights`` are as in ``FairParams``; with ``charge=gpu-time`` a quantum is the GPU time
-        of ``quantum`` computed tokens. ``preempt``: when memory runs out, ``fair`` takes the memory
-        of running requests of the client that is furthest ahead, the newest request first; by
-        default the engine chooses the request.
+        ``output_weight``); a client of weight 2 gets twice as much. ``no_room=stop`` ends the pass
+        at a request without room, as SGLang does; ``no_room=skip`` tries the next request, as
+        Algorithm 1 does. ``refill=relaxed`` selects ``RelaxedTurns``, which only differs with
+        ``no_room=skip``. ``join`` is the credit of a client that joins the list: ``zero``, as
+        printed and by default, or one ``quantum``, so that a newcomer need not wait until the other
+        clients have used up their quanta. ``rejoin`` is the rule by which idle clients leave the
+        list. ``charge_recompute`` also charges the second prefill of a retracted request.
+        ``sharing``, ``charge``, ``tenants`` and ``weights`` are as in ``FairParams``; with
+        ``charge=gpu-time`` a quantum is the GPU time of ``quantum`` computed tokens. When memory
+        runs out, ``preempt=fair`` retracts running requests of the client that is furthest ahead in
+        service, the newest request first; by default the engine chooses the request.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
@@ -92,11 +92,11 @@ class DLPM(FairScheduler):
 
     @property
     def credit(self) -> dict[str, float]:
-        """The credit of each client on the list, by client."""
+        """The credit of each client on the client list."""
         return self.credits.balances()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.credits.begin_request(request.client)  # Alg. 1 line 12
+        self.credits.begin_request(request.client)  # implements line 12 of Alg. 1
 
     def on_finish(self, request: Request) -> None:
         self.charging.finished(request)
@@ -105,18 +105,18 @@ class DLPM(FairScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         turns = self._turns(view)
         progressed, refresh = True, True
-        while progressed and len(view):  # Alg. 1 line 17
-            scan = self._scan(view, now_s, refresh)  # Alg. 1 line 16
+        while progressed and len(view):  # implements line 17 of Alg. 1
+            scan = self._scan(view, now_s, refresh)  # implements line 16 of Alg. 1
             progressed = refresh = False
-            for request in scan:  # Alg. 1 line 18
-                client = request.client  # Alg. 1 line 19
-                if not self.credits.in_credit(client):  # Alg. 1 line 20
+            for request in scan:  # implements line 18 of Alg. 1
+                client = request.client  # implements line 19 of Alg. 1
+                if not self.credits.in_credit(client):  # implements line 20 of Alg. 1
                     turns.check_refill(client, scan)
                     if turns.over:
                         return
-                    if not self.credits.in_credit(client):  # Alg. 1 line 21: q_i > 0
+                    if not self.credits.in_credit(client):  # line 21 of Alg. 1 tests q_i > 0
                         continue
-                if (yield request):  # Alg. 1 line 21: CANADD; the engine runs lines 22 and 24
+                if (yield request):  # CANADD (line 21); the engine runs lines 22 and 24
                     progressed = True
                 elif turns.ends_without_room(client):
                     return
@@ -124,15 +124,15 @@ class DLPM(FairScheduler):
             progressed = turns.take_refilled() or progressed
 
     def _turns(self, view: WaitingView) -> Turns:
-        """Return CHECKREFILL (lines 3-8) for one pass."""
+        """Return the procedure CHECKREFILL (lines 3-8) for one admission pass."""
         return self._rule(self.credits, view, self._may_refill, stops=self.params.no_room == "stop")
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
-        """Return the order of the requests of clients in credit (line 16)."""
+        """Return a scan of the waiting requests in the order of line 16."""
         return view.match_order(refresh=refresh)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        """Return whether to grant quanta; called when no waiting client is in credit."""
+        """Return whether quanta may be granted, given that no waiting client is in credit."""
         return True
 
     def service_bound(self) -> ServiceBound | NoBound:
@@ -144,21 +144,21 @@ class DLPM(FairScheduler):
         return bound
 
 
-FLOOR_UNITS = 4  # number of units in a batch at which 4/5 of a step is useful
+# In a batch that costs ``FLOOR_UNITS`` units, 4/5 of a decode step is useful.
+FLOOR_UNITS = 4
 QUANTUM = 5_000
 
 
 class HoldingDLPM(DLPM):
-    """DLPM that leaves room for running clients in credit (the local half of ``fair-finish``).
+    """DLPM that leaves room for running clients in credit, the local scheduler of ``fair-finish``.
 
-    DLPM grants quanta as soon as no *waiting* client is in credit. A client with successive calls,
-    as in a tree of calls, rarely waits, so other clients get quanta repeatedly and fill the batch
-    while that client is in credit. This scheduler admits no request while no waiting client is in
-    credit, a running client without waiting requests is in credit, and the batch is large enough to
-    be efficient. The wait ends by itself: running requests spend credit or finish, and requests
-    never wait before an idle engine.
-
-    DLPM's bound holds, because quanta are only granted later than by DLPM, and still to all waiting
+    DLPM grants quanta as soon as no *waiting* client is in credit. A client whose calls follow one
+    another, as in a tree of calls, rarely waits. Under DLPM, other clients therefore get quanta
+    repeatedly and fill the batch while this client is in credit. ``HoldingDLPM`` makes requests
+    wait as long as three conditions hold: no waiting client is in credit, a running client without
+    waiting requests is in credit, and the batch is large enough to be efficient. The wait always
+    ends, because running requests spend credit or finish; with an idle engine, no request waits.
+    DLPM's bound holds, because quanta are granted later than by DLPM, but still to all waiting
     clients together.
     """
 
@@ -171,8 +171,8 @@ class HoldingDLPM(DLPM):
         """The parameters of DLPM; ``hold=false`` makes this scheduler DLPM.
 
         ``floor`` is the batch cost (``BatchCost``) above which requests wait for running clients; 0
-        means four units of the engine's step costs. While the step costs are unknown, the scheduler
-        admits as DLPM does, unless a floor is given; a request costs its context alone.
+        means four units (``load_cap``). While the costs of decode steps are unknown, the scheduler
+        works like DLPM, unless a floor is given; the cost of a request is then its context alone.
         """
 
         constants: ClassVar[tuple[str, ...]] = KEPT_AS_IN_DLPM

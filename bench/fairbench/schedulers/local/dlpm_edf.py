@@ -1,4 +1,4 @@
-"""DLPM combined with deadlines: deadlines within fair shares, and fair shares within deadlines.
+"""Combinations of DLPM with deadlines: deadlines within fair shares, and shares within deadlines.
 
 ``ReorderedDLPM`` is the base of schedulers that change DLPM's order among clients in credit.
 """
@@ -22,11 +22,11 @@ from fairbench.schedulers.views import ListScan
 
 
 class UrgentDLPM(DLPM):
-    """DLPM with the ranks of ``EDF``; subclasses combine both orders.
+    """The base class of schedulers that combine DLPM's order with ranks by deadline.
 
-    A request that is late or has no deadline ranks first once it has waited for ``aging_s``
-    seconds, in order of arrival. The next ranks are requests that can still be in time, the
-    earliest deadline first. All further requests have the same, last rank.
+    Requests that are late or have no deadline rank first, in order of arrival, once they have
+    waited for ``aging_s`` seconds. Next come requests that can still be in time, the earliest
+    deadline first. All further requests share the last rank.
     """
 
     wants_costs = True
@@ -61,7 +61,7 @@ class UrgentDLPM(DLPM):
         self._edf.on_finish(request)
 
     def _urgency(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function that returns a request's rank: its group, then a time."""
+        """Return a function from a request to its rank, a pair of a group and a time."""
         rank = self._edf.ranks(view, now_s)
 
         def urgency(request: Request) -> tuple[int, float]:
@@ -76,14 +76,15 @@ class UrgentDLPM(DLPM):
 
 
 class ReorderedDLPM(DLPM):
-    """DLPM's credits and bound, which do not depend on the order among clients in credit.
+    """The base class of schedulers with DLPM's credits and another order of requests.
 
-    Subclasses replace the order by longest cached prefix.
+    Subclasses replace the order by longest cached prefix. DLPM's bound still holds, because the
+    bound does not depend on the order among clients in credit.
     """
 
     @abstractmethod
     def _reordered(self, scan: Scan, view: WaitingView, now_s: float) -> Iterator[Request]:
-        """Yield all requests of the scan in the subclass's order."""
+        """Yield all requests of the scan in the order of the subclass."""
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
         scan = super()._scan(view, now_s, refresh)
@@ -91,12 +92,12 @@ class ReorderedDLPM(DLPM):
 
 
 class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
-    """DLPM chooses the client, and the client's most urgent request goes next.
+    """DLPM that serves the most urgent request of the client that DLPM chooses.
 
     Clients take turns as under DLPM, by credit and longest cached prefix, so that a client with
-    only urgent requests gets no more than its share, up to the bound. ``UrgentDLPM`` defines
-    urgency. Requests that are late or have no deadline keep DLPM's order, behind their client's
-    other requests.
+    only urgent requests gets no more than its share, up to the bound. ``UrgentDLPM`` ranks requests
+    by urgency. Requests that are late or have no deadline keep DLPM's order, behind the other
+    requests of their client.
     """
 
     name = "dlpm-edf"
@@ -106,8 +107,8 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
         """The parameters of ``UrgentDLPM``, and the scope of deadlines.
 
         ``within=client`` orders the requests of each client by deadline. ``within=credit`` orders
-        the requests of all clients in credit by deadline, so that deadlines also decide between
-        clients, though not about the clients' shares.
+        the requests of all clients in credit together by deadline. Deadlines then decide which of
+        these clients goes first, but do not change the clients' shares.
         """
 
         within: Literal["client", "credit"] = "client"
@@ -126,7 +127,7 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
 
 
 class EDFThenDLPM(UrgentDLPM):
-    """Requests that can still be in time go by deadline, all others by DLPM.
+    """Earliest deadline first for requests that can be in time, and DLPM for all other requests.
 
     All requests are charged in full, so a client that received much service through its deadlines
     waits longer once its requests are late. Among equal deadlines, clients in credit go first, then

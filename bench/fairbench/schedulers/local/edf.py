@@ -1,4 +1,4 @@
-"""Earliest deadline first among requests that can still be in time, with preemption."""
+"""The scheduler EDF: the earliest deadline first, with preemption."""
 
 from __future__ import annotations
 
@@ -15,27 +15,30 @@ from fairbench.schedulers.local.kept_order import least_first
 from fairbench.schedulers.local.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.params import NotNegativeInt, Positive
 
-AGED, IN_TIME, LATE = range(3)  # groups of requests; the lowest group goes first
+# A request is in one of the groups ``AGED``, ``IN_TIME`` and ``LATE``; the lowest group goes first.
+AGED, IN_TIME, LATE = range(3)
 
 
 class EDF(LocalScheduler):
-    """The earliest deadline goes first; late requests go last.
+    """Earliest deadline first, with late requests last.
 
-    A request's deadline is the latest time at which its first token may come, so that its expected
-    later tokens at the batch's present pace are in time, too (``Slack``). A request is late if the
-    prefill of its whole prompt, by the timing profile, would end after the deadline; admitting a
-    late request would only make another request late. A request that has waited for ``aging_s``
-    seconds goes before all other requests, in order of arrival, so no request starves. The pass
-    stops at the first request without room, so that room is kept for this request.
+    A request's deadline is the latest time for its first token at which its later tokens, at the
+    batch's present pace, are expected to be in time, too (``Slack``). A request is late if the
+    prefill of its whole prompt, by the timing profile, would end after the deadline. Late requests
+    go last, because their admission would only make other requests late. A request that has waited
+    for ``aging_s`` seconds goes before all other requests, in order of arrival, so no request
+    starves. The pass stops at the first request without room, so that later requests do not take
+    the memory that becomes free.
 
     A request without room preempts running requests if it would otherwise be late within
     ``rescue_s`` seconds. The first victims are running requests that can no longer be in time. The
     next victims are requests with later deadlines that can pause until the rescued request has
-    ended and still be in time, most time to spare first (after the cost of restoring the memory). A
-    request that has lost memory is spared until it has produced ``progress`` more tokens, an aged
-    request is always spared, and no request is preempted if the freed memory would not suffice.
-    When memory runs out, the engine retracts requests in the same order. The preemption rules are
-    this project's own; the order is the classical order (Jackson 1955, Liu and Layland 1973).
+    ended and still be in time. Among these, the victim with the most time to spare goes first; the
+    time to restore the victim's memory is subtracted. A request that was preempted is not preempted
+    again until it has produced ``progress`` more tokens, and an aged request is never preempted. No
+    request is preempted if the freed memory would not suffice. When memory runs out, the engine
+    retracts requests in the same order. The preemption rules are new in fairbench; the order is the
+    classical order (Jackson 1955, Liu and Layland 1973).
     """
 
     name = "edf"
@@ -50,10 +53,11 @@ class EDF(LocalScheduler):
         wait in seconds after which a request goes first; inf turns aging off. With ``rescue_s``
         inf, a request without room preempts at once.
 
-        ``preempt`` selects how preempted requests get their memory back: ``recompute``, ``swap``
-        (or recompute, if the host's memory has no room), the ``quicker`` of both, or ``no``
-        preemption. ``chunks`` (in engines whose steps mix prompts and outputs) limits the prompt
-        tokens of a step, so that running requests stay in time (``chunk_budget``).
+        ``preempt`` selects how preempted requests get their KV cache back: ``recompute``, ``swap``
+        (copies from CPU memory, or recomputation if CPU memory has no room), or the ``quicker`` of
+        these. The value ``no`` turns preemption off. ``chunks`` (in engines whose steps mix prompts
+        and outputs) limits the prompt tokens of a step, so that running requests stay in time
+        (``chunk_budget``).
         """
 
         default_s: Positive = 30.0
@@ -71,7 +75,8 @@ class EDF(LocalScheduler):
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        self._admitted: set[Request] = set()  # requests that were admitted in the present pass
+        # The requests in ``_admitted`` were admitted in the present pass.
+        self._admitted: set[Request] = set()
         self._victims = Victims(
             self._slack,
             swaps=self.swaps,
@@ -123,7 +128,7 @@ class EDF(LocalScheduler):
                 return
 
     def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function that returns a request's rank in this pass: its group, then a time."""
+        """Return a function from a request to its rank in this pass, a group and a time."""
         slack = self._slack
         if self.setup.costs is not None:
             slack.measure_step(view.running)

@@ -1,7 +1,7 @@
-"""Fair schedulers by composition of an order, an account and a charging.
+"""The base class of fair schedulers, which are composed of an order, an account and a charging.
 
-The account records each client's service, and the charging sets the price of each event. The order
-of a subclass decides only which client's request goes next.
+The account records each client's service, and the charging sets the price of each event. A subclass
+defines the order, which only decides which client's request goes next.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from fairbench.tenants import Tenants
 class FairParams:
     """The parameters of charging and accounts. Schedulers derive their parameters from this class.
 
-    ``charge``: ``gpu-time`` charges the time of iterations instead of tokens (``GPUCharges``).
-    ``sharing``: the clients that pay for a shared prefix (``SharedCharges``); by default the client
-    whose request computes the prefix. ``tenants``: ``tree`` shares at every level of
-    ``org/team/user``. ``weights`` of clients override the experiment's weights.
+    ``charge=gpu-time`` charges the time of iterations instead of tokens (``GPUCharges``).
+    ``sharing`` selects the clients that pay for a shared prefix (``SharedCharges``); by default,
+    the client whose request computes the prefix pays. With ``tenants=tree``, service is shared
+    fairly at every level of ``org/team/user``. ``weights`` of clients override the experiment's
+    weights.
     """
 
     charge: Literal["gpu-time"] | None = None
@@ -45,18 +46,18 @@ class FairParams:
     output_weight: PositiveInt = OUTPUT_PRICE
 
 
-# the hooks in which ``FairScheduler`` charges
+# ``CHARGED`` names the hooks in which ``FairScheduler`` charges.
 CHARGED = {"prepare", "on_admitted", "on_tokens", "on_retract", "on_finish", "forget"}
 
 
 class FairScheduler(LocalScheduler):
-    """A scheduler that charges through its parts, which subclasses pass to ``compose``."""
+    """A scheduler whose account and charging are set by ``compose``, which a subclass calls."""
 
     account: Account
     charging: Charging
 
     def __init_subclass__(cls) -> None:
-        """Refuse a class that overrides a charging hook without a charge. Raises UsageError."""
+        """Raise UsageError for a class that overrides a charging hook without calling ``super``."""
         super().__init_subclass__()
         for hook in CHARGED & vars(cls).keys():
             code = getattr(vars(cls)[hook], "__code__", None)
@@ -71,7 +72,7 @@ class FairScheduler(LocalScheduler):
     def _compose(
         self, account: Account, charging: Charging, weights: Mapping[str, float] | None = None
     ) -> None:
-        """Set the account and the charging; ``weights`` override the experiment's weights."""
+        """Set the account, the charging, and weights that override the experiment's weights."""
         self.account, self.charging, self._weights = account, charging, weights or {}
         self.refunds_tokens = charging.refunds
         self.account.prepare(self.setup.weighted("weights", weights))
@@ -84,7 +85,8 @@ class FairScheduler(LocalScheduler):
             parts |= {"on_prompt_time": charging.prompt_time, "on_gpu_time": charging.gpu_time}
             self.wants_costs = True
         for name, charge in parts.items():
-            if getattr(type(self), name) is None:  # a subclass may define the part itself
+            # A subclass may define the part itself.
+            if getattr(type(self), name) is None:
                 setattr(self, name, charge)
 
     def compose(
@@ -94,7 +96,7 @@ class FairScheduler(LocalScheduler):
         prices: Prices | None = None,
         tokens: type[TokenCharging] = TokenCharging,
     ) -> None:
-        """Set an account and the charging that the parameters select.
+        """Set the account and the charging that the parameters select.
 
         ``prices`` are by default the prices in ``FairParams``, and ``tokens`` is the class that
         charges tokens. Raises UsageError for parameters that combine GPU time with ``sharing``.
@@ -120,9 +122,10 @@ class FairScheduler(LocalScheduler):
         self.charging.retracted(request)
 
     def furthest_ahead_first(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return running requests, the client furthest ahead first, and its newest request first.
+        """Return running requests by their client's lead, and a client's newest request first.
 
-        ``preempt=fair`` makes this method the ``retraction_order``.
+        The client furthest ahead in service comes first. ``preempt=fair`` makes this method the
+        ``retraction_order``.
         """
         newest = [one.request for one in running][::-1]
         ahead = {client: self.account.ahead(client) for client in {r.client for r in newest}}

@@ -1,4 +1,4 @@
-"""First come, first served: SGLang's default policy."""
+"""The scheduler FCFS (first come, first served), which is SGLang's default policy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fairbench.schedulers.params import NoParams
 
 
 class FCFS(LocalScheduler):
-    """Requests go in queue order; the pass stops at the first request without room."""
+    """First come, first served; the pass stops at the first request without room."""
 
     name = "fcfs"
     Params = NoParams

@@ -1,4 +1,4 @@
-"""Waiting requests sorted by a key, either permanently or in each pass."""
+"""Orders of waiting requests by a key, kept sorted or sorted in each pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.schedulers.views import WaitingView
 
 
 class KeptOrder:
-    """Requests in the order of their keys, equal keys by entry.
+    """A sorted collection of requests; requests with equal keys are sorted by entry.
 
     An insertion, a removal and the next candidate take O(log n) time. A kept order suits long
     queues in which a pass tries few requests, because ``least_first`` examines the whole queue in
@@ -22,7 +22,8 @@ class KeptOrder:
     """
 
     def __init__(self) -> None:
-        self._sorted = SortedList()  # (key, number of the entry, request)
+        # An element of ``_sorted`` has a key, the number of the entry, and a request.
+        self._sorted = SortedList()
         self._entries: dict[Request, tuple[Any, int, Request]] = {}
         self._numbers = count()
 
@@ -40,7 +41,7 @@ class KeptOrder:
             self._sorted.remove(entry)
 
     def within(self, view: Container[Request]) -> Iterator[Request]:
-        """Yield the requests that are in the view at their turn, without requests that enter later.
+        """Yield, in order, the present requests that the view contains when their turn comes.
 
         A host may show only a part of the waiting requests: vLLM hides requests whose grammar is
         not ready.
@@ -55,7 +56,7 @@ class KeptOrder:
 
 
 def least_first(view: WaitingView, key: Callable[[Request], Any]) -> Iterator[Request]:
-    """Yield the waiting requests, least key first; equal keys go in queue order."""
+    """Yield the waiting requests, the lowest key first; equal keys go in queue order."""
     waiting = [(key(request), at, request) for at, request in enumerate(view.queue_order())]
     heapify(waiting)
     while waiting:

@@ -1,4 +1,4 @@
-"""Longest prefix match: SGLang's cache-aware policy ([DLPM] §4.1), also with limits by client."""
+"""Longest prefix match, SGLang's cache-aware policy ([DLPM] §4.1), and a variant with limits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class LPM(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: with more than ``queue_limit`` waiting requests, LPM does not match or sort.
+        """Parameters: ``queue_limit`` is the longest queue that LPM matches and sorts.
 
-        SGLang's own limit is 128 (since PR #1896), which makes LPM similar to FCFS under load. 0
-        means no limit, as in the papers.
+        A longer queue keeps its order. SGLang's own limit is 128 (since PR #1896), which makes LPM
+        similar to FCFS under load. 0 means no limit, as in the papers.
         """
 
         queue_limit: NotNegativeInt = 0
@@ -38,11 +38,11 @@ class LPM(LocalScheduler):
 
 
 class ClientCappedLPM(LPM):
-    """Longest cached prefix first, among the clients with fewer running requests than their limit.
+    """Longest cached prefix first among clients with fewer running requests than their limit.
 
-    This policy is a baseline that a policy with credits has to beat. The limit counts requests, not
-    their cost, and leaves room unused while only clients at their limit wait. If the requests of
-    some clients at their limit fill the engine, other clients may starve.
+    This policy is a baseline with which policies with credits are compared. The limit counts
+    requests without regard to cost, and leaves room unused while only clients at their limit wait.
+    If the requests of some clients at their limit fill the engine, other clients may starve.
     """
 
     name = "lpm-client-cap"
@@ -50,7 +50,7 @@ class ClientCappedLPM(LPM):
 
     @dataclass(frozen=True)
     class Params(LPM.Params):
-        """The parameters of LPM, and ``max_running``: requests per client and worker.
+        """The parameters of LPM, and ``max_running``, the limit for each client and worker.
 
         The limit applies to a client of weight 1. A client of weight 2 may run twice as many
         requests, and every client may run at least 1.
@@ -78,7 +78,8 @@ class ClientCappedLPM(LPM):
         self._stop_running(request)
 
     def _stop_running(self, request: Request) -> None:
-        if request in self._running:  # an aborted request may never have run
+        # An aborted request may never have run.
+        if request in self._running:
             self._running.remove(request)
             self._of_client[request.client] -= 1
             if not self._of_client[request.client]:

@@ -1,4 +1,4 @@
-"""Preble's priority groups in the form of the paper ([Preble] §3.3)."""
+"""Preble's priority groups as the paper describes them ([Preble] §3.3)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from fairbench.schedulers.params import PositiveInt
 
 
 class PrebleGroups(LocalScheduler):
-    """Groups of requests by the cached fraction of the prompt; a batch takes from all groups.
+    """Rounds of admissions over groups of requests with similar cached fractions of prompts.
 
-    With P = 10 a request with 63 of 100 tokens cached is in group 6 ([Preble] §3.3). Group g may
-    send g + 1 requests in each round, so that requests without cached tokens do not starve;
-    requests of a group go by arrival. A request is assigned to a group once, in the first pass
-    after its arrival, or again in each pass, as Algorithm 3 is printed (``regroup``). A round
-    continues from one pass to the next, because a pass often admits a single request.
+    If the number of groups P is 10, a request with 63 of 100 prompt tokens cached is in group 6
+    ([Preble] §3.3). Group g may admit g + 1 requests in each round, so that requests without cached
+    tokens do not starve; requests of a group go by arrival. A request is assigned to a group once,
+    in the first pass after its arrival, or with ``regroup`` again in each pass, as Algorithm 3 is
+    printed. A round continues from one pass to the next, because a pass often admits a single
+    request.
     """
 
     name = "preble-groups"
@@ -27,10 +28,10 @@ class PrebleGroups(LocalScheduler):
     class Params:
         """Parameters of the groups.
 
-        ``groups`` is P. ``no_room``: ``stop`` ends the pass at a request without room, as in
-        SGLang; ``skip`` tries the next request, as in Preble's code. ``regroup``: ``pass`` assigns
-        every waiting request to a group in each pass, as Algorithm 3 is printed; by default, or
-        with ``arrival``, a request keeps its first group.
+        ``groups`` is the number P of groups. ``no_room=stop`` ends the pass at a request without
+        room, as in SGLang; ``no_room=skip`` tries the next request, as in Preble's code.
+        ``regroup=pass`` assigns every waiting request to a group in each pass, as Algorithm 3 is
+        printed; by default, or with ``regroup=arrival``, a request keeps its first group.
         """
 
         groups: PositiveInt = 10
@@ -43,7 +44,8 @@ class PrebleGroups(LocalScheduler):
         self._groups: list[deque[Request]] = [deque() for _ in range(params.groups)]
         self._group = params.groups - 1
         self._drawn = 0
-        self._queued: dict[Request, None] = {}  # the waiting requests in order of arrival
+        # ``_queued`` holds the waiting requests in order of arrival.
+        self._queued: dict[Request, None] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._new.append(request)
@@ -56,7 +58,8 @@ class PrebleGroups(LocalScheduler):
         self._drawn += 1
 
     def on_finish(self, request: Request) -> None:
-        if request in self._queued:  # the request was aborted while it waited
+        # The request was aborted while it waited.
+        if request in self._queued:
             del self._queued[request]
             queue = next(q for q in (self._new, *self._groups) if request in q)
             queue.remove(request)
@@ -91,7 +94,7 @@ class PrebleGroups(LocalScheduler):
         self._new.clear()
 
     def group_of(self, matched_tokens: int, request: Request) -> int:
-        """Return the number of a request's group, from 0, by its cached tokens."""
+        """Return the number of the group, from 0, of a request with ``matched_tokens`` cached."""
         group = matched_tokens * self.params.groups // request.input_tokens
         return min(group, self.params.groups - 1)
 

@@ -21,12 +21,12 @@ from fairbench.schedulers.params import NotNegativeInt
 
 
 class Priority(LocalScheduler):
-    """The request with the lowest number goes first; equal numbers go by arrival.
+    """vLLM's priority policy: the request with the lowest priority number goes first.
 
-    The pass stops at the first request without room. As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no
-    request is preempted to make room for another request, but when memory runs out, the request
-    with the highest number and latest arrival loses its memory. A client with a low number can
-    starve all other clients, and no rule limits the choice of numbers.
+    Equal numbers go by arrival, and the pass stops at the first request without room. As in vLLM
+    0.32.0 (V1, vllm/v1/core/sched), no request is preempted to admit another request. When memory
+    runs out, the request with the highest number and latest arrival loses its memory. A client with
+    a low number can starve all other clients, and no rule limits the choice of numbers.
     """
 
     name = "priority"
@@ -57,17 +57,17 @@ class Priority(LocalScheduler):
         return sorted((one.request for one in running), key=self._arrival_rank, reverse=True)
 
 
-CLIP_NEW_TOKENS = 4096  # maximum number of output tokens that SGLang reserves for a request
+CLIP_NEW_TOKENS = 4096  # the most output tokens that SGLang reserves for a request
 
 
 class SGLangPriority(LocalScheduler):
-    """The request with the highest number goes first; equal numbers go in queue order.
+    """SGLang's priority policy: the request with the highest priority number goes first.
 
-    The rules are those of SGLang 0.5.23, schedule_policy.py. A request without room preempts
-    running requests whose number is lower by more than ``threshold``, lowest number and latest
-    arrival first, if these requests together hold enough memory; preempted requests are recomputed.
-    SGLang preempts one pass after the pass that found no room; this scheduler preempts in the same
-    pass. Requests with low numbers may starve.
+    Equal numbers go in queue order. The rules are those of SGLang 0.5.23, schedule_policy.py. A
+    request without room preempts running requests whose number is lower by more than ``threshold``,
+    lowest number and latest arrival first, if these requests together hold enough memory; preempted
+    requests are recomputed. SGLang preempts one pass after the pass that found no room; this
+    scheduler preempts in the same pass. Requests with low numbers may starve.
     """
 
     name = "sglang-priority"
@@ -111,7 +111,7 @@ class SGLangPriority(LocalScheduler):
                 return
 
     def _preempted_for(self, request: Request, view: WaitingView) -> list[Request]:
-        """Return the requests to preempt, or [] if preempting all candidates would not suffice."""
+        """Return the requests to preempt for ``request``, or [] if all of them free too little."""
         if not self.params.preempt:
             return []
         running = list(view.running)

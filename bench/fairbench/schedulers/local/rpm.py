@@ -1,4 +1,4 @@
-"""Requests-per-minute limits, the common practice with which VTC is compared ([VTC] §5.1)."""
+"""Limits on requests per minute, with which the VTC paper compares VTC ([VTC] §5.1)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ WINDOW_S = 60.0
 
 
 class RPM(LocalScheduler):
-    """Admits at most ``limit`` requests of a client per minute, in the order of the queue.
+    """A limit of ``limit`` requests per client and minute; requests go in queue order.
 
     ``window=sliding`` counts the accepted requests of the last 60 s, as the code behind [VTC]'s
-    figures does ([VTC-artifact], lshare_req_queue.py); ``fixed`` counts the accepted requests of
-    the current minute. A request over the limit is refused for good (as in the artifact, and in
-    [VTC] §5.3). With ``over=delay`` the request waits until the limit allows another request; with
-    a fixed window, until the start of a minute ([VTC] §5.1).
+    figures does ([VTC-artifact], lshare_req_queue.py); ``window=fixed`` counts the accepted
+    requests of the current minute. A request above the limit is refused, as in the artifact and in
+    [VTC] §5.3. With ``over=delay``, such a request waits instead until the limit allows another
+    request; with a fixed window, the wait ends at the start of a minute ([VTC] §5.1).
     """
 
     name = "rpm"
-    work_conserving = False  # with over=delay, requests wait although the engine has room
+    # With ``over=delay``, requests wait although the engine has room.
+    work_conserving = False
 
     @dataclass(frozen=True)
     class Params:
@@ -42,9 +43,10 @@ class RPM(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._limit = params.limit
-        # client -> times of the last ``limit`` accepted requests, in seconds
+        # ``_let_through`` maps clients to the times in seconds of the last ``limit`` accepted
+        # requests.
         self._let_through: dict[str, deque[float]] = {}
-        # delayed request -> time in seconds from which it may go
+        # ``_from_s`` maps delayed requests to the times in seconds from which the requests may go.
         self._from_s: dict[Request, float] = {}
 
     def accepts(self, request: Request, now_s: float) -> bool:
@@ -56,14 +58,14 @@ class RPM(LocalScheduler):
             return True
         sliding = self.params.window == "sliding"
         start_s = now_s - WINDOW_S if sliding else _minute_s(now_s)
-        # A request that is exactly 60 s old still counts.
+        # A request that was accepted exactly 60 s ago still counts.
         if len(past) == self._limit and past[0] >= start_s:
             return False
         past.append(now_s)
         return True
 
     def _first_room_s(self, past: deque[float], now_s: float) -> float:
-        """Return when a new request may go, behind all delayed requests of its client."""
+        """Return the time in seconds at which a new request may go, after delayed requests."""
         if len(past) < self._limit:
             return max(now_s, past[-1] if past else now_s)
         oldest_s = past[0] if self.params.window == "sliding" else _minute_s(past[0])

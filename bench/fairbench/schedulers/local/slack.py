@@ -1,4 +1,4 @@
-"""Slack: how long a request can wait without memory and still meet its deadlines.
+"""Slack, the time that a request can wait without memory and still meet its deadlines.
 
 The timing profile predicts the times of prefills and decode steps. The slack of running requests
 also decides which requests lose their memory (``Victims``), and how many prompt tokens a step may
@@ -24,9 +24,9 @@ HELD_TOKENS = attrgetter("held_tokens")
 class State:
     """The state of an unfinished request.
 
-    ``prefill_s`` is the time in seconds that the request's next admission needs for computing or
-    copying back. ``first_s`` is the approximate time of the first token. The request keeps its
-    memory until it has produced ``spared`` tokens.
+    ``prefill_s`` is the time in seconds that the request's next admission takes to compute the
+    prompt or to copy the KV cache back. ``first_s`` is the estimated time of the first token. The
+    request cannot be preempted until it has produced ``spared`` tokens.
     """
 
     prefill_s: float
@@ -36,12 +36,12 @@ class State:
 
 
 class Slack:
-    """The deadlines of requests, compared with the time that the requests need at the batch's pace.
+    """An estimate of the time that requests can spare, given their deadlines and the batch's pace.
 
-    Decoding requests run side by side, so a request delays another request by its prefill and by a
-    small part of each step, and takes memory. Without costs (at unmeasured servers) times are 0,
-    and only deadlines count. ``default_s`` is the deadline in seconds after arrival of a request
-    without a deadline.
+    Decoding requests run side by side, so a request delays other requests by its prefill and by a
+    small part of each step, and takes memory. If the timing profile is unknown, as at unmeasured
+    servers, times are 0, and only deadlines count. ``default_s`` is the deadline in seconds after
+    arrival of a request without a deadline.
     """
 
     def __init__(self, default_s: float) -> None:
@@ -65,7 +65,7 @@ class Slack:
         return costs.prefill_s(0, tokens) if costs else 0.0
 
     def swap_s(self, tokens: int) -> float:
-        """Return the seconds to copy ``tokens`` to the host's memory or back; inf if impossible."""
+        """Return the seconds to copy ``tokens`` to CPU memory or back; inf if impossible."""
         token_s = self._setup.swap_token_s
         return inf if token_s is None else tokens * token_s
 
@@ -73,13 +73,13 @@ class Slack:
         self.states[request] = State(self.prefill_s(request.input_tokens))
 
     def note_admission(self, request: Request, extend_tokens: int, now_s: float) -> None:
-        """Estimate the first-token time of a request that starts to run now."""
+        """Estimate when a request that starts to run now produces its first token."""
         state = self.states[request]
         if state.first_s is None:
             state.first_s = now_s + self.prefill_s(extend_tokens)
 
     def untrack_request(self, request: Request) -> None:
-        """Forget a request that has ended, and record the request's output length."""
+        """Delete a request that has ended, and record its output length."""
         state = self.states.pop(request, None)
         if state is not None and state.produced:
             self.lengths.learn(request.client, state.produced)
@@ -91,7 +91,7 @@ class Slack:
             self.step_s = self._setup.costs.decode_step_s(len(running) + 1, held)
 
     def due_s(self, request: Request) -> float:
-        """Return when the request's next token is due to meet all deadlines; inf without any."""
+        """Return the time by which the next token must come to meet all deadlines, or inf."""
         state = self.states[request]
         total = self.lengths.expected_total(request, state.produced)
         due_s = self._end_s(request, state, total) - self.step_s * (total - state.produced - 1)
@@ -106,13 +106,13 @@ class Slack:
         return (self._end_s(request, state, total) - now_s) / max(total - state.produced, 1)
 
     def service_s(self, request: Request) -> float:
-        """Return how long the request will hold memory after its admission, in seconds."""
+        """Return the expected time in seconds that the request holds memory after admission."""
         state = self.states[request]
         total = self.lengths.expected_total(request, state.produced)
         return state.prefill_s + self.step_s * (total - state.produced - 1)
 
     def _end_s(self, request: Request, state: State, total: int) -> float:
-        """Return when the last of the request's ``total`` tokens is due; inf if never."""
+        """Return the time by which the last of ``total`` output tokens is due, or inf."""
         end_s, pace_s = request.deadline_s, request.token_every_s
         if pace_s is not None:
             first_s = request.first_token_by_s if state.first_s is None else state.first_s
@@ -124,15 +124,16 @@ class Slack:
         return inf if end_s is None else end_s
 
 
-LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits of the prompt tokens in a step
+LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits of a step's prompt tokens
 
 
 def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
-    """Return the largest token limit of a step that keeps decoding requests in time.
+    """Return the largest token limit of a step with which decoding requests stay in time.
 
-    [Sarathi] sizes chunks by the target time between tokens; this function uses the time that
-    remains until each request is due, per remaining token. Requests that are late at any limit do
-    not count. The time of a step is the time of the prompts plus the time of the outputs.
+    [Sarathi] sizes chunks by the target time between tokens. This function uses the time that
+    remains until each request is due, divided by its remaining tokens. Requests that are late with
+    any limit do not count. The time of a step is the time of its prompts plus the time of its
+    outputs.
     """
     costs = slack.costs
     if costs is None:
@@ -149,13 +150,13 @@ def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
 
 @dataclass
 class Victims:
-    """The choice of running requests that lose their memory to a more urgent request.
+    """The choice of victims, the running requests that lose their memory to a more urgent request.
 
-    Victims are ranked by how long they can pause without memory and still be in time; a request
-    that is already late can pause for any time. A request that has lost memory is spared until it
-    has produced ``progress`` more tokens, and so is a request that arrived ``aging_s`` seconds ago.
-    Memory is copied to the host (``swaps``) if copying is quicker than recomputing, or whenever the
-    host has room (``always_swaps``).
+    The request that can pause longest without memory and still be in time is the first victim; a
+    request that is already late can pause for any time. A request that was preempted is spared
+    until it has produced ``progress`` more tokens. A request that arrived at least ``aging_s``
+    seconds ago is always spared. With ``swaps``, memory is copied to CPU memory if copying is
+    quicker than recomputing; with ``always_swaps``, memory is copied whenever CPU memory has room.
     """
 
     slack: Slack
@@ -164,7 +165,7 @@ class Victims:
     rescue_s: float
     aging_s: float
     progress: int
-    # requests whose memory is being copied to the host
+    # ``_swapped`` holds the requests whose memory is being copied to CPU memory.
     _swapped: set[Request] = field(default_factory=set)
 
     def victims_for(
@@ -175,7 +176,7 @@ class Victims:
         admitted: Container[Request],
         now_s: float,
     ) -> list[Running]:
-        """Return the requests to preempt for this request, in order, or [] if all are not enough.
+        """Return the requests to preempt for this request, in order, or [] if they free too little.
 
         The list is also empty unless the request would be late within ``rescue_s`` seconds.
         Requests ``admitted`` in this pass keep their memory.
@@ -207,20 +208,19 @@ class Victims:
         return [one.request for one in sorted(running, key=last, reverse=True)]
 
     def free_memory(self, one: Running) -> Generator[Preempt, bool, bool]:
-        """Take a request's memory in the cheaper way; return whether the host took the memory."""
+        """Preempt a request with or without a copy; return whether the engine took the memory."""
         tokens = one.held_tokens
         swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
         if swap:
-            self._swapped.add(
-                one.request
-            )  # set before the yield, during which the host calls ``note_retraction``
+            # This entry is needed before the yield, in which the host calls ``note_retraction``.
+            self._swapped.add(one.request)
             if (yield Preempt(one.request, swap=True)):
                 return True
             self._swapped.discard(one.request)
         return (yield Preempt(one.request))
 
     def note_retraction(self, request: Request) -> None:
-        """Record that a request has lost its memory, and the cost of its next admission."""
+        """Record that a request has lost its memory, and the time of its next admission."""
         state = self.slack.states[request]
         state.spared = state.produced + self.progress
         if not state.produced:
@@ -238,26 +238,26 @@ class Victims:
         return state.produced >= state.spared and now_s - request.arrival_s < self.aging_s
 
     def _spare_s(self, left_s: float, return_s: float) -> float:
-        """Return for how many seconds a request can pause and still be in time; inf if late.
+        """Return for how many seconds a request can pause and be in time; inf if it is late.
 
         Args:
             left_s: The seconds until the request is due.
-            return_s: The seconds to restore the request's tokens.
+            return_s: The seconds that preempting the request costs.
         """
         return inf if left_s < self.slack.step_s else left_s - return_s
 
     def _return_s(self, tokens: int) -> float:
-        """Return the seconds to restore a request's tokens, including copies in both directions."""
+        """Return the seconds that preempting a request costs, for copies or recomputation."""
         copied_s = self._copied_s(tokens)
         if self.always_swaps and copied_s < inf:
             return copied_s
         return min(self.slack.prefill_s(tokens), copied_s)
 
     def _copied_s(self, tokens: int) -> float:
-        """Return the seconds to restore tokens by copying; inf if copying is impossible."""
+        """Return the seconds to copy tokens away and back; inf if copying is impossible."""
         out_s = self.slack.swap_s(tokens) if self.swaps else inf
         return out_s if out_s == inf else out_s + self._back_s(tokens)
 
     def _back_s(self, tokens: int) -> float:
-        """Return the seconds from a request's admission with copied tokens to its next token."""
+        """Return the seconds from an admission with copied tokens to the request's next token."""
         return self.slack.swap_s(tokens) + self.slack.prefill_s(1)

@@ -1,4 +1,4 @@
-"""Virtual Token Counter ([VTC] Alg. 2), without lifts (LCF), and with predictions (Alg. 3)."""
+"""The Virtual Token Counter ([VTC] Alg. 2), LCF without lifts, and VTC with predictions."""
 
 from __future__ import annotations
 
@@ -21,30 +21,31 @@ from fairbench.tenants import Tenants
 
 
 class VTC(FairScheduler):
-    """The waiting client with the least counted service goes next, with its oldest request.
+    """The Virtual Token Counter: the waiting client with the lowest counter of service goes next.
 
-    A returning client is lifted. If no client waits, the new counter is the counter of the client
-    that left the queue last (lines 8-10), otherwise the least counter of the waiting clients (lines
-    11-13).
+    The client's oldest request is served. The counter of a returning client is lifted: to the
+    counter of the client that left the queue last if no client waits (lines 8-10), and otherwise to
+    the lowest counter of the waiting clients (lines 11-13).
     """
 
     name = "vtc"
-    # counters can be shared with gateways of other routers, unless the clients have tenants
+    # Unless the clients have tenants, counters can be shared with the gateways of other routers.
     shares_counters = True
     tokens: ClassVar[type[TokenCharging]] = TokenCharging
-    # whether a client that returns while no client waits is lifted
+    # If ``lifts_alone`` is true, the counter of a client that returns while no client waits is
+    # lifted.
     lifts_alone: ClassVar[bool] = True
 
     @dataclass(frozen=True)
     class Params:
         """Parameters of the counters and the charging.
 
-        ``charge``: ``extend`` charges uncached input tokens (as [DLPM] §7.1 requires), ``input``
-        the whole input ([VTC]), ``gpu-time`` the time of iterations. ``lift``: ``none`` leaves out
-        lines 6-13, for comparison only. ``sharing`` (under ``charge=extend``), ``tenants`` and
-        ``weights`` ([VTC] §4.3) are as in ``FairParams``. ``preempt``: when memory runs out,
-        ``fair`` takes the memory of running requests of the client that is furthest ahead, the
-        newest request first; by default the engine chooses the request.
+        ``charge=extend`` charges uncached input tokens (as [DLPM] §7.1 requires), ``charge=input``
+        charges the whole input ([VTC]), and ``charge=gpu-time`` charges the time of iterations.
+        ``lift=none`` leaves out lines 6-13, for comparison only. ``sharing`` (under
+        ``charge=extend``), ``tenants`` and ``weights`` ([VTC] §4.3) are as in ``FairParams``. When
+        memory runs out, ``preempt=fair`` retracts running requests of the client that is furthest
+        ahead in service, the newest request first; by default the engine chooses the request.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("form",)
@@ -76,17 +77,17 @@ class VTC(FairScheduler):
         self.shares_counters = params.tenants is None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.account.enter(request.client, view.clients())  # Alg. 2 lines 6-13
+        self.account.enter(request.client, view.clients())  # implements lines 6-13 of Alg. 2
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        while waiting := view.clients():  # Alg. 2 line 18, while Q is not empty
-            if not (yield view.oldest(self.account.least(waiting))):  # Alg. 2 lines 19-22
+        while waiting := view.clients():  # line 18: while Q is not empty
+            if not (yield view.oldest(self.account.least(waiting))):  # lines 19-22 of Alg. 2
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        # Alg. 2 line 25: line 9 lifts new clients to the client that left the queue last
+        # This is Alg. 2 line 25; line 9 lifts new clients to the client that left the queue last.
         self.account.picked(request.client)
-        self.charging.admitted(request, extend_tokens, recompute)  # Alg. 2 line 23
+        self.charging.admitted(request, extend_tokens, recompute)  # implements line 23 of Alg. 2
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.charging.retracted(request)
@@ -94,7 +95,7 @@ class VTC(FairScheduler):
 
     @property
     def counters(self) -> dict[str, float]:
-        """Service divided by the client's weight, by client."""
+        """The service of each client divided by the client's weight."""
         return self.account.balances()
 
     def service_bound(self) -> ServiceBound | NoBound:
@@ -104,7 +105,7 @@ class VTC(FairScheduler):
 
 
 class LCF(VTC):
-    """VTC without the lift: a returning client first gets all the service that it missed."""
+    """VTC without the lift: a returning client first catches up on the service that it missed."""
 
     name = "lcf"
 
@@ -120,26 +121,26 @@ class LCF(VTC):
         return NoBound(f"{self.name} bounds no service difference")
 
 
-GOLDEN = 0.6180339887498949  # multiples of this number modulo 1 are spread evenly
+GOLDEN = 0.6180339887498949  # multiples modulo 1 are spread evenly
 
 
 class PredictiveVTC(VTC):
     """VTC that charges predicted outputs at admission, and corrects the charge at the end.
 
-    ``oracle`` predicts the request's ``max_new_tokens``, the true length in runs with
+    The predictor ``oracle`` predicts the request's ``max_new_tokens``, the true length in runs with
     ``ignore_eos``, with an error of up to ``error`` times the length. ``average`` predicts a moving
     average of the client's last outputs, and 0 before the first output. ``none`` predicts 0, as VTC
-    does. ``cost`` replaces weighted tokens as the charge ([VTC] §4.2): ``profiled`` is the time of
-    a request on an A10G, and a file such as ``mine.py`` defines your own function
+    does. ``cost`` replaces weighted tokens as the charge ([VTC] §4.2): the cost ``profiled`` is the
+    time of a request on an A10G, and a file such as ``mine.py`` defines a user's own function
     ``cost(input_tokens, output_tokens)``.
     """
 
     name = "vtc-predict"
-    charges_at_finish: ClassVar[bool] = False  # see ``PredictedCharging``
+    charges_at_finish: ClassVar[bool] = False  # as described in ``PredictedCharging``
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC, and the predictor, its error (0.5: up to 50%) and the cost."""
+        """The parameters of VTC, the predictor, its ``error`` (0.5 means 50%) and the cost."""
 
         constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
 

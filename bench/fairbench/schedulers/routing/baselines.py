@@ -1,4 +1,4 @@
-"""Routers that ignore prefixes: they choose workers in rotation, or by load."""
+"""Routers that ignore prefixes, and choose workers in rotation or by load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from fairbench.schedulers.routing.bases import CountingRouter, FleetRouter, draw
 
 
 class RoundRobin(FleetRouter):
-    """The n-th request goes to worker n mod D, as in SGLang's data parallelism by default."""
+    """Round robin: the n-th request goes to worker n mod D, where D is the number of workers.
+
+    Round robin is the default of SGLang's data parallelism.
+    """
 
     name = "round-robin"
     Params = NoParams
@@ -30,10 +33,11 @@ class RoundRobin(FleetRouter):
 
 
 class ClientRoundRobin(FleetRouter):
-    """A round-robin router for each client; the n-th client (from 0) starts at worker n mod D.
+    """Round robin for each client: the n-th client (from 0) starts at worker n mod D.
 
-    With a common start, the first request of every client would go to worker 0. With VTC, this
-    router bounds differences in service ([DLPM] Theorem A.6).
+    If all clients started at the same worker, the first request of every client would go to worker
+    0. With VTC as the local scheduler, this router bounds differences in service ([DLPM] Theorem
+    A.6).
     """
 
     name = "client-round-robin"
@@ -43,7 +47,8 @@ class ClientRoundRobin(FleetRouter):
 
     def __init__(self, params: NoParams, workers: int) -> None:
         super().__init__(workers)
-        # client -> number of its next turn; the least recently used client comes first
+        # In ``_turns``, keys are clients, the least recently used first; values are the numbers of
+        # the clients' next turns.
         self._turns: dict[str, int] = {}
         self._appeared = 0
 
@@ -59,9 +64,9 @@ class ClientRoundRobin(FleetRouter):
 
 
 class LeastLoaded(FleetRouter):
-    """The worker with the fewest requests in flight, ties in rotation.
+    """A router that chooses the worker with the fewest requests in flight; ties rotate.
 
-    The router ignores clients and prefixes.
+    Clients and prefixes do not matter.
     """
 
     name = "least-loaded"
@@ -81,8 +86,8 @@ class PowerOfTwo(CountingRouter):
 
     The rule is that of smg, SGLang's gateway (lightseekorg/smg @73da68c, power_of_two.rs). The
     router compares the KV pool usage if both workers report their usage, and otherwise the requests
-    in flight. The router ignores clients and prefixes. AIBrix and Ray Serve have routers that
-    compare the requests in flight of two random workers.
+    in flight. Clients and prefixes do not matter. AIBrix and Ray Serve have routers that compare
+    the requests in flight of two random workers.
     """
 
     name = "power-of-two"

@@ -1,4 +1,4 @@
-"""The base classes of routers that track the live workers, their prefixes, or their loads."""
+"""Base classes of routers that track the live workers, their cached prefixes, or their loads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MASK = 2**64 - 1
 
 
 def draw(number: int, stream: int = 0) -> float:
-    """Return a pseudo-random number in [0, 1): SplitMix64 of a request id and a stream's number."""
+    """Return a pseudo-random number in [0, 1), the SplitMix64 hash of a request id and a stream."""
     mixed = (number * _GOLDEN + stream * 0xD1B54A32D192ED03 + _GOLDEN) & _MASK
     mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _MASK
@@ -23,7 +23,7 @@ def draw(number: int, stream: int = 0) -> float:
 
 
 class FleetRouter(Router):
-    """A router that tracks the live workers. A worker that joins again starts empty."""
+    """A router that tracks the live workers. A worker that joins again has an empty cache."""
 
     def __init__(self, workers: int) -> None:
         self._fleet = Fleet(workers)
@@ -55,7 +55,7 @@ class PrefixRouter(FleetRouter):
             self.on_worker_left(worker)
 
     def on_worker_left(self, worker: int) -> None:
-        """Forget further facts about a worker that has left."""
+        """Delete the subclass's own data about a worker that has left."""
 
 
 class CountingRouter(FleetRouter):
@@ -70,13 +70,13 @@ class CountingRouter(FleetRouter):
         return {worker: self._fleet.unfinished_at(worker) for worker in self._fleet.workers}
 
     def reported_load(self, worker: int) -> WorkerLoad:
-        """Return the load that the worker reports; without a fleet, only the requests in flight."""
+        """Return the load that the worker reports, or just the requests in flight if unknown."""
         if self.setup.fleet is None:
             return WorkerLoad(self._fleet.unfinished_at(worker), 0)
         return self.setup.fleet.load(worker)
 
     def queued_at(self, worker: int) -> int:
-        """Return the number of requests in the worker's queue; if unknown, of all its requests."""
+        """Return the number of requests queued at the worker, or of all its requests if unknown."""
         load = self.reported_load(worker)
         return load.in_flight if load.queued is None else load.queued
 
@@ -94,6 +94,6 @@ def any_of(workers: list[int], request: Request) -> int:
 
 
 def lowest(costs: dict[int, float]) -> list[int]:
-    """Return the workers of lowest cost."""
+    """Return the workers with the lowest cost."""
     least = min(costs.values())
     return [worker for worker, cost in costs.items() if cost == least]

@@ -1,4 +1,4 @@
-"""Double Deficit LPM: locality while a client has credit at the worker ([DLPM] Alg. 2)."""
+"""The router D2LPM (Double Deficit LPM): locality while credit lasts ([DLPM] Alg. 2)."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from fairbench.tenants import Tenants
 class WorkerCredit(MutableMapping[int, float]):
     """A client's credit at each worker, as a mapping.
 
-    ``positive`` holds the workers with credit above 0, as bits. A client's credits are equal at all
-    workers where the client has never been, so one number and a set of workers represent these
-    credits. A credit that was set for a single worker is stored for this worker.
+    ``positive`` is the set of workers with credit above 0, as bits. A client's credits are equal at
+    all workers where the client has never sent a request, so a single number represents these
+    credits. Other credits are stored by worker.
     """
 
     __slots__ = ("_apart", "_level", "_untouched", "positive")
 
     def __init__(self, workers: int) -> None:
-        self._level = 0.0  # the credit at each worker where the client has never been
+        # ``_level`` is the credit at each worker where the client has never sent a request.
+        self._level = 0.0
         self._untouched = workers
         self._apart: dict[int, float] = {}
         self.positive = 0
@@ -58,7 +59,7 @@ class WorkerCredit(MutableMapping[int, float]):
     def spend(self, worker: int, cost: float) -> None:
         """Subtract ``cost`` from the credit at a worker.
 
-        The code is fast, because each request spends twice.
+        Each request causes two calls, so the code is written for speed.
         """
         if worker not in self._apart:
             self[worker] -= cost
@@ -88,9 +89,9 @@ class WorkerCredit(MutableMapping[int, float]):
     def refill(self, quantum: float, available: int) -> float:
         """Grant quanta at all workers in debt until an available worker has credit.
 
-        The refill is [DLPM] Alg. 2 lines 5-6, with all rounds in a single step. Precondition: at
-        least one worker is ``available`` (bits), and the client has no credit at any available
-        worker. Returns the number of rounds.
+        The refill implements [DLPM] Alg. 2 lines 5-6, with all rounds in a single step.
+        ``available`` is a set of workers as bits. Precondition: the set is not empty, and the
+        client has no credit at any worker of the set. Returns the number of rounds.
         """
         tried = [left for worker, left in self._apart.items() if available >> worker & 1]
         if available & self._untouched:
@@ -101,7 +102,7 @@ class WorkerCredit(MutableMapping[int, float]):
             return left + min(rounds, rounds_to_credit(left, quantum)) * quantum
 
         lifted = {worker: granted(left) for worker, left in self._apart.items() if left <= 0}
-        # updated directly for speed, because a refill changes all workers
+        # The attributes are updated directly for speed, because a refill changes all workers.
         self._apart.update(lifted)
         self.positive |= as_bits(worker for worker, left in lifted.items() if left > 0)
         if self._level <= 0:
@@ -132,12 +133,11 @@ class WorkerCredit(MutableMapping[int, float]):
 def to_forget(
     credit: Mapping[str, WorkerCredit], busy: Container[str], batch: int = BATCH
 ) -> list[str]:
-    """Return up to ``batch`` clients to forget, from the least recently used half of idle clients.
+    """Return up to ``batch`` clients to forget, from the less recently used half of idle clients.
 
-    Clients in ``busy`` are kept. ``credit`` holds each client's credit at each worker, least
-    recently used client first. A forgotten client returns without debt. Clients with the most
-    credit are therefore forgotten first, because they gain least, and clients with the largest debt
-    last.
+    Clients in ``busy`` are kept. ``credit`` has each client's credits, the least recently used
+    client first. When a forgotten client returns, the client has no debt. Clients with the most
+    credit are therefore forgotten first, because such clients gain least.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
@@ -145,7 +145,7 @@ def to_forget(
 
 
 class LiveWorkers(Protocol):
-    """The live workers of a router, as bits."""
+    """The set of a router's live workers, as bits."""
 
     @property
     def everyone(self) -> int: ...
@@ -154,15 +154,14 @@ class LiveWorkers(Protocol):
 class WorkerCredits:
     """The credits q_{i,w} of all clients at all workers.
 
-    A client may only use workers where the client has credit. A credit never exceeds the quantum,
-    and a debt never exceeds one prompt plus the outputs of the client's unfinished requests at the
-    worker.
+    A client's requests may only go to workers where the client has credit. A credit never exceeds
+    the quantum. A debt never exceeds one prompt plus the outputs of the client's unfinished
+    requests at the worker.
 
     Args:
-        quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
-        workers: The live workers.
-        tenants: Whether the account has credits at every level of a tree of tenants. A client may
-            only use workers where the client and all its tenants have credit.
+        quantum: The quantum Q^w of a client of weight 1, in weighted tokens. workers: The live
+        workers. tenants: Whether tenants have credits, too. A client's requests may then only go to
+        workers where the client and all its tenants have credit.
     """
 
     setup = Setup()
@@ -172,23 +171,25 @@ class WorkerCredits:
     ) -> None:
         self.in_tree = tenants is not None
         self.quantum = quantum
-        # client or tenant -> credit; least recently used first
+        # In ``of``, keys are clients and tenants, the least recently used first; values are
+        # credits.
         self.of: dict[str, WorkerCredit] = {}
-        # Returns the GPU time of a token in picoseconds; None if tokens are charged.
+        # ``unit_of_time`` returns the GPU time of a token in picoseconds; None if tokens are
+        # charged.
         self.unit_of_time: Callable[[], float] | None = None
-        # Returns the clients that have paid for unfinished requests.
+        # ``payers`` returns the clients that have paid for unfinished requests.
         self.payers: Callable[[], Iterable[str]] = tuple
         self.on_forget: Callable[[str], None] = lambda client: None
-        # the charges of all routers, if several routers share credits
+        # ``shared`` holds the charges of all routers if several routers share credits, or None.
         self.shared: SharedCredit | None = None
         self._workers = workers
 
     def nodes(self, client: str) -> tuple[str, ...]:
-        """Return the client's tenants and the client, whose credits a request needs and spends."""
+        """Return the nodes whose credits a request uses: the client's tenants and the client."""
         return self.setup.lineage(client) if self.in_tree else (client,)
 
     def quantum_of(self, node: str) -> float:
-        """Return the node's quantum (by its weight) in the unit of the charges."""
+        """Return the node's quantum, which grows with its weight, in the unit of the charges."""
         quantum = self.quantum * self.setup.weight(node)
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
@@ -196,8 +197,8 @@ class WorkerCredits:
         """Return the workers where the client is in credit, as bits (lines 3-6).
 
         A client without credit at any worker first gets quanta until the client has credit at some
-        worker. The rounds are summed in closed form, and the set of workers is computed again after
-        the refill, because Algorithm 2 as printed would never end.
+        worker. After the refill, the set of workers is computed again, because Algorithm 2 as
+        printed would never end. All rounds of a refill are computed in a single step.
         """
         within = self._workers.everyone
         for node in self.nodes(client):
@@ -210,7 +211,7 @@ class WorkerCredits:
         return within
 
     def credit_of(self, node: str) -> WorkerCredit:
-        """Return the credit of a node as the most recently used; other nodes may be forgotten."""
+        """Return the credit of a node, which becomes the most recently used; prune old nodes."""
         credit = self.of.pop(node, None)
         if credit is None:
             if len(self.of) >= MAX_CLIENTS:
@@ -225,7 +226,7 @@ class WorkerCredits:
         return credit
 
     def charge(self, client: str, worker: int, cost: float) -> None:
-        """Charge a client, perhaps a new client, for a dispatch to a worker (line 16)."""
+        """Charge a client, which may be new, for a dispatch to a worker (line 16)."""
         for node in self.nodes(client):
             self._spend(self.credit_of(node), node, worker, cost)
 
@@ -235,7 +236,7 @@ class WorkerCredits:
             self._spend(self.of[node], node, worker, cost)
 
     def charge_end_capped(self, client: str, worker: int, cost: float) -> None:
-        """Charge a client as ``charge_end`` does; a refund lifts credit to a quantum at most."""
+        """Charge a client as ``charge_end`` does, but limit a refunded credit to a quantum."""
         for node in self.nodes(client):
             if cost < 0:
                 self._refund(self.of[node], node, worker, -cost)
@@ -243,7 +244,7 @@ class WorkerCredits:
                 self._spend(self.of[node], node, worker, cost)
 
     def refund_dispatch(self, client: str, worker: int, amount: float) -> None:
-        """Refund the charge of a failed dispatch; the refund lifts credit to a quantum at most."""
+        """Refund the charge of a failed dispatch, but limit the credit to a quantum."""
         for node in self.nodes(client):
             self._refund(self.credit_of(node), node, worker, amount)
 
@@ -253,14 +254,14 @@ class WorkerCredits:
             self.shared.spend(node, worker, cost)
 
     def _refund(self, credit: WorkerCredit, node: str, worker: int, amount: float) -> None:
-        # The client may have got quanta since the charge, and a credit must not exceed a quantum.
+        # The client may have got quanta since the charge, so a full refund could exceed a quantum.
         most = min(credit[worker] + amount, self.quantum_of(node))
         before, credit[worker] = credit[worker], max(credit[worker], most)
         if self.shared is not None:
             self.shared.spend(node, worker, before - credit[worker])
 
     def add_worker(self, worker: int, *, with_quantum: bool = False) -> None:
-        """Add a worker with credit 0 for each client, or with a quantum if ``with_quantum``."""
+        """Add a worker where each client has credit 0, or one quantum if ``with_quantum``."""
         for node, credit in self.of.items():
             credit[worker] = self.quantum_of(node) if with_quantum else 0.0
 
@@ -274,8 +275,8 @@ class WorkerCredits:
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
         credit.shift(change.rounds * quantum, change.charged)
-        # A router has forgotten the client, so the reported credit may exceed a quantum,
-        # which no credit may.
+        # The other router may have forgotten the client, so the reported credit may exceed a
+        # quantum.
         if forgotten:
             credit.cap(quantum)
         for worker, charged in change.charged.items():
@@ -295,7 +296,7 @@ class CreditExchange:
         return self.credits.shared
 
     def join_peers(self) -> None:
-        """Share the credits from now on. Raises UsageError if there are tenants."""
+        """Share the credits from now on. Raises UsageError for a tree of tenants."""
         if self.credits.in_tree:
             raise UsageError(
                 f"{self.name}.tenants: cannot be combined with routers that share counters"
@@ -320,13 +321,14 @@ class CreditExchange:
 
 
 class D2LPM(CreditExchange, PrefixRouter):
-    """A router that follows the longest prefix while the client has credit at the prefix's worker.
+    """A router that prefers the worker with the longest cached prefix while credit there lasts.
 
     Each client has a credit at each worker. Among the workers where the client is in credit, the
-    router prefers workers that hold the longest match; among these workers, the worker with the
-    fewest requests in flight wins, with ties in rotation. A client without credit at any worker
-    gets quanta until the client is in credit at some worker. ``route`` is stream 1 of Algorithm 2,
-    ``on_finish`` stream 2, and ``PrefixRouter.on_evict`` stream 3 (lines 24 to 27).
+    router considers the workers with the longest cached prefix, and chooses the worker with the
+    fewest requests in flight; ties rotate. A client without credit at any worker gets quanta until
+    the client is in credit at some worker. ``route`` implements stream 1 of Algorithm 2,
+    ``on_finish`` implements stream 2, and ``PrefixRouter.on_evict`` implements stream 3 (lines 24
+    to 27).
     """
 
     name = "d2lpm"
@@ -339,14 +341,14 @@ class D2LPM(CreditExchange, PrefixRouter):
 
         ``worker_quantum`` is Q^w of a client of weight 1, in weighted tokens; a client of weight 2
         gets twice as much. If the quantum is only a few times the mean cost of a request, clients
-        leave their prefixes after a few requests. ``charge`` and ``outputs``: as in
-        ``dispatch_charging``. ``min_match_tokens``: shorter matches are ignored, such as a system
-        prompt that all clients share. ``insert_on_finish`` inserts prompt and output when a request
-        ends, so that a follow-up turn matches both; Algorithm 2 inserts prompts only (line 18).
-        ``tenants``: ``tree`` keeps credits at every level of ``org/team/user``. ``max_tree_nodes``
-        is the size of the prefix tree in nodes, a million by default. ``weights`` of clients
-        override the experiment's weights. ``fill_below``: see ``Filling``; None or 0 is Algorithm 2
-        as published.
+        leave their prefixes after a few requests. ``dispatch_charging`` describes ``charge`` and
+        ``outputs``. Prefix matches of fewer than ``min_match_tokens`` tokens are ignored, such as a
+        system prompt that all clients share. ``insert_on_finish`` inserts prompt and output into
+        the prefix tree when a request ends, so that the next turn of a conversation matches its
+        whole history; Algorithm 2 inserts prompts only (line 18). ``tenants=tree`` keeps credits at
+        every level of ``org/team/user``. ``max_tree_nodes`` is the maximum size of the prefix tree
+        in nodes, a million by default. ``weights`` of clients override the experiment's weights.
+        ``Filling`` describes ``fill_below``; with None or 0, Algorithm 2 works as published.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("extend_weight",)
@@ -376,7 +378,7 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     @property
     def credit(self) -> dict[str, WorkerCredit]:
-        """The credits q_{i,w} by client (or tenant) and live worker."""
+        """The credits q_{i,w} of each client or tenant at each live worker."""
         return self.credits.of
 
     def balance(self, client: str) -> float | None:
@@ -392,21 +394,21 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     def route(self, request: Request, now_s: float) -> int:
         found = self._tree.find(request.prompt)
-        available = self.credits.available(request.client)  # Alg. 2 lines 4-6
-        length, holders = self._tree.holders(found.node)  # Alg. 2 line 13
+        available = self.credits.available(request.client)  # implements lines 4-6 of Alg. 2
+        length, holders = self._tree.holders(found.node)  # implements line 13 of Alg. 2
         preferred = available & holders if length >= self.params.min_match_tokens else 0
-        worker = self._fleet.least_loaded(preferred or available)  # Alg. 2 lines 7-8 and 14
+        worker = self._fleet.least_loaded(preferred or available)  # lines 7-8 and 14 of Alg. 2
         if self._filling is not None:
             worker = self._filling.instead_of(worker, available)
         tokens = self._charged_tokens(request, found.node, worker)
         for client, cost in self._charging.dispatched(request, tokens, worker).items():
-            self.credits.charge(client, worker, cost)  # Alg. 2 line 16
-        self._tree.add(found, request.prompt, worker)  # Alg. 2 line 18
-        self._fleet.dispatch(request, worker)  # Alg. 2 lines 15 and 17
+            self.credits.charge(client, worker, cost)  # implements line 16 of Alg. 2
+        self._tree.add(found, request.prompt, worker)  # implements line 18 of Alg. 2
+        self._fleet.dispatch(request, worker)  # implements lines 15 and 17 of Alg. 2
         return worker
 
     def _charged_tokens(self, request: Request, node: RecentNode, worker: int) -> int:
-        """Return the charged tokens of the prompt, at least one, as the engine computes one."""
+        """Return the number of charged prompt tokens, at least 1, because engines compute 1."""
         if self.params.charge == "input":
             return request.input_tokens
         return max(1, request.input_tokens - self._tree.cached_tokens(node).get(worker, 0))
@@ -420,10 +422,10 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         cost = self._charging.end_charge(request, output.length)
-        if not self._fleet.end_request(request, worker):  # Alg. 2 line 23
+        if not self._fleet.end_request(request, worker):  # implements line 23 of Alg. 2
             return
         self._charging.answered(request.client, output.length)
-        self._settle(request.client, worker, cost)  # Alg. 2 line 22
+        self._settle(request.client, worker, cost)  # implements line 22 of Alg. 2
         if self.params.insert_on_finish and output.length:
             self._tree.insert((*request.prompt, output), worker)
 

@@ -1,4 +1,4 @@
-"""Fair finish: locality, unless the request would end much sooner at another worker.
+"""The router fair-finish: locality, unless a request would end much sooner at another worker.
 
 The end of a request at each worker is computed as if the worker's clients shared the worker fairly.
 """
@@ -26,15 +26,15 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.fleet import lowest, members
 from fairbench.tenants import Tenants, lineage, parent_of
 
-_PROMPT = 1_024  # length in tokens of the prompt whose mean time per token is the unit of work
+# The unit of work is the mean prefill time per token of a prompt of ``_PROMPT`` tokens.
+_PROMPT = 1_024
 
 
 class RequestWork:
-    """The work of a request: the time that the request adds at a worker, in tokens of prefill.
+    """The work of a request: the GPU time that the request adds, measured in tokens of prefill.
 
-    A token of prefill costs the same for every client, so the work of several clients can be added
-    and divided. The fixed time of a step belongs to no client's work, because the whole batch
-    shares this time. Without ``costs``, work is input + 2 x output.
+    The fixed time of a step does not count as work, because the whole batch shares this time.
+    Without ``costs``, work is input + 2 x output tokens.
     """
 
     def __init__(self, costs: CostModel | None = None) -> None:
@@ -46,14 +46,14 @@ class RequestWork:
             self._token_s = (costs.prefill_s(0, _PROMPT) - self._iteration_s) / _PROMPT
 
     def gpu_s(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> float:
-        """Return the work in seconds.
+        """Return the work of a request in seconds of GPU time.
 
-        Precondition: the costs are known, including the costs of steps.
+        Precondition: the costs of prefill and of decode steps are known.
         """
         return self.work_tokens(cached_tokens, new_tokens, output_tokens) * self._token_s
 
     def work_tokens(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> int:
-        """Return the work of a partly cached prompt and its output, at least one token."""
+        """Return the work of a partly cached prompt and its output in tokens, at least 1."""
         if self._units is None or self._costs is None:
             return max(1, round(new_tokens + OUTPUT_PRICE * output_tokens))
         prefill_s = self._costs.prefill_s(cached_tokens, new_tokens) - self._iteration_s
@@ -63,7 +63,7 @@ class RequestWork:
 
 
 class _Sums(NamedTuple):
-    """The clients' work over weight in ascending order (levels), and prefix sums."""
+    """The clients' ratios of work to weight in ascending order (levels), with cumulative sums."""
 
     levels: list[float]
     work: list[int]
@@ -80,7 +80,8 @@ class WorkerBacklog:
         self._weight = weight
         self._of_client: dict[str, int] = {}
         self._of_request: dict[int, tuple[str, int]] = {}
-        self._sums: _Sums | None = None  # None after a change of work or weights
+        # ``_sums`` is None after a change of work or weights.
+        self._sums: _Sums | None = None
 
     def work(self, client: str) -> int:
         return self._of_client.get(client, 0)
@@ -103,28 +104,28 @@ class WorkerBacklog:
         self._sums = None
 
     def reweigh(self) -> None:
-        """Discard the cached sums, because weights have changed."""
+        """Discard the cached sums after a change of weights."""
         self._sums = None
 
     def finish_of_more(self, client: str, work: int) -> float:
-        """Return when ``work`` more of a client would end under fair sharing from now on.
+        """Return when a request of ``work`` would end if all clients were served fairly from now.
 
-        The unit is tokens of prefill. The client's total work x is its backlog plus ``work``. Until
-        x is done, each other client j is served in proportion to its weight, up to its whole
-        backlog, so the end is x + sum of min(backlog_j, x weight_j / weight). A call takes O(log
-        clients) time, the first call after a change O(clients log clients).
+        The result is in tokens of prefill from now. The client's total work x is its backlog plus
+        ``work``. Until x is done, each other client j is served in proportion to its weight, up to
+        its whole backlog, so the end is x + sum of min(backlog_j, x weight_j / weight). A call
+        takes O(log clients) time; the first call after a change takes O(clients log clients).
         """
         return self.until(client, self.work(client) + work)
 
     def until(self, client: str, done: float) -> float:
-        """Return all clients' work that is done once ``done`` of the client's work is done."""
+        """Return the work of all clients that is done once this client's work ``done`` is done."""
         mine, weight = self.work(client), self._weight(client)
         level = done / weight
         sums = self._sums = self._sums or self._summed()
         below = bisect_right(sums.levels, level)
         done_by_then, not_done = sums.work[below], sums.weight[-1] - sums.weight[below]
         if mine / weight <= level:
-            done_by_then -= mine  # ``done_by_then`` includes the client's own backlog
+            done_by_then -= mine  # the sum includes the client's own backlog
         else:
             not_done -= weight
         return done + done_by_then + level * not_done
@@ -140,14 +141,16 @@ class WorkerBacklog:
 
 
 class TenantBacklog:
-    """The unfinished work at one worker, divided fairly among siblings at each level of tenants."""
+    """The unfinished work at one worker, with fair sharing at each level of a tree of tenants."""
 
     def __init__(
         self, weight: Callable[[str], float], lineage: Callable[[str], tuple[str, ...]] = lineage
     ) -> None:
         self._weight, self._lineage = weight, lineage
-        self._below: dict[str, WorkerBacklog] = {}  # tenant -> backlogs of its child nodes
-        self._nodes: dict[int, tuple[str, ...]] = {}  # request id -> nodes of the request's client
+        # ``_below`` maps tenants to the backlogs of the tenants' child nodes.
+        self._below: dict[str, WorkerBacklog] = {}
+        # ``_nodes`` maps request ids to the nodes of the requests' clients.
+        self._nodes: dict[int, tuple[str, ...]] = {}
 
     def _among(self, node: str) -> WorkerBacklog:
         tenant = parent_of(node)
@@ -171,8 +174,8 @@ class TenantBacklog:
     def finish_of_more(self, client: str, work: int) -> float:
         """Return when ``work`` more of a client would end under fair sharing from now on.
 
-        At each level, the work that the tenant's child nodes have done by the end is the work that
-        the tenant needs at the level above.
+        The computation goes up the tree: the work that a tenant's child nodes have done by the end
+        is the work that the tenant needs at the level above.
         """
         *tenants, leaf = self._lineage(client)
         done = self._among(leaf).finish_of_more(leaf, work)
@@ -187,7 +190,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-# Levels of work over weight at which sums are kept. Beyond the last level the bound is loose but
+# Sums are kept at the ``LEVELS`` of work over weight. Beyond the last level, the bound is loose but
 # valid.
 LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 
@@ -195,18 +198,19 @@ LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 _WIDTHS: Floats = np.diff(LEVELS)
 
 
-ROUNDING = 1e-6  # relative margin of a bound, far larger than the rounding errors of sums
+# ``ROUNDING`` is the relative margin of a bound, far larger than the rounding errors of sums.
+ROUNDING = 1e-6
 
 
 class FinishBounds:
     """Lower bounds of ``WorkerBacklog.finish_of_more`` for all workers, by array operations.
 
-    A request with work s, of a client with backlog m at the worker, ends at s + G((m + s) /
-    weight), where G(level) = sum of min(backlog_j, level weight_j) over all clients at the worker.
-    G is concave and increasing, so a chord between two levels lies below G. The values at
-    ``LEVELS`` are stored in whole tokens, rounded down, so that arriving and ending requests leave
-    no rounding error. A change takes O(levels), a query O(workers), both in numpy; memory is
-    O(workers x levels).
+    If a client with backlog m at the worker sends a request of work s, the request ends at s + G((m
+    + s) / weight), where G(level) is the sum of min(backlog_j, level weight_j) over all clients at
+    the worker. G is concave and increasing, so a chord between two levels lies below G. The values
+    at ``LEVELS`` are stored in whole tokens, rounded down, so that arriving and ending requests
+    leave no rounding error. With numpy, a change takes O(levels) time, and a query takes O(workers)
+    time. The arrays take O(workers x levels) memory.
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
@@ -215,9 +219,10 @@ class FinishBounds:
         self._weight = weight
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
         self._numbers = np.arange(workers)
-        self._of_client: dict[str, dict[int, int]] = {}  # client -> worker -> backlog in tokens
-        # The largest work that counts at each of LEVELS, by weight and by client. A client keeps
-        # the weight of its first request.
+        # In ``_of_client``, keys are clients, then workers; values are backlogs in tokens.
+        self._of_client: dict[str, dict[int, int]] = {}
+        # The next two mappings hold the largest work that counts at each of ``LEVELS``, by weight
+        # and by client. A client keeps the weight of its first request.
         self._of_weight: dict[float, Integers] = {}
         self._caps: dict[str, Integers] = {}
 
@@ -236,7 +241,7 @@ class FinishBounds:
             del self._of_client[client], self._caps[client]
 
     def lower_bounds(self, client: str, works: Floats) -> Floats:
-        """Return, by worker, a lower bound of the finish of a request whose work is ``works``."""
+        """Return for each worker a lower bound of the end of a request with work ``works``."""
         levels = works.copy()
         if at := self._of_client.get(client):
             levels[list(at)] += list(at.values())
@@ -250,18 +255,19 @@ class FinishBounds:
         return bounds
 
 
-FEW = 16  # largest number of workers that are examined one by one
+# At most ``FEW`` workers are examined one by one.
+FEW = 16
 
 
 class Costs(NamedTuple):
-    """The ``work`` of a request at ``workers`` (bits) that hold the same part of its prompt."""
+    """The ``work`` of a request at the ``workers`` (bits) that have cached equally many tokens."""
 
     work: int
     workers: int
 
 
 class Least:
-    """The least finish so far, and the workers with this finish, as bits."""
+    """The earliest end of a request so far, and the set of workers (bits) with this end."""
 
     __slots__ = ("finish", "workers")
 
@@ -277,7 +283,7 @@ class Least:
 
 @dataclass(slots=True)
 class Finishes:
-    """The finishes of one request at the workers.
+    """The estimated ends of one request at the workers.
 
     Sets of workers are bits. ``costs`` contains every worker once. ``idle`` are the workers without
     unfinished work; a request ends at the same time at all idle workers where its work is equal.
@@ -292,11 +298,11 @@ class Finishes:
 
     @property
     def floor(self) -> int:
-        """The lower bound of all finishes: the least work of the request at any worker."""
+        """A lower bound of the ends at all workers, the least work of the request."""
         return min(work for work, _ in self.costs)
 
     def least(self, among: int) -> Least:
-        """Return the least finish at a non-empty set of workers."""
+        """Return the earliest end within a set of workers that is not empty."""
         if self.bounds is not None and among.bit_count() > FEW:
             return self._of_few(among, self.bounds)
         least = Least()
@@ -306,9 +312,10 @@ class Finishes:
         return least
 
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
-        """Return the least finish after examining few workers.
+        """Return the earliest end after an examination of few workers.
 
-        One idle worker is examined for each cost, and busy workers in the order of their bounds.
+        The examined workers are one idle worker for each cost, and busy workers in the order of
+        their bounds.
         """
         least = Least()
         for work, workers in self.costs:
@@ -336,7 +343,7 @@ def _mask(workers: int, number: int) -> NDArray[np.bool_]:
 
 
 class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
-    """The backlog of each worker. With ``lineage``, clients are leaves of a tree of tenants."""
+    """The backlogs of all workers. With ``lineage``, clients are leaves of a tree of tenants."""
 
     def __init__(
         self,
@@ -346,7 +353,8 @@ class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
     ) -> None:
         self._weight = weight
         self._lineage = lineage
-        self._bounds: FinishBounds | None = None  # bounds for a large fleet, computed on demand
+        # ``_bounds`` is created on demand, for a large fleet.
+        self._bounds: FinishBounds | None = None
         super().__init__({worker: self._empty() for worker in workers})
 
     def _empty(self) -> WorkerBacklog | TenantBacklog:
@@ -376,7 +384,7 @@ class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
             backlog.reweigh()
 
     def bounds(self) -> FinishBounds | None:
-        """Return the bounds of finishes, or None for few workers or a tree of tenants."""
+        """Return bounds of the ends of requests, or None for few workers or a tree of tenants."""
         if self._bounds is None and len(self) > FEW and self._lineage is None:
             self._bounds = FinishBounds(self._weight, max(self) + 1)
             for worker, backlog in self.items():
@@ -399,17 +407,18 @@ NOBODY = Holders(0, 0)
 class FairFinish(PrefixRouter):
     """A router that estimates when each worker would end the request if clients shared fairly.
 
-    The estimate for a worker is the sum of the request's work, the backlog of the request's client
-    at the worker, and the part of other clients' backlogs that fair sharing serves until the end
-    (``WorkerBacklog.finish_of_more``): a flood by one client adds no more than the work of the
-    request's own client. Among the workers with the longest match, the router chooses the worker
-    with the lowest estimate, unless another worker's estimate is lower by more than the slack, a
-    multiple of the match's prefill time. A document therefore attracts requests, and a short shared
-    system prompt hardly does. Ties rotate. Work is the time that a request adds at a worker
-    (``RequestWork``), with the mean output of the client's finished requests; when the request
-    ends, the backlog falls by the same amount. The rule is a heuristic without a bound for the
-    cluster; the bound of each worker's scheduler still holds. Only a few of many workers are
-    examined (``Finishes``).
+    The estimate for a worker is the sum of three amounts: the request's work, the backlog of the
+    request's client at the worker, and the part of other clients' backlogs that fair sharing serves
+    until the end (``WorkerBacklog.finish_of_more``). A flood by another client of equal weight adds
+    at most as much as the work of the request's own client. Among the workers with the longest
+    cached prefix, the router chooses the worker with the lowest estimate, unless another worker's
+    estimate is lower by more than the slack. The slack is a multiple of the prefix's prefill time,
+    so a cached document attracts requests, and a short shared system prompt hardly does. Ties
+    rotate. The expected output of a request, for its work (``RequestWork``), is the mean output of
+    the client's finished requests. When the request ends, the backlog falls by the amount that the
+    request added. The router is a heuristic without a bound for the cluster; the bound of each
+    worker's scheduler still holds. In a large fleet, only a few workers are examined
+    (``Finishes``).
     """
 
     name = "fair-finish"
@@ -418,12 +427,13 @@ class FairFinish(PrefixRouter):
     class Params:
         """Parameters of the estimate and the tree.
 
-        ``slack`` is the lead that another worker needs, in prefill times of the match.
+        ``slack`` is the advantage that another worker needs, as a multiple of the prefill time of
+        the cached prefix.
 
-        With 0 the lowest estimate always wins, with inf the longest match. ``tenants``: with
-        ``tree`` siblings share fairly at every level of ``org/team/user``. ``length_factor``
-        multiplies the expected outputs, in order to measure the effect of wrong expectations.
-        ``max_tree_nodes`` and ``weights`` are as in D2LPM.
+        With 0, the lowest estimate always decides; with inf, the longest cached prefix decides.
+        With ``tenants=tree``, siblings share fairly at every level of ``org/team/user``.
+        ``length_factor`` multiplies the expected outputs, in order to measure the effect of wrong
+        expectations. ``max_tree_nodes`` and ``weights`` are as in D2LPM.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK
@@ -463,7 +473,7 @@ class FairFinish(PrefixRouter):
         return worker
 
     def _costs(self, request: Request, levels: Sequence[Holders]) -> list[Costs]:
-        """Return the request's work at each worker, which computes at least one prompt token."""
+        """Return the request's work at each worker, for at least one uncached token."""
         output = self._lengths.expected(request.client) * (self.params.length_factor or 1.0)
 
         def cost(held_tokens: int, workers: int) -> Costs:
@@ -476,13 +486,14 @@ class FairFinish(PrefixRouter):
         return [*(cost(*level) for level in levels), *([cost(0, others)] if others else [])]
 
     def _slack(self, matched_tokens: int) -> float:
-        """Return the lead that another worker needs, in tokens of prefill."""
+        """Return the advantage that another worker needs, in tokens of prefill."""
         if not matched_tokens:
-            return 0.0  # the product of 0 and an infinite slack would be NaN
+            # This case is separate, because the product of 0 and an infinite slack would be NaN.
+            return 0.0
         return self.params.slack * self._work.work_tokens(0, matched_tokens, 0)
 
     def _choose(self, client: str, costs: list[Costs], holders: Holders) -> int:
-        """Return the chosen worker; examine other workers only if one may beat the best holder."""
+        """Return the chosen worker; examine workers without the prefix only if needed."""
         backlogs = self._backlogs
         finishes = Finishes(client, costs, backlogs, self._fleet.idle_workers, backlogs.bounds())
         if not holders.workers:

@@ -1,4 +1,4 @@
-"""The workers of a router, their requests in flight, and a fair choice among equal workers.
+"""The workers of a router, their requests in flight, and the rotation of ties.
 
 Sets of workers are the bits of an integer, so that a thousand workers are compared at once.
 """
@@ -20,7 +20,7 @@ def as_bits(workers: Iterable[int]) -> int:
 
 
 def lowest(bits: int) -> int:
-    """Return the lowest worker of a set. Precondition: the set is not empty."""
+    """Return the lowest worker number in a set. Precondition: the set is not empty."""
     return (bits & -bits).bit_length() - 1
 
 
@@ -35,7 +35,7 @@ def members(bits: int) -> Iterator[int]:
 class Fleet:
     """The live workers in ascending order, and the number of requests in flight at each.
 
-    The requests of a worker that leaves no longer count. If such a request finishes later,
+    When a worker leaves, its requests no longer count. If such a request finishes later,
     ``end_request`` returns False, even if the worker has joined again. Routing needs at least one
     live worker. ``everyone`` is the set of live workers, as bits.
     """
@@ -44,9 +44,10 @@ class Fleet:
         self.workers = list(range(workers))
         self.everyone = as_bits(self.workers)
         self._in_flight: dict[int, int] = dict.fromkeys(self.workers, 0)
-        # number of requests in flight -> set of workers
+        # ``_with`` maps numbers of requests in flight to sets of workers.
         self._with: dict[int, int] = {0: self.everyone}
-        self._places: dict[int, int] = {}  # request id -> worker
+        # ``_places`` maps request ids to workers.
+        self._places: dict[int, int] = {}
         self._last_turn = -1
 
     def __contains__(self, worker: int) -> bool:
@@ -78,7 +79,7 @@ class Fleet:
         self._with[0] = self.idle_workers | 1 << worker
 
     def remove_worker(self, worker: int) -> None:
-        """Remove a worker, if live, and forget the worker's requests."""
+        """Remove a worker, if live, and the worker's requests in flight."""
         if worker in self:
             in_flight = self._in_flight.pop(worker)
             self._with[in_flight] ^= 1 << worker
@@ -94,7 +95,7 @@ class Fleet:
         self._recount(worker, 1)
 
     def end_request(self, request: Request, worker: int) -> bool:
-        """Count one request less in flight. Returns False if the request does not count."""
+        """Count one request less in flight. Returns False if the request was not counted."""
         if self._places.get(request.request_id) != worker:
             return False
         del self._places[request.request_id]
@@ -104,8 +105,9 @@ class Fleet:
     def least_loaded(self, candidates: int) -> int:
         """Return the candidate with the fewest requests in flight; ties rotate.
 
-        ``candidates`` are workers, as bits. The running time grows with the number of different
-        numbers in flight, not with the number of workers. Precondition: some candidate is live.
+        ``candidates`` are workers, as bits. The running time depends on how many different numbers
+        of requests in flight exist, not on the number of workers. Precondition: some candidate is
+        live.
         """
         for number in sorted(self._with):
             if tied := self._with[number] & candidates:
@@ -115,16 +117,16 @@ class Fleet:
     def cheapest(self, costs: Mapping[int, float]) -> int:
         """Return the worker with the lowest cost; ``costs`` lists workers in ascending order.
 
-        Ties rotate: the winner is the first tied worker after the winner of the last tie. If the
-        lowest number won every tie, worker 0 would get all requests of an idle cluster. A choice
-        without a tie does not count as a turn, because otherwise the same worker could win every
-        tie.
+        Ties rotate: the router chooses the first tied worker after the worker that was chosen at
+        the last tie. If the lowest number won every tie, worker 0 would get all requests of an idle
+        cluster. Choices without a tie do not move the rotation, because otherwise the same worker
+        could win every tie.
         """
         least = min(costs.values())
         return self.in_turn(as_bits(worker for worker, cost in costs.items() if cost == least))
 
     def in_turn(self, tied: int) -> int:
-        """Return one of several tied workers (bits), in rotation; see ``cheapest``."""
+        """Return a worker of the set ``tied`` (bits) in rotation, as ``cheapest`` does."""
         if not tied & (tied - 1):
             return lowest(tied)
         after = self._last_turn + 1
@@ -141,23 +143,24 @@ class Fleet:
         those[now] = those[now] | bit if now in those else bit
 
 
-# a chosen worker with at least this multiple of ``below`` requests counts as queueing
+# A chosen worker with at least ``QUEUES_FROM`` x ``below`` requests counts as overloaded.
 QUEUES_FROM = 4
 
 
 class Filling:
-    """A rule that gives a request to an idle worker if the chosen worker queues.
+    """A rule that sends a request to a nearly idle worker if the chosen worker is overloaded.
 
-    Algorithm 2 of [DLPM] follows a prefix for as long as the client is in credit at the prefix's
-    worker. A worker that joins holds no prefix, so it would idle until every client has used up its
-    credit at other workers: quantum x clients tokens. Under this rule a worker with fewer than
-    ``below`` requests in flight takes the request if the worker that Algorithm 2 chose has at least
-    ``QUEUES_FROM`` times ``below`` requests in flight. Only workers where the client is in credit
-    are filled, so every credit stays within the bounds of Algorithm 2.
+    Algorithm 2 of [DLPM] sends a client's requests to the worker with the prefix as long as the
+    client is in credit there. A worker that joins holds no prefix, so the worker would idle until
+    every client has used up its credit at other workers: quantum x clients tokens. Under this rule
+    a worker with fewer than ``below`` requests in flight takes the request if the worker that
+    Algorithm 2 chose has at least ``QUEUES_FROM`` times ``below`` requests in flight. Only workers
+    where the client is in credit are filled, so every credit stays within the bounds of Algorithm
+    2.
 
     Args:
-        fleet: The live workers and their requests in flight.
-        below: Number of requests in flight from which on a worker is not idle.
+        fleet: The live workers and their requests in flight. below: The lowest number of requests
+        in flight at which a worker no longer counts as idle.
     """
 
     def __init__(self, fleet: Fleet, below: int) -> None:

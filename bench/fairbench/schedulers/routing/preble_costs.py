@@ -1,6 +1,6 @@
-"""Preble's load of GPUs in a recent window, its cost of a GPU for a request, and its autoscaling.
+"""Preble's loads of GPUs in a recent window, costs of GPUs, and autoscaling.
 
-Sections 3.2 and Alg. 2 of [Preble].
+The source is Section 3.2 and Algorithm 2 of [Preble].
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from fairbench.core import Request
 from fairbench.schedulers.routing.fleet import as_bits, members
 from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree, WaitWindow
 
-# number of tokens below which the fit of Preble's A100 prefill times has a second constant
+# Below ``TINY_PREFILL_TOKENS``, the fit of Preble's A100 prefill times has a second constant.
 TINY_PREFILL_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class TimeModel:
-    """Regressions from token counts to GPU time in whole microseconds.
+    """A linear model of GPU time by token counts, in whole microseconds.
 
-    The times are whole numbers, because running sums of floats drift, and the loads of idle GPUs
-    would no longer be equal.
+    The times are whole numbers, because rounding errors would accumulate in running sums of floats,
+    and the loads of idle GPUs would no longer be equal.
     """
 
     prefill_ms_per_token: float
@@ -40,7 +40,7 @@ class TimeModel:
 
     @classmethod
     def of_params(cls, params: Any, decode_ms_per_token: float) -> TimeModel:
-        """Return the model with the prefill times in a router's parameters."""
+        """Return the model that has the prefill times of a router's parameters."""
         names = (field.name for field in fields(cls) if field.name.startswith("prefill"))
         prefill = {name: getattr(params, name) for name in names}
         return cls(**prefill, decode_ms_per_token=decode_ms_per_token)
@@ -58,7 +58,7 @@ class TimeModel:
 
 
 class GpuWindow:
-    """Requests assigned to, and finished on, one GPU within the last ``window_s`` seconds."""
+    """The requests that a GPU was assigned or has finished in the last ``window_s`` seconds."""
 
     def __init__(self, window_s: float, times: TimeModel, default_output_tokens: float) -> None:
         self._window_s = window_s
@@ -66,7 +66,8 @@ class GpuWindow:
         self._default_output_tokens = default_output_tokens
         self._assigned: deque[tuple[float, int, PrebleNode]] = deque()
         self._finished: deque[tuple[float, int]] = deque()
-        self.prefill_us = 0  # the part of the load L for prefill
+        # ``prefill_us`` is the part of the load L for prefill.
+        self.prefill_us = 0
         self._output_tokens = 0
         self._price_outputs()
 
@@ -82,7 +83,7 @@ class GpuWindow:
 
     @property
     def load_us(self) -> int:
-        """The load L: the prefill times, plus the time of a mean output for each request."""
+        """The load L: the prefill times plus the decode time of a mean output for each request."""
         return self.prefill_us + len(self._assigned) * self._decode_us
 
     @property
@@ -90,7 +91,7 @@ class GpuWindow:
         return len(self._assigned) * self._decode_us
 
     def loads_below(self, node: PrebleNode) -> dict[PrebleNode, tuple[int, int]]:
-        """Return number and load of the window's requests by child of ``node``, oldest first."""
+        """Return the number and load of the window's requests below each child of ``node``."""
         found: dict[PrebleNode, tuple[int, int]] = {}
         for _, prefill_us, end in self._assigned:
             child = end
@@ -102,7 +103,7 @@ class GpuWindow:
         return found
 
     def assign(self, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """Add a request to this GPU, with the prefill time of its uncached tokens."""
+        """Add a request to this GPU; ``prefill_us`` is the prefill time of its uncached tokens."""
         self._assigned.append((now_s, prefill_us, end))
         self.prefill_us += prefill_us
 
@@ -112,7 +113,7 @@ class GpuWindow:
         self._price_outputs()
 
     def expire(self, now_s: float) -> list[PrebleNode]:
-        """Remove requests that are at least ``window_s`` old; return their prompts' last nodes."""
+        """Remove requests that have left the window; return the last nodes of their prompts."""
         start_s = now_s - self._window_s
         while self._finished and self._finished[0][0] <= start_s:
             self._output_tokens -= self._finished.popleft()[1]
@@ -125,7 +126,8 @@ class GpuWindow:
         return dropped
 
 
-FEW = 16  # largest number of workers that are examined one by one
+# At most ``FEW`` workers are examined one by one.
+FEW = 16
 
 
 class Loads:
@@ -133,7 +135,8 @@ class Loads:
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}
-        self._with: dict[int, int] = {}  # load in microseconds -> workers with this load
+        # ``_with`` maps loads in microseconds to the workers with this load.
+        self._with: dict[int, int] = {}
         self._different = SortedList()
 
     def __getitem__(self, worker: int) -> int:
@@ -168,7 +171,7 @@ class Loads:
         return most
 
     def ascending(self, among: int) -> Iterator[tuple[int, int]]:
-        """Yield each load of a set of workers, least first, and the workers with the load."""
+        """Yield the loads of a set of workers, the least first, with the workers of each load."""
         if among.bit_count() <= FEW:
             found: dict[int, int] = {}
             for worker in members(among):
@@ -184,11 +187,12 @@ class Loads:
                     return
 
     def lightest(self, among: int) -> int:
-        """Return the workers (bits) of least load in a non-empty set."""
+        """Return the workers (bits) with the least load in a set that is not empty."""
         return next(self.ascending(among))[1]
 
 
-ROUNDING = 1e-12  # relative distance below which two ratios are compared exactly
+# Two ratios whose relative distance is below ``ROUNDING`` are compared exactly.
+ROUNDING = 1e-12
 
 
 class Windows:
@@ -206,11 +210,14 @@ class Windows:
         self._times = times
         self._default_output_tokens = default_output_tokens
         self._of: dict[int, GpuWindow] = {}
-        # (time of a dispatch or an end in seconds, worker), oldest first
+        # An entry of ``_due`` has the time in seconds of a dispatch or an end, and a worker; the
+        # oldest entry comes first.
         self._due: deque[tuple[float, int]] = deque()
-        self._prefill: dict[int, int] = {}  # worker -> part of the load L for prefill
+        # ``_prefill`` maps workers to the parts of their loads L for prefill.
+        self._prefill: dict[int, int] = {}
         self._decode: dict[int, int] = {}
-        self._ratios: dict[int, float] = {}  # worker with prefill -> ratio of decoding to prefill
+        # ``_ratios`` maps workers with prefill to ratios of decoding to prefill.
+        self._ratios: dict[int, float] = {}
         self._prefill_us = self._decode_us = 0
         for worker in workers:
             self.add_gpu(worker)
@@ -230,7 +237,7 @@ class Windows:
         self._ratios.pop(worker, None)
 
     def assign(self, worker: int, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """Record a request that is sent to the worker, as ``GpuWindow.assign`` does."""
+        """Record a request that is sent to the worker; see ``GpuWindow.assign``."""
         self._of[worker].assign(now_s, prefill_us, end)
         self._due.append((now_s, worker))
         self._update_sums(worker)
@@ -241,7 +248,7 @@ class Windows:
         self._update_sums(worker)
 
     def expire(self, now_s: float) -> Iterator[tuple[int, PrebleNode]]:
-        """Remove requests older than the window; yield the worker and the last node of each."""
+        """Remove requests that have left the window; yield the worker and last node of each."""
         start_s = now_s - self._window_s
         due = set()
         while self._due and self._due[0][0] <= start_s:
@@ -254,8 +261,8 @@ class Windows:
     def decode_heavy(self, imbalance_ratio: float) -> int:
         """Return the GPUs (bits) with unusually much decoding per prefill, or 0.
 
-        A GPU qualifies if its ratio of decoding time to prefill time, relative to the ratio of all
-        GPUs together, is the highest and above ``imbalance_ratio``. All tied GPUs are returned. A
+        The ratio of a GPU is its decoding time over prefill time, relative to all GPUs together.
+        The GPUs with the highest ratio are returned if the ratio is above ``imbalance_ratio``. A
         GPU that only serves cached prefixes has spare compute, which the prefill of an explored
         request can use ([Preble] §3.2).
         """
@@ -287,16 +294,16 @@ class Windows:
         self.loads.put_load(worker, prefill_us + decode_us)
 
 
-# largest number of nodes that are examined per GPU to price an eviction; further nodes get the same
-# price
+# At most ``EVICTION_SCAN_NODES`` nodes are examined per GPU to price an eviction; further nodes get
+# the same price.
 EVICTION_SCAN_NODES = 128
 
 
 class EvictionCost:
     """The cost of the evictions that a request would cause ([gaps] D1).
 
-    Each evicted node costs its prefill time, times the fraction of the GPU's requests that use the
-    node.
+    The cost of an evicted node is its prefill time times the fraction of the GPU's requests that
+    use the node.
 
     ``capacity_tokens`` is the size of a worker's KV pool in tokens; with 0 (unknown), evictions
     cost nothing.
@@ -312,8 +319,8 @@ class EvictionCost:
     ) -> float:
         """Return the cost of making room for ``missed`` tokens, in microseconds.
 
-        ``requests`` is the number of requests in the worker's window. Nodes in ``keep``, the path
-        of the new request, are never evicted for this request.
+        ``requests`` is the number of requests in the worker's window. ``keep`` is the path of the
+        new request, whose nodes are never evicted for this request.
         """
         needed = self._tree.held_tokens[worker] + missed - self.capacity_tokens
         if not self.capacity_tokens or needed <= 0 or not requests:
@@ -323,19 +330,19 @@ class EvictionCost:
         for node, tokens in islice(victims, EVICTION_SCAN_NODES):
             freed += tokens
             price_us += self._times.prefill_us(tokens) * node.hits.get(worker, 0)
-        # The price is scaled up to all tokens that are needed.
+        # The examined nodes may free too little, so their price is scaled up to all needed tokens.
         return price_us * needed / freed / requests if freed else 0
 
 
 class Missed(NamedTuple):
-    """The number of ``tokens`` of a prompt that the ``workers`` (bits) have not cached."""
+    """The number of ``tokens`` of a prompt that each of the ``workers`` (bits) has not cached."""
 
     tokens: int
     workers: int
 
 
 def missed_by(everyone: int, tokens: int, tree: PrebleTree, node: PrebleNode) -> list[Missed]:
-    """Return how many tokens of a prompt, cached up to ``node``, workers lack, least first."""
+    """Return how many tokens of a prompt the workers lack, the least first."""
     rest, missed = everyone, []
     for depth, workers in tree.levels(node):
         missed.append(Missed(tokens - depth, workers))
@@ -344,7 +351,7 @@ def missed_by(everyone: int, tokens: int, tree: PrebleTree, node: PrebleNode) ->
 
 
 class LoadCost:
-    """The cost L + M + P of [Preble] Alg. 2, in microseconds. Without ``evictions`` M is 0."""
+    """The cost L + M + P of [Preble] Alg. 2 in microseconds; M is 0 without ``evictions``."""
 
     def __init__(
         self, windows: Windows, times: TimeModel, tree: PrebleTree, evictions: EvictionCost | None
@@ -355,7 +362,7 @@ class LoadCost:
         self._evictions = evictions
 
     def cheapest(self, among: int, missed: Sequence[Missed], node: PrebleNode) -> int:
-        """Return the workers (bits) of lowest cost; ``node`` ends the cached part of the prompt.
+        """Return the workers (bits) with the lowest cost; the cached prefix ends at ``node``.
 
         Workers with the least L + P are examined first, so that M is computed only for workers that
         may win.
@@ -385,7 +392,7 @@ class LoadCost:
         return tied
 
     def _offers(self, among: int, missed: Missed) -> Iterator[tuple[int, int, int]]:
-        """Yield L + P of workers that lack equally many tokens, least first."""
+        """Yield each L + P, the least first, and the workers with this cost and equal misses."""
         prefill_us = self._times.prefill_us(missed.tokens)
         for load_us, workers in self._windows.loads.ascending(missed.workers & among):
             yield load_us + prefill_us, missed.tokens, workers
@@ -406,8 +413,8 @@ class Autoscaler:
     nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if the mean queueing time
     of the prefix's requests in the newer half of the window is at least ``factor`` times the mean
     in the older half, as in Preble's code. The mean in the newer half must also exceed the time to
-    compute the prefix, because otherwise a copy would not pay. Queueing time is the time to the
-    first token, minus the prefill time that was estimated at dispatch.
+    compute the prefix, because otherwise a copy would cost more than the copy saves. The queueing
+    time is the time to the first token minus the prefill time that was estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:
@@ -445,9 +452,9 @@ class Autoscaler:
 def key_portion(end: PrebleNode) -> PrebleNode:
     """Return the key portion of the path to ``end`` ([Preble] §A).
 
-    The key portion is the deepest node at or above ``end`` that is longer than all nodes above it
-    together. The uppermost node of a path always qualifies; the key portion of the root is the
-    root.
+    The key portion is the deepest node at or above ``end`` whose edge is longer than all edges
+    above it together. The uppermost node of a path always satisfies this; the key portion of the
+    root is the root.
     """
     node = end
     while node.parent is not None and 2 * node.length <= node.depth:
@@ -456,11 +463,11 @@ def key_portion(end: PrebleNode) -> PrebleNode:
 
 
 def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree) -> None:
-    """Send half of the load below ``key`` to the GPU ``to`` from now on.
+    """Send future requests for half of the load below the prefix ``key`` to the GPU ``to``.
 
-    The load of a child is the load of the window's requests through the child ([Preble] Alg. 2). A
-    child with a single request is not moved, because no further request may come. Requests that end
-    at the prefix itself find both GPUs, and choose the GPU with less load.
+    The load of a child node is the load of the window's requests whose prompts pass through the
+    child ([Preble] Alg. 2). A child with a single request is not moved, because no further request
+    may come. For requests that end at the prefix itself, the router chooses the GPU with less load.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

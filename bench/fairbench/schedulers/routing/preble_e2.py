@@ -1,4 +1,4 @@
-"""Preble's E2: exploit a prefix if it is most of the prompt, otherwise explore ([Preble] §3.2)."""
+"""Preble's router E2, which exploits cached prefixes or explores other GPUs ([Preble] §3.2)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleNode, Preble
 class PrebleE2(PrefixRouter):
     """The router E2 as the Preble paper describes it ([Preble] Alg. 1 and 2, §3.2).
 
-    A request with more cached than uncached tokens exploits: the request goes to the GPU of lowest
-    cost among the GPUs that hold its longest match. Other requests explore: they go to the GPU with
-    unusually much decoding, if any, and otherwise to the GPU of lowest cost. Cost is L + M + P:
-    load in the window, recomputation of tokens that would be evicted, and prefill of uncached
-    tokens. A request that would exploit the most loaded GPU goes to the least loaded GPU if the
-    loads (L) differ by more than the threshold. Otherwise, if the queueing time of the prefix on
-    its GPU keeps growing, the request copies the prefix to the lightest GPU without the prefix, and
-    half of the load below the prefix follows. Ties rotate.
+    A request with more cached than uncached tokens exploits: the request goes to the GPU with the
+    lowest cost among the GPUs that hold its longest cached prefix. Other requests explore: such a
+    request goes to the GPU with unusually much decoding, if there is such a GPU, and otherwise to
+    the GPU with the lowest cost. Cost is L + M + P: load in the window, recomputation of tokens
+    that would be evicted, and prefill of uncached tokens. A request that would exploit the most
+    loaded GPU goes to the least loaded GPU if the loads (L) differ by more than the threshold.
+    Otherwise, if the queueing time of the prefix on its GPU keeps growing, the request goes to the
+    least loaded GPU without the prefix, which computes a copy of the prefix. Half of the load below
+    the prefix then moves to this GPU. Ties rotate.
     """
 
     name = "preble-e2"
@@ -45,21 +46,21 @@ class PrebleE2(PrefixRouter):
     class Params:
         """Parameters of E2.
 
-        ``window_s`` is H. Each mechanism except ``exploit`` can be turned off: ``eviction_cost``
-        with false, the mechanisms with thresholds with inf.
+        ``window_s`` is the paper's H. Each mechanism except ``exploit`` can be turned off:
+        ``eviction_cost`` by the value false, and mechanisms with a threshold by the threshold inf.
 
-        ``rebalance_threshold`` is Th_bal (1.5 in Preble's code). ``autoscale_factor`` is the growth
-        of queueing time within H at which a prefix is copied ("doubles": 2). ``imbalance_ratio`` is
-        IMBALR, the threshold for a GPU's ratio of decoding to prefill time, relative to the ratio
-        of all GPUs ([gaps] D2).
+        ``rebalance_threshold`` is the paper's Th_bal (1.5 in Preble's code). ``autoscale_factor``
+        is the growth of the queueing time within H at which a prefix is copied; in the paper, the
+        time doubles (2). ``imbalance_ratio`` is IMBALR, the threshold for a GPU's ratio of decoding
+        to prefill time, relative to the ratio of all GPUs ([gaps] D2).
 
-        ``capacity_tokens`` is the KV pool of a worker, for M; 0 means ``Setup.pool_tokens``, and M
-        is 0 if the pool is unknown. The router knows only prompts, not outputs, so a pool fills up
-        earlier than the router assumes. ``default_output_tokens`` replaces the mean output until a
-        request has finished on the GPU. The prefill times are Preble's for Mistral 7B on an A100:
-        linear from ``prefill_linear_from_tokens`` tokens on, ``prefill_short_ms`` below, and
-        ``prefill_tiny_ms`` under 64 tokens. ``decode_ms_per_token`` is the time of an 8B model on
-        an A100, with one request at a time.
+        ``capacity_tokens`` is the size of a worker's KV pool, from which M is computed. 0 means
+        ``Setup.pool_tokens``, and M is 0 if the size is unknown. The router knows only prompts, not
+        outputs, so a pool fills up earlier than the router assumes. ``default_output_tokens``
+        replaces the mean output until a request has finished on the GPU. The prefill times are
+        Preble's for Mistral 7B on an A100: linear from ``prefill_linear_from_tokens`` tokens on,
+        ``prefill_short_ms`` below, and ``prefill_tiny_ms`` under 64 tokens. ``decode_ms_per_token``
+        is the time of an 8B model on an A100, with one request at a time.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("default_output_tokens", "exploit")
@@ -128,13 +129,13 @@ class PrebleE2(PrefixRouter):
         return chosen
 
     def _replicate(self, key: PrebleNode, worker: int) -> int:
-        """Return the lightest GPU without the prefix, which also gets the prefix, or ``worker``."""
+        """Return the least loaded GPU without the prefix, to copy the prefix to, or ``worker``."""
         without = self._fleet.everyone & ~key.workers
         if not without:
             return worker
         to = self._fleet.in_turn(self._windows.loads.lightest(without))
         split_subtree(key, self._windows[worker], to, self._tree)
-        # the queueing time has to double again, with less load below the prefix
+        # The queueing time has to double again, now with less load below the prefix.
         key.waits.pop(worker)
         return to
 
@@ -146,7 +147,7 @@ class PrebleE2(PrefixRouter):
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         self._scaler.note_end(request)
-        # A refused request (0 tokens) gives no information about output lengths.
+        # A refused request (0 tokens) says nothing about output lengths.
         if self._fleet.end_request(request, worker) and output.length:
             self._windows.add_finished(worker, now_s, output.length)
 

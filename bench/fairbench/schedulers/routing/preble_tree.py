@@ -1,4 +1,4 @@
-"""Preble's global prefix tree: holders, hits in the window, LRU order of GPUs ([Preble] §3.2)."""
+"""Preble's global prefix tree, with recent hits and the LRU order of nodes ([Preble] §3.2)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.schedulers.prefix_tree import Edge
 
 
 class WaitWindow:
-    """The queueing times of one prefix on one GPU, in the halves of a window."""
+    """The queueing times of one prefix on one GPU in the older and newer halves of a window."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -48,10 +48,10 @@ NOWHERE = -1
 class PrebleNode(LocationNode):
     """A node of Preble's tree.
 
-    ``hits``: worker -> number of the window's requests whose prompts pass through the node.
-    ``touched``: worker that holds the node -> number of the last dispatch whose prompt passed
-    through the node. ``waits``: worker -> queueing times, if the node is a key portion. ``home``:
-    the worker to which requests through the node were moved, or ``NOWHERE``.
+    ``hits`` counts, for each worker, the window's requests whose prompts pass through the node.
+    ``touched`` has, for each worker that holds the node, the number of the last dispatch whose
+    prompt passed through the node. ``waits`` has queueing times by worker if the node is a key
+    portion. ``home`` is the worker to which requests through the node were moved, or ``NOWHERE``.
     """
 
     __slots__ = ("hits", "home", "touched", "waits")
@@ -65,23 +65,22 @@ class PrebleNode(LocationNode):
 
 
 class PrebleTree(LocationTree[PrebleNode]):
-    """A location tree that also knows the next eviction of each worker.
+    """A location tree that also knows which nodes each worker would evict next.
 
     Dispatches are numbered, and a dispatch touches all nodes of its prompt. The nodes whose last
     dispatch is n form one path, and ``_ends[worker]`` lists the deepest node of each such path in
-    order of n. The paths from these nodes upwards, in turn, give the LRU order, leaves first.
-    Keeping the order costs nothing beyond the walk of each dispatch.
+    order of n. The upward paths from these nodes, in this order, are the LRU order, leaves first.
     """
 
     def __init__(self) -> None:
         super().__init__(PrebleNode)
-        # worker -> number of prompt tokens that the worker holds
+        # ``held_tokens`` maps workers to the numbers of prompt tokens that the workers hold.
         self.held_tokens: defaultdict[int, int] = defaultdict(int)
         self._ends: defaultdict[int, OrderedDict[int, PrebleNode]] = defaultdict(OrderedDict)
         self._dispatches = 0
 
     def add(self, found: WalkEnd[PrebleNode], prompt: Prompt, worker: int) -> PrebleNode:
-        """Mark the prompt, and count a hit at each node, until the caller calls ``forget``."""
+        """Mark the prompt, and count a hit at each of its nodes until ``forget`` is called."""
         self._dispatches += 1
         end = super().add(found, prompt, worker)
         if end is not self.root:
@@ -89,7 +88,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         return end
 
     def forget(self, end: PrebleNode, worker: int) -> None:
-        """Remove the hits of a dispatch that ended at ``end`` and has left the window."""
+        """Remove the hits of a dispatch that left the window; its prompt ends at ``end``."""
         for node in self.upward(end):
             node.hits[worker] -= 1
             if not node.hits[worker]:
@@ -99,7 +98,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         self.prune(end)
 
     def pin(self, node: PrebleNode, worker: int) -> None:
-        """Send requests through ``node`` to ``worker``, until its eviction or its last hit ends."""
+        """Send requests through ``node`` to ``worker`` until the node is evicted or has no hit."""
         node.home = worker
 
     def home(self, node: PrebleNode) -> int:
@@ -111,14 +110,14 @@ class PrebleTree(LocationTree[PrebleNode]):
     ) -> Iterator[tuple[PrebleNode, int]]:
         """Yield the nodes that the worker would evict to free ``tokens``, and the tokens of each.
 
-        The order is least recently used first, leaves before their parents; the last node may count
-        only in part. Nodes in ``keep``, the path of the new request up to the root, are never
-        evicted. The iteration ends early if no further node can be evicted. The tree must not
-        change during the iteration.
+        The least recently used node comes first, and leaves come before their parents. Of the last
+        node, only the needed tokens count. Nodes in ``keep``, the path of the new request up to the
+        root, are never evicted. The iteration ends early if no further node can be evicted. The
+        tree must not change during the iteration.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
-                # a node that is already evicted, whose ancestors may not be
+                # The node is already evicted, but its ancestors may still be held.
                 last = node.touched.get(worker, number)
                 if last != number or node in keep:
                     break
@@ -130,7 +129,7 @@ class PrebleTree(LocationTree[PrebleNode]):
                     return
 
     def purge(self, worker: int) -> None:
-        """Forget the worker with its marks, its hits and its eviction order."""
+        """Delete the worker's marks, hits and eviction order."""
         for node in self.nodes():
             node.hits.pop(worker, None)
             node.waits.pop(worker, None)
@@ -139,7 +138,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         super().purge(worker)
 
     def vacant(self, node: PrebleNode) -> bool:
-        """Return whether the node can be removed: no hit in the window is left ([Preble] §3.2)."""
+        """Return whether the node can be removed, because no hit in the window is left."""
         return not node.hits and super().vacant(node)
 
     def mark(self, node: PrebleNode, worker: int) -> None:
@@ -165,7 +164,8 @@ class PrebleTree(LocationTree[PrebleNode]):
         if ends.get(number) is node:
             above = next((n for n in self.upward(node) if worker in n.touched), None)
             if above is not None and above.touched[worker] == number:
-                ends[number] = above  # the node keeps its place in the order
+                # The node keeps its place in the order.
+                ends[number] = above
             else:
                 del ends[number]
 

@@ -1,4 +1,4 @@
-"""The program kinds by name, bundled or a user's.
+"""The program kinds by name, both bundled kinds and kinds that users define.
 
 To add a bundled kind, write a file with its class and add a line to ``_HOMES``.
 """
@@ -21,14 +21,14 @@ VARIABLE = "FAIRBENCH_PROGRAMS"
 
 
 def program_files() -> list[Path]:
-    """Return the files that ``FAIRBENCH_PROGRAMS`` names."""
+    """Return the Python files in the environment variable ``FAIRBENCH_PROGRAMS``."""
     return files_named(VARIABLE)
 
 
 def user_kinds(bundled: Mapping[str, type[Program]]) -> dict[str, type[Program]]:
     """Return the program kinds in the files of ``FAIRBENCH_PROGRAMS``, by name.
 
-    Raises UsageError if a file cannot be run, a kind is incomplete, or two kinds have one name.
+    Raises UsageError if a file cannot be run, a kind is incomplete, or two kinds have equal names.
     """
     found: dict[str, type[Program]] = {}
     for path in program_files():
@@ -73,7 +73,7 @@ Value = bool | int | float | str
 
 
 def make_params(kind: str, values: Mapping[str, Value], where: str) -> Any:
-    """Return the ``Params`` of a kind. Raises ValueError, one line naming ``where`` and the key."""
+    """Return the ``Params`` of a program kind. Raises ValueError naming ``where`` and the key."""
     params_class = program_class(kind).Params
     names = [field.name for field in fields(params_class)]
     for name in values:

@@ -14,7 +14,7 @@ from fairbench.workloads.programs import base
 
 
 class AgentStep(NamedTuple):
-    """A step: seconds of waiting, tokens of the observation before the call, output tokens."""
+    """A step: seconds before the call, tokens of the observation in the prompt, output tokens."""
 
     wait_s: float
     observation_tokens: int
@@ -30,7 +30,8 @@ class Agent(base.Program):
     class Params:
         """Lengths in tokens; the number of steps is uniform from ``steps_min`` to ``steps_max``.
 
-        ``step_gap_s`` is the mean of the exponential time in seconds that the environment takes.
+        ``step_gap_s`` is the mean time in seconds that the environment takes for an observation;
+        the times are exponential.
         """
 
         steps_min: Annotated[int, Ge(1), Le(1000)]
@@ -67,7 +68,7 @@ class Agent(base.Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides the instruction, observations and outputs."""
+        """Build a program; ``item`` gives the lengths of instruction, observations and outputs."""
         if item is None:
             instruction = base.sample_input(
                 rng, params.instruction_tokens, params.instruction_sigma

@@ -1,7 +1,7 @@
-"""The interface of program kinds, the types of their parameters, and random lengths and gaps.
+"""The interface of program kinds, types of parameters, and functions that draw lengths and gaps.
 
-A random length has a clipped lognormal distribution, whose mean after clipping is the requested
-mean.
+A random length has a lognormal distribution that is clipped to a range; the mean after clipping is
+the requested mean.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MeanGap = Annotated[float, Ge(0), Le(1e6)]  # mean of an exponential gap in seco
 
 
 class Job(ABC):
-    """A client's unit of work: LLM calls with dependencies between them, and their total demand.
+    """A client's unit of work: LLM calls that depend on each other, and their total demand.
 
-    Jobs that arrive at one instant start in the order of ``turn``, their position in the trace
-    file. A ``turn`` of None stands for the position of the job's client.
+    Jobs that arrive at one instant start in the order of ``turn``, the position of a job in the
+    trace file. A job with ``turn`` None starts at the position of the job's client.
     """
 
     turn: int | None = None
@@ -63,21 +63,21 @@ class Program(Job):
     def build(
         cls, params: Any, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Sample one program; the lengths of ``item``, if given, replace sampled lengths.
+        """Draw a program; lengths of ``item`` replace random lengths, unless ``item`` is None.
 
         Args:
             params: Parameters of the program kind.
             rng: Random stream of the program.
             program_id: Number of the program in the run.
             client: Name of the program's client.
-            item: Item of a real data set, or None for sampled lengths.
+            item: Item of a real data set, or None for random lengths.
         """
 
     @classmethod
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
-        """Return the index of the real item for a program, by default ``number``.
+        """Return the index of the data set's item for a program, by default ``number``.
 
-        Kinds of programs that use the same data set item in several programs override this method.
+        A kind overrides this method if several programs use one item of the data set.
 
         Args:
             params: Parameters of the program kind.
@@ -88,7 +88,7 @@ class Program(Job):
 
     @classmethod
     def has_turns(cls, params: Any) -> bool:
-        """Return whether programs may have several calls, as sessions have."""
+        """Return whether a program of this kind may make several calls."""
         return True
 
     @classmethod
@@ -98,7 +98,7 @@ class Program(Job):
 
 
 def content_key(program_id: int, item: Item | None) -> str:
-    """Return the key of a program's own input: the key of the real item, or a fresh key."""
+    """Return the content key of a program's input: the key of ``item``, or the program's id."""
     return str(program_id) if item is None else item.key
 
 
@@ -115,7 +115,7 @@ def prompt_of(*segments: Segment) -> Prompt:
 
 
 def growing_demand(prompt_tokens: int, exchanges: Iterable[tuple[int, int]]) -> Demand:
-    """Return the demand of calls in which each prompt extends the previous prompt and its output.
+    """Return the total demand of calls whose prompts each extend the previous prompt and output.
 
     Args:
         prompt_tokens: Tokens of the prompt before the first exchange.
@@ -129,22 +129,23 @@ def growing_demand(prompt_tokens: int, exchanges: Iterable[tuple[int, int]]) -> 
     return Demand(requests=requests, input_tokens=inputs, output_tokens=outputs)
 
 
-LONGEST_INPUT = 8  # sampled inputs are clipped at this multiple of their mean
+LONGEST_INPUT = 8  # random inputs are clipped at this multiple of the requested mean
 
 _PHI = NormalDist().cdf
 
 
 def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
-    """Draw the length of a prompt part: lognormal, from 1 to ``LONGEST_INPUT`` means, in tokens."""
+    """Draw a lognormal length of a prompt part, at most ``LONGEST_INPUT`` x ``mean_tokens``."""
     return sample_length(rng, mean_tokens, sigma, LONGEST_INPUT * mean_tokens)
 
 
 def sample_length(rng: random.Random, mean_tokens: float, sigma: float, high: float) -> int:
-    """Draw a length in [1, high] tokens with this mean; ``sigma`` is the spread of its logarithm.
+    """Draw a length in [1, high] tokens with mean ``mean_tokens``.
 
-    The location of the lognormal distribution is computed so that clipping does not change the
-    mean. With ``sigma`` 0 (or a mean of at most 1) the length is constant; otherwise
-    ``mean_tokens`` must be below ``high``.
+    ``sigma`` is the standard deviation of the length's logarithm before clipping. The location of
+    the lognormal distribution is computed so that the mean after clipping is ``mean_tokens``. With
+    ``sigma`` 0 (or a mean of at most 1) the length is constant; otherwise ``mean_tokens`` must be
+    below ``high``.
     """
     if sigma == 0 or mean_tokens <= 1:
         return max(1, round(mean_tokens))
@@ -159,7 +160,7 @@ def sample_exchanges(
 ) -> list[tuple[int, int]]:
     """Draw (input, output) lengths of ``count`` exchanges, in tokens.
 
-    ``asked`` and ``answered`` are the beginnings of the names of parameters, such as ``user`` for
+    ``asked`` and ``answered`` are prefixes of parameter names: ``user``, for example, stands for
     ``user_tokens`` and ``user_sigma``.
     """
     inputs = (getattr(params, f"{asked}_tokens"), getattr(params, f"{asked}_sigma"))
@@ -174,9 +175,9 @@ def sample_gap(rng: random.Random, mean_s: float) -> float:
 
 
 def check_mean(params: Any, name: str) -> None:
-    """Raise ValueError unless lengths up to ``max_new_tokens`` can have the mean of ``name``.
+    """Raise ValueError unless the mean ``name``_tokens is below ``max_new_tokens``.
 
-    The parameters ``name``_tokens and ``name``_sigma are the mean and the spread.
+    With ``name``_sigma 0, the mean may equal ``max_new_tokens``.
     """
     mean_tokens, sigma = getattr(params, f"{name}_tokens"), getattr(params, f"{name}_sigma")
     most = params.max_new_tokens
@@ -195,7 +196,7 @@ def check_allowed(max_new_tokens: int | None, **output_tokens: int) -> None:
 
 @lru_cache(maxsize=256)
 def _location(mean: float, sigma: float, high: float) -> float:
-    """Return the mu for which the lognormal distribution clipped to [1, high] has this mean."""
+    """Return the mu for which a lognormal distribution, clipped to [1, high], has mean ``mean``."""
     assert 1 < mean < high
     below, above = -10 * sigma, log(high) + 10 * sigma
     for _ in range(100):

@@ -30,7 +30,7 @@ class Chat(base.Program):
     class Params:
         """Lengths in tokens; the number of turns is uniform from ``turns_min`` to ``turns_max``.
 
-        ``think_mean_s`` is the mean of the exponential think time in seconds.
+        ``think_mean_s`` is the mean think time in seconds; think times are exponential.
         """
 
         turns_min: Annotated[int, Ge(1), Le(1000)]
@@ -62,7 +62,10 @@ class Chat(base.Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides messages and replies, cut at ``max_new_tokens``."""
+        """Build a program; lengths of messages and replies come from ``item``.
+
+        Replies are cut at ``max_new_tokens``.
+        """
         if item is None:
             count = rng.randint(params.turns_min, params.turns_max)
             lengths = base.sample_exchanges(rng, params, "user", "output", count)

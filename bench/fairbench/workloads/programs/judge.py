@@ -1,4 +1,4 @@
-"""An LLM as a judge: branch, solve, merge ([SGLang bench], cited in [DLPM] §6.1)."""
+"""An LLM that judges articles: branch, solve, merge ([SGLang bench], cited in [DLPM] §6.1)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fairbench.workloads.programs import base
 class Judge(base.Program):
     """A judgement of one article: parallel judgements by dimension, a merge, and a score.
 
-    A program makes ``dimensions`` + 2 requests, as in the logs of the paper's authors.
+    A program makes ``dimensions`` + 2 requests, as in the logs of the authors of [DLPM].
     """
 
     kind = "judge"
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens. ``extra_tokens`` of fresh text precede each article ([DLPM] Table 3).
+        """Lengths in tokens; ``extra_tokens`` tokens of text precede each article ([DLPM] Table 3).
 
         ``dimension_tokens``, ``merge_tokens`` and ``score_tokens`` are the lengths of the three
         instructions. ``max_new_tokens`` is the output limit of each call, by default the true

@@ -29,7 +29,7 @@ class LongQA(base.Program):
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens; ``gap_mean_s`` is the mean of the exponential gaps in seconds.
+        """Lengths in tokens; gaps between questions are exponential with mean ``gap_mean_s`` (s).
 
         ``document_scale`` multiplies the length of every document.
         """
@@ -70,7 +70,7 @@ class LongQA(base.Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides the document, the questions and the answers."""
+        """Build a program; lengths of document, questions and answers come from ``item``."""
         if item is None:
             document = base.sample_input(rng, params.document_tokens, params.document_sigma)
             lengths = base.sample_exchanges(rng, params, "question", "answer", params.questions)

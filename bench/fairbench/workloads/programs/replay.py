@@ -1,4 +1,4 @@
-"""Programs made of recorded calls: a trace as recorded, or sessions drawn from a trace."""
+"""Programs made of recorded calls: unchanged programs of a trace, or randomly drawn sessions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ReplayProgram(CallSequence):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program from its recording. Raises UsageError if ``item`` is no recording."""
+        """Build the program recorded in ``item``. Raises UsageError for any other type of item."""
         if not isinstance(item, Recorded):
             raise UsageError("program replay: needs arrivals of kind replay, which name the trace")
         return cls(program_id, client, item.calls)
@@ -66,14 +66,15 @@ class ReplayProgram(CallSequence):
 class _Strand:
     """A sequence of calls of a program or of a sub-agent.
 
-    ``name`` is the prefix of the names of outputs, and ``depth`` the depth of the first call.
+    ``name`` is the prefix of the outputs' names, and ``depth`` the number of calls of the program
+    that come before the first call of the sequence.
     """
 
     def __init__(self, llm: LLM, calls: tuple[RecordedCall, ...], name: str, depth: int) -> None:
         self._llm, self._calls, self._name, self._depth = llm, calls, name, depth
 
     async def run(self, first: int, start_after: int) -> None:
-        """Make the calls from ``first`` to before ``after``, with their pauses and sub-agents."""
+        """Make the calls ``first`` to ``start_after`` - 1, with their pauses and sub-agents."""
         at = first
         while at < start_after:
             call = self._calls[at]
@@ -91,10 +92,11 @@ class _Strand:
             at += 1
 
     def _waiting_call(self, at: int) -> int:
-        """Return the number of the call that waits for the sub-agents of call ``at``.
+        """Return the number of the first call that waits for the sub-agents of call ``at``.
 
-        The call also waits for sub-agents that start in the meantime and end later. No call waits
-        for fewer sub-agents than in the recording.
+        The returned call also waits for sub-agents that the calls between ``at`` and this call
+        start. In a replay, a call waits for at least the sub-agents for which the call waited in
+        the recording.
         """
         until = max(branch.until for branch in self._calls[at].branches)
         later = at + 1
@@ -115,7 +117,7 @@ class _Strand:
         await self.run(0, len(self._calls))
 
     async def _beside(self, at: int, until: int) -> None:
-        """Make the calls after call ``at`` that do not wait for its sub-agents."""
+        """Make the calls from ``at`` + 1 to ``until`` - 1, beside the sub-agents of call ``at``."""
         await self._wait(self._calls[at].think_s)
         await self.run(at + 1, until)
 
@@ -138,7 +140,7 @@ MOST_TOKENS = 10**7
 
 
 class Session(CallSequence):
-    """A session drawn from a trace; two draws share only the content that sessions share."""
+    """A random session of a trace; two programs share only content that recorded sessions share."""
 
     kind = "session"
 
@@ -146,8 +148,8 @@ class Session(CallSequence):
     class Params:
         """``file`` is a trace with sessions: a path, or a name in a folder of ``FAIRBENCH_DATA``.
 
-        Only sessions whose longest prompt has ``least_tokens`` to ``most_tokens`` tokens are drawn.
-        A session ends after ``most_calls`` calls, not counting the calls of sub-agents.
+        Only sessions whose longest prompt has from ``least_tokens`` to ``most_tokens`` tokens are
+        drawn. A session ends after ``most_calls`` calls, not counting the calls of sub-agents.
         ``think_scale`` multiplies all pauses.
         """
 
@@ -161,9 +163,9 @@ class Session(CallSequence):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Draw a session.
+        """Draw a random session that fits the parameters.
 
-        Raises UsageError if no session fits the parameters, DataError for the file.
+        Raises UsageError if no session fits the parameters, and DataError for an invalid file.
         """
         found = _sessions(params.file, params.least_tokens, params.most_tokens)
         calls = found[rng.randrange(len(found))].calls[: params.most_calls]
@@ -176,7 +178,7 @@ class Session(CallSequence):
 
 
 class _Copy:
-    """A maker of copies of calls, in which all content that sessions do not share is renamed."""
+    """A function object that copies calls with new content, except content that sessions share."""
 
     def __init__(self, name: str, think_scale: float) -> None:
         self._name = name
@@ -196,7 +198,7 @@ class _Copy:
         )
 
     def _renamed_prompt(self, prompt: Prompt, shared: int) -> Prompt:
-        """Return the prompt with its first ``shared`` tokens unchanged and the rest renamed."""
+        """Return the prompt with new content after its first ``shared`` tokens."""
         made: list[Segment] = []
         for key, length in prompt:
             same = min(shared, length)

@@ -14,7 +14,7 @@ from fairbench.workloads.programs import base
 
 
 class Samples(base.Program):
-    """A prompt, sent several times at once; the outputs have different lengths."""
+    """A program that sends a prompt several times at once; the outputs have different lengths."""
 
     kind = "samples"
 
@@ -52,7 +52,7 @@ class Samples(base.Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides the problem. Output lengths are always drawn."""
+        """Build a program; ``item`` gives the problem's length, and output lengths are random."""
         if item is None:
             problem = base.sample_input(rng, params.problem_tokens, params.problem_sigma)
         else:

@@ -16,13 +16,13 @@ InputTokens = Annotated[int, Ge(1), Le(10**7)]
 
 
 class Single(Program):
-    """A request with a prompt of its own; the engine reserves the true output length."""
+    """A request whose prompt shares no prefix; the output limit is the true output length."""
 
     kind = "single"
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens, uniform from ``_min`` to ``_max`` (inclusive)."""
+        """Lengths in tokens, drawn uniformly from ``_min`` to ``_max`` (inclusive)."""
 
         input_min: InputTokens
         input_max: InputTokens
@@ -42,7 +42,7 @@ class Single(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides the prompt, and the answer if the item has one."""
+        """Build a program; ``item`` gives the prompt's length and perhaps the answer's length."""
         if item is None:
             prompt = rng.randint(params.input_min, params.input_max)
         else:

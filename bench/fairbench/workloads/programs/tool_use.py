@@ -1,4 +1,4 @@
-"""A question after the description of a tool; some tools are more popular ([Preble] §A.1)."""
+"""A question after the description of a tool; tools have different popularity ([Preble] §A.1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GOLDEN = 0.6180339887498949  # golden ratio; its multiples modulo 1 are spread e
 
 
 class _Tools(NamedTuple):
-    """The tools in order of rank: cumulative shares of programs, and tokens of descriptions."""
+    """The tools, most popular first: cumulative fraction of programs, tokens of descriptions."""
 
     shares: tuple[float, ...]
     lengths: tuple[int, ...]
@@ -30,8 +30,8 @@ class _Tools(NamedTuple):
 class ToolUse(base.Program):
     """A call with the common system prompt, the description of one tool, and a question.
 
-    All seeds have the same tools, and so do all clients unless ``private``. A program's tool is
-    drawn by Zipf's law.
+    The descriptions of tools do not depend on the seed, and with ``private`` False all clients use
+    equal descriptions. The tool of a program is drawn by Zipf's law.
     """
 
     kind = "tool-use"
@@ -40,8 +40,8 @@ class ToolUse(base.Program):
     class Params:
         """Lengths in tokens. ``popularity`` is the exponent of Zipf's law over ``tools`` tools.
 
-        ``tool_tokens`` is the mean over programs, so popular tools count more. With ``private``,
-        each client has tool descriptions that it shares with no other client.
+        ``tool_tokens`` is the mean length of a description over programs, so popular tools count
+        more often. With ``private``, two clients never share a tool description.
         """
 
         tools: Annotated[int, Ge(1), Le(100_000)]
@@ -73,7 +73,7 @@ class ToolUse(base.Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides a tool's description and a question."""
+        """Build a program; ``item`` gives the lengths of tool description and question."""
         if item is None:
             rank = cls.pick(params, rng, 0)
             name, length = f"tool-use/tool-{rank}", _tools(params).lengths[rank]
@@ -104,7 +104,7 @@ class ToolUse(base.Program):
 
 @lru_cache(maxsize=32)
 def _tools(params: ToolUse.Params) -> _Tools:
-    """Return the tools of a workload; lengths are lognormal and independent of the seed."""
+    """Return the tools of a workload; their lognormal lengths do not depend on the run's seed."""
     weights = [(rank + 1) ** -params.popularity for rank in range(params.tools)]
     total = sum(weights)
     shares = [weight / total for weight in weights]
@@ -116,5 +116,5 @@ def _tools(params: ToolUse.Params) -> _Tools:
     ]
     scale = params.tool_tokens / sum(map(float.__mul__, shares, raw))
     lengths = tuple(max(1, round(length * scale)) for length in raw)
-    # The last cumulative share is omitted, because rounding may make it slightly less than 1.
+    # The last cumulative fraction is omitted, because rounding may make the fraction less than 1.
     return _Tools(tuple(accumulate(shares))[:-1], lengths)

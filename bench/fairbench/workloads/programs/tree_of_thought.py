@@ -16,10 +16,10 @@ LEVELS = ("plan", "execute", "reflect", "answer")
 
 
 class TreeOfThought(base.Program):
-    """Four levels (plan, execute, reflect, answer); the conversation forks after each user turn.
+    """A program with four levels (plan, execute, reflect, answer), each of which forks.
 
-    All branches of a fork send the same prompt; the sampling temperature makes their answers
-    differ.
+    All branches of a fork send one prompt; sampling at a temperature above 0 gives each branch a
+    different answer.
     """
 
     kind = "tree-of-thought"

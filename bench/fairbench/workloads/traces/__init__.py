@@ -1,8 +1,8 @@
 """Traces: recorded traffic, read into one model from every format.
 
-``table`` defines a request and the table of all requests of a file. ``read`` detects the format of
-a file and reads the file. To add a format whose records are programs, write a file with a class
-like ``weka.Weka``, and add an object of the class to ``read.PROGRAMS``.
+Module ``table`` defines a request and the table of all requests of a file. Module ``read`` detects
+the format of a file and reads the file. To add a format whose records are programs, write a file
+with a class like ``weka.Weka``, and add an object of the class to ``read.PROGRAMS``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ FORMATS = (
     *("envoy", "agentgateway", "vidur", "bedrock", "transcript", "wildchat", "aiperf", "guidellm"),
     *("inference-perf", "llmperf", "genai-bench", "genai-perf", "fairbench"),
 )
-"""The names of all formats: those of programs, which ``read`` lists, and layouts of ``records``."""
+"""The names of all trace formats: formats of programs (``read.PROGRAMS``) and of requests."""
 
 NEEDED = ("time", "input_tokens", "output_tokens")
-ALL = "all"  # the only client of a trace whose requests name no client
+ALL = "all"  # name of the only client of a trace whose requests do not name clients
 
 MAX_INPUT, MAX_OUTPUT = 10**7, 10**6  # maximum number of tokens of a prompt and of an answer
-MAX_S = 4e9  # maximum length of a trace in seconds; files.times reads only slightly longer times
+# maximum length of a trace in seconds; ``files.times`` refuses times that are slightly longer
+MAX_S = 4e9
 MAX_NAME = 1000  # maximum number of characters of the name of a client or a session

@@ -23,7 +23,8 @@ from fairbench.streams import stream
 from fairbench.workloads.traces import MAX_INPUT, MAX_NAME, MAX_OUTPUT, MAX_S
 from fairbench.workloads.traces.table import TraceTable
 
-LABEL_BYTES, ID_BYTES = 5, 8  # bytes of a hash in the name of a client, and in a block's identity
+# bytes of the hash that becomes a client's label, and that becomes a block's identity
+LABEL_BYTES, ID_BYTES = 5, 8
 COMBINED = "times and clients come from one trace, lengths and prefixes from another"
 
 
@@ -36,11 +37,11 @@ def cut_trace(
     clients: Collection[str] = (),
     largest: int | None = None,
 ) -> TraceTable:
-    """Return the first ``head`` requests of some clients in [``start_s``, ``end_s``).
+    """Return the first ``head`` requests of the given clients in [``start_s``, ``end_s``).
 
     ``largest`` is the number of clients to keep; the clients with the most requests in the interval
-    are kept. The interval may cut sessions. Raises UsageError for an unknown client, or if no
-    request is left.
+    are kept. A session that crosses an end of the interval is cut. Raises UsageError for an unknown
+    client, or if no request is left.
     """
     if end_s is not None and end_s <= start_s:
         raise UsageError(f"--to {end_s:g}: must be above {'--from ' * (start_s > 0)}{start_s:g}")
@@ -89,8 +90,8 @@ def scaled(table: TraceTable, rate: float) -> TraceTable:
 def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
     """Return the times and clients of one trace with the prompts and answers of another trace.
 
-    Requests are combined in order, up to the length of the shorter trace. Sessions and end times
-    are dropped, and the result is marked as synthetic.
+    Request i gets its time from one trace and its prompt from the other; the result is as long as
+    the shorter trace. Sessions and end times are dropped, and the result is marked as synthetic.
     """
     rows = np.arange(min(len(senders), len(prompts)))
     who, what = senders.selected(rows), prompts.selected(rows)
@@ -110,8 +111,8 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    A key gives the same labels in every file. Without the key, no reader can test whether a name
-    occurs. Sessions are numbers in any case.
+    Equal keys give equal labels in all files. A reader of the result who lacks the key cannot test
+    whether a client's name occurs. Sessions become numbers, so session names need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"
@@ -129,10 +130,11 @@ def _hash(purpose: bytes, text: bytes, key: bytes) -> bytes:
 
 
 def spread_out(table: TraceTable) -> TraceTable:
-    """Return the table with a different time for each request, in the same order.
+    """Return the table with a different arrival time for each request; the order stays.
 
-    Requests of one time are spread evenly until the next time; for the last time, the previous
-    interval is used. A table with a single time stays unchanged.
+    Requests with equal times are spread evenly over the interval to the next recorded time. After
+    the last recorded time, the interval is as long as the interval before. A table with a single
+    time stays unchanged.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:
@@ -144,13 +146,15 @@ def spread_out(table: TraceTable) -> TraceTable:
     return replace(table, arrival_s=arrival_s, end_s=table.end_s + (arrival_s - table.arrival_s))
 
 
-SYNTHETIC = "synthetic"  # a made-up client is called synthetic-N, where N is its rank
+# made-up clients are called synthetic-1, synthetic-2, ..., in order of their rates
+SYNTHETIC = "synthetic"
 
 
 def assigned(table: TraceTable, count: int) -> TraceTable:
-    """Return the table with each program assigned to one of ``count`` clients by Zipf's law.
+    """Return the table with each program assigned to a random client; shares follow Zipf's law.
 
-    All seeds get the same assignment. All requests of a session get the same client.
+    The assignment to the ``count`` clients does not depend on the run's seed. All requests of a
+    session belong to one client.
     """
     rng = stream(0, f"trace/clients/{count}")
     weights = list(accumulate(1 / rank for rank in range(1, count + 1)))
@@ -207,7 +211,7 @@ def trace_schema() -> str:
 
 
 def lines_of(table: TraceTable) -> Iterator[dict[str, Any]]:
-    """Yield the requests of a table as JSON objects, without unknown values."""
+    """Yield the requests of a table as JSON objects; unknown values are left out."""
     synthetic = "; ".join(table.synthetic)[:MAX_NAME]
     for row in range(len(table)):
         line: dict[str, Any] = {
@@ -236,7 +240,8 @@ def lines_of(table: TraceTable) -> Iterator[dict[str, Any]]:
 
 def write_trace(table: TraceTable, path: Path) -> None:
     """Write a trace to a new file. Raises UsageError if the file exists or cannot be written."""
-    part = path.with_name(f".{path.name}.part")  # only a complete file gets the final name
+    # A file gets the final name only when the file is complete.
+    part = path.with_name(f".{path.name}.part")
     try:
         if path.exists():
             raise UsageError(f"--output-file {path}: the file exists already; choose another name")

@@ -1,4 +1,4 @@
-"""The interface of a file's traffic, and a trace of requests with known times as programs."""
+"""The interface of a trace file's traffic, and programs made from recorded requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench.workloads.traces.table import Floats, Ints, TraceTable
 
 
 class TracedProgram(NamedTuple):
-    """A recorded program and its time in seconds from the beginning of the trace."""
+    """A recorded program and its arrival in seconds after the beginning of the trace."""
 
     at_s: float
     item: Recorded
@@ -28,9 +28,9 @@ class FileTraffic(Protocol):
     Attributes:
         clients: Names of the clients.
         span_s: Duration in seconds.
-        drawn: Whether times and lengths are drawn for each seed, from measured distributions.
+        drawn: Whether times and lengths are random, drawn from measured distributions.
         synthetic: Descriptions of the parts that were not recorded, as the file states.
-        pauses: Whether some program has several calls, with time between the calls.
+        pauses: Whether a program has several calls with time between the calls.
         left_out: Number of requests in the file that the trace leaves out.
         who_left_out: Description of the requests that are left out.
     """
@@ -48,19 +48,21 @@ class FileTraffic(Protocol):
         ...
 
     def count_programs(self, client: int, until_s: float) -> float:
-        """Return the number of programs that a client begins before a time (s), or an estimate."""
+        """Return how many programs begin before a time (s), estimated if times are random."""
         ...
 
     def table(self, seed: int, until_s: float = inf) -> TraceTable:
-        """Return the requests, at least those before a time (s); the seed draws random parts."""
+        """Return at least the requests before a time (s); ``seed`` selects random values."""
         ...
 
 
 class Runs(NamedTuple):
-    """Runs of blocks: no prompt of the trace separates the blocks of a run, except at its own end.
+    """Runs of blocks: a run is a sequence of blocks that all prompts contain as a whole.
 
-    Request i has the runs from ``first[i]`` to ``first[i + 1]``. ``key`` is the name of a run, and
-    ``blocks`` the number of the run's blocks in the prompt.
+    A run may be cut only at the end of a prompt.
+
+    The prompt of request i consists of the runs ``first[i]`` to ``first[i + 1]`` - 1. ``key`` is
+    the name of a run, and ``blocks`` the number of the run's blocks in the prompt.
     """
 
     first: Ints
@@ -71,7 +73,8 @@ class Runs(NamedTuple):
 def runs_of(table: TraceTable) -> Runs:
     """Return the runs of blocks of all prompts.
 
-    Two blocks belong to one run if each always occurs next to the other, in this order.
+    Two blocks belong to one run if the first block is always followed by the second block, and the
+    second block is always preceded by the first block.
     """
     ids = table.blocks
     if not len(ids):
@@ -94,7 +97,7 @@ def runs_of(table: TraceTable) -> Runs:
 
 
 def _only_values(code: Ints, value: Ints, count: int) -> Ints:
-    """Return the only value that occurs with each code, or -1 for no value or several values."""
+    """Return, for each code, the only value that occurs with the code, or -1 for several."""
     least, most = np.full(count, 2**62), np.full(count, -1)
     np.minimum.at(least, code, value)
     np.maximum.at(most, code, value)
@@ -102,7 +105,7 @@ def _only_values(code: Ints, value: Ints, count: int) -> Ints:
 
 
 def prompt_of_row(table: TraceTable, runs: Runs, row: int, own: str) -> Prompt:
-    """Return the prompt of a row: its blocks up to its length, then a segment named ``own``."""
+    """Return the prompt of a row: shared blocks up to the prompt's length, then segment ``own``."""
     left, size = int(table.input_tokens[row]), int(table.block_size[row])
     segments = []
     for run in range(runs.first[row], runs.first[row + 1]):
@@ -116,11 +119,11 @@ def prompt_of_row(table: TraceTable, runs: Runs, row: int, own: str) -> Prompt:
     return tuple(segments)
 
 
-CLOCK_S = 1.0  # seconds by which recorded times may be wrong, because some are whole seconds
+CLOCK_S = 1.0  # seconds by which recorded times may be wrong, because some logs have whole seconds
 
 
 class RecordedTrace:
-    """The traffic of a table: a session is one program, and so is a request without a session."""
+    """The traffic of a table: each session, and each request without a session, is a program."""
 
     drawn = False
 
@@ -160,7 +163,7 @@ class RecordedTrace:
         return runs_of(self._table)
 
     def _program_of_rows(self, rows: list[int], speed: float) -> Recorded:
-        """Return the program of a session's rows; sub-agents become branches of its calls."""
+        """Return the program of a session's rows; sub-agents become branches of calls."""
         of_branch: dict[int, list[int]] = {}
         for row in rows:
             of_branch.setdefault(int(self._table.branch[row]), []).append(row)
@@ -172,10 +175,10 @@ class RecordedTrace:
         return Recorded(f"trace/{rows[0]}", 0, calls=tuple(calls), turn=rows[0])
 
     def _branch(self, own: list[int], rows: list[int], speed: float) -> tuple[int, Branch]:
-        """Return the sub-agent of some rows, and the number of the call after which it starts.
+        """Return the sub-agent that ``rows`` recorded, and the number of the call that starts it.
 
-        The session's first call that was recorded to begin after the sub-agent's end waits for the
-        sub-agent.
+        Of the session's calls that began after the end of the sub-agent in the recording, the first
+        call waits for the sub-agent.
         """
         table = self._table
         began_s, end_s = float(table.arrival_s[rows[0]]), float(_ends(table, rows).max())
@@ -196,7 +199,8 @@ class RecordedTrace:
                 known_s = float(table.think_s[later])
                 if not isnan(known_s):
                     gap_s, think_s = 0.0, known_s / speed
-                elif end_s <= next_s:  # false if the end is unknown (NaN)
+                # False if the end is unknown, because a comparison with NaN is False.
+                elif end_s <= next_s:
                     gap_s, think_s = 0.0, (next_s - end_s) / speed
             output = int(table.output_tokens[row])
             calls.append(
@@ -213,15 +217,15 @@ class RecordedTrace:
 
 
 def _ends(table: TraceTable, rows: list[int]) -> Floats:
-    """Return when each answer was complete, or the start of the call if the end is unknown."""
+    """Return the time at which each answer was complete, or the arrival if this time is unknown."""
     ends: Floats = table.end_s[rows]
     return np.where(np.isnan(ends), table.arrival_s[rows], ends)
 
 
 def _rows_by_program(session: Ints) -> tuple[Ints, Ints]:
-    """Return all rows grouped by program, and the index of each program's first row.
+    """Return all rows grouped by program, and the position of each program's first row.
 
-    Programs are in order of their first rows, and the rows of a program in order of time.
+    Programs are in the order of their first rows, and the rows of a program in order of time.
     """
     alone = session < 0
     code = np.where(alone, session.max(initial=-1) + 1 + np.arange(len(session)), session)

@@ -27,9 +27,9 @@ from fairbench.workloads.traces.table import TableBuilder, TraceTable
 from fairbench.workloads.traces.weka import WEKA, Weka
 
 PROGRAMS: dict[str, Weka | ServeGen] = {one.name: one for one in (WEKA, SERVEGEN)}
-"""The formats whose records are programs or distributions; ``auto`` tries these formats first.
+"""The formats whose records are programs or distributions; the detection tries them first.
 
-All other formats are layouts of ``fairbench.records``, which all commands read.
+All other trace formats are layouts of requests, which package ``fairbench.records`` reads.
 """
 
 
@@ -37,7 +37,7 @@ FOLDERS = "FAIRBENCH_DATA"
 
 
 def find_trace_file(name: str) -> Path:
-    """Return the file with a name, in the current folder or in a folder of ``FAIRBENCH_DATA``."""
+    """Return the path of a file in the current folder or in a folder of ``FAIRBENCH_DATA``."""
     folders = [text for text in os.environ.get(FOLDERS, "").split(os.pathsep) if text]
     for folder in ("", *folders):
         if "\0" not in name and (path := Path(folder) / name).is_file():
@@ -54,18 +54,19 @@ MAX_SCALE = 1e9
 
 @dataclass(frozen=True)
 class TraceParams:
-    """The options for reading a trace file, also the parameters of ``arrivals``.
+    """The options for reading a trace file, and parameters of ``arrivals`` in a workload file.
 
     Attributes:
         file: A path, or a name in a folder of ``FAIRBENCH_DATA``.
         format: One of ``FORMATS``, or ``auto`` to detect the format.
-        sha256: Digest that the file must have, "" for any.
-        time_scale: Seconds of the trace that pass in one second.
+        sha256: SHA-256 digest that the file must have, or "" to accept every file.
+        time_scale: Seconds of the trace that are replayed in one second of the run.
         columns: Names of columns, as comma-separated ``FIELD=COLUMN``.
         clients: Number of made-up clients to which programs are assigned, 0 for recorded clients.
-        spread: Whether requests that were recorded at one time are spread out.
-        line: Number of the run in a file with several runs, from 1.
-        block_size: Tokens of each block in ``hash_ids``; 0 keeps the size of the file or format.
+        spread: Whether requests that were recorded with equal times are spread over an interval.
+        line: Number of the run to read from a file with several runs, counted from 1.
+        block_size: Tokens of each block in ``hash_ids``; 0 means the size that the file or the
+            format defines.
         time_unit: Unit of times without a unit, "" if unknown.
     """
 
@@ -102,10 +103,11 @@ def check_params(params: TraceParams) -> None:
 class ReadTrace:
     """A trace with facts about its file.
 
-    ``unit`` is the unit of the file's times, if any; ``clock`` is the clock of the file's times if
-    the times are dates. ``nameless`` is a remark if no column names clients. ``cached`` names the
-    column of cached tokens that are not replayed ("" if there is no such column). ``counted`` is
-    false if the file has no token counts, so each request is replayed with one token.
+    ``unit`` is the unit of the file's times, if known; ``clock`` describes the time zone if the
+    times are dates. ``nameless`` is a remark for the user if no column names clients. ``cached`` is
+    the name of a column of cached tokens, which a replay ignores ("" if the file has no such
+    column). ``counted`` is False if the file has no token counts; then each request is replayed
+    with one token.
     """
 
     trace: FileTraffic
@@ -121,8 +123,8 @@ class ReadTrace:
 def read_trace(params: TraceParams) -> ReadTrace:
     """Return the traffic of a file. Raises DataError (file, line, field) or UsageError.
 
-    The last few traces are cached for as long as their files do not change. A trace with a
-    ``sha256`` in ``params`` stays cached after its file has changed, so that a run in progress can
+    The most recently read traces are cached while their files do not change. A trace with a
+    ``sha256`` in ``params`` stays cached even if the file changes, so that a run in progress can
     end.
     """
     return _read_pinned(params) if params.sha256 else _read_current(params)
@@ -153,7 +155,7 @@ def _format_of(path: Path, params: TraceParams) -> str:
 
 @lru_cache(maxsize=8)
 def _detected_format(path: Path, mtime_ns: int, size: int) -> str:
-    """Return the format that fits one of the first records of a file."""
+    """Return the name of the format that fits one of the first records of a file."""
     texts, places, _ = beginning(path)
     head = [one.value for one in places]
     for record in head[:LOOKED_AT]:
@@ -165,7 +167,7 @@ def _detected_format(path: Path, mtime_ns: int, size: int) -> str:
 
 @lru_cache(maxsize=2)
 def _read_version(path: Path, mtime_ns: int, size: int, params: TraceParams) -> ReadTrace:
-    """Return the trace in a version of a file; ``params`` name the format."""
+    """Return the trace of a file; modification time and size are part of the cache key."""
     if params.format in PROGRAMS:
         return _trace_of_programs(path, PROGRAMS[params.format], params)
     if params.format not in FORMATS:
@@ -178,7 +180,7 @@ def _read_version(path: Path, mtime_ns: int, size: int, params: TraceParams) -> 
 def trace_of(
     path: Path, requests: FileRequests, params: TraceParams, *, counted: bool = True
 ) -> ReadTrace:
-    """Return the requests of a file as a trace; ``counted`` is false without token counts."""
+    """Return requests of a file as a trace; ``counted`` is False if the file lacks token counts."""
     table, notes = trace_table(requests, params.block_size, counted=counted)
     trace = RecordedTrace(_with_synthetic_parts(table, params))
     columns = requests.columns
@@ -191,7 +193,7 @@ def trace_of(
 
 
 def _with_synthetic_parts(table: TraceTable, params: TraceParams) -> TraceTable:
-    """Return the table with separate times and made-up clients, if the user wants them."""
+    """Return the table with spread times and made-up clients, where ``params`` ask for them."""
     table = spread_out(table) if params.spread else table
     return assigned(table, params.clients) if params.clients else table
 
@@ -199,9 +201,9 @@ def _with_synthetic_parts(table: TraceTable, params: TraceParams) -> TraceTable:
 def read_with_requests(
     params: TraceParams, fields: Collection[str], signs: Collection[str]
 ) -> tuple[ReadTrace, FileRequests | None]:
-    """Return a file's trace, and its requests with further fields.
+    """Return the trace of a file, and the file's requests with further fields.
 
-    The requests are None if the file contains programs.
+    The second result is None if the format of the file is one of ``PROGRAMS``.
 
     Args:
         params: How to read the file.
@@ -253,7 +255,10 @@ def _trace_of_programs(path: Path, chosen: Weka | ServeGen, params: TraceParams)
 
 
 def joined_columns(names: Mapping[str, str]) -> str:
-    """Return columns as the text ``columns``. Raises UsageError for a name with a comma."""
+    """Return column names by field as the text ``FIELD=COLUMN,...`` of ``TraceParams.columns``.
+
+    Raises UsageError for a name with a comma.
+    """
     for field, name in names.items():
         if "," in name:
             raise UsageError(f"--map {field}={name}: the name of a column must not contain a comma")
@@ -261,7 +266,7 @@ def joined_columns(names: Mapping[str, str]) -> str:
 
 
 def columns_of(text: str) -> dict[str, str]:
-    """Return the columns by field that the text ``columns`` contains."""
+    """Return the column names by field from a text ``FIELD=COLUMN,...``."""
     return {
         field: name for field, _, name in (one.partition("=") for one in text.split(",") if one)
     }

@@ -29,7 +29,7 @@ from fairbench.workloads.traces.table import (
 
 
 def client_name(value: Any, where: str) -> str:
-    """Return a client's name, or ``ALL`` for an empty cell; numbers are allowed as names."""
+    """Return a client's name, or ``ALL`` for an empty cell; a number becomes a text."""
     if is_blank(value):
         return ALL
     text = str(value).strip() if isinstance(value, str | int | float) else None
@@ -48,7 +48,7 @@ def prompt_text(value: Any, where: str) -> str:
 
 
 def check_fit(blocks: int, size: int, tokens: int, where: str) -> None:
-    """Raise DataError if a prompt has more blocks than its tokens allow."""
+    """Raise DataError if a prompt of ``tokens`` tokens cannot have ``blocks`` blocks."""
     if blocks > -(-tokens // size):
         raise DataError(
             f"{where}: hash_ids: {blocks} blocks of {size} tokens are more than the "
@@ -58,7 +58,7 @@ def check_fit(blocks: int, size: int, tokens: int, where: str) -> None:
 
 
 def _block_id(value: Any) -> Any:
-    """Return a text or a whole float as an integer, and other values unchanged.
+    """Return a text or a whole float as an integer, and any other value unchanged.
 
     Raises ValueError for a text that is no integer.
     """
@@ -69,9 +69,9 @@ def _block_id(value: Any) -> Any:
 
 
 def block_ids(value: Any, where: str) -> list[int]:
-    """Return block identities, given as a JSON list or as a text of separated numbers.
+    """Return the block identities in a cell: a JSON list, or a text of separated numbers.
 
-    Unsigned 64-bit identities become the signed numbers with the same bits. Identities may be texts
+    An unsigned 64-bit identity becomes the signed number with equal bits. Identities may be texts
     or whole floats, because some tools cannot write 64-bit integers exactly.
     """
     if given(value) is None:
@@ -93,9 +93,9 @@ FIELDS = (
     *("hash_ids", "block_size", "text", "branch", "synthetic"),
     *("span_kind", "span_id", "parent_id"),
 )
-"""The fields of records that a replay uses; some only show how the file writes numbers."""
+"""The fields of records that a replay reads."""
 CALLED = {"csv": "lines", "jsonl": "lines", "vtc": "vtc-columns"}
-"""Names of layouts of records whose names as trace formats differ."""
+"""Names of trace formats, by the name of the layout of records, where the names differ."""
 LARGEST = {"input_tokens": MAX_INPUT, "output_tokens": MAX_OUTPUT, "max_tokens": MAX_OUTPUT}
 WHOLE = "must be a whole number of tokens from 0 to"
 
@@ -126,23 +126,23 @@ CONVERT = {"text": _prompt_blocks, "hash_ids": _block_array}
 
 
 def trace_asked(names: Mapping[str, FieldColumn], layout: str | None, line: int) -> ReadOptions:
-    """Return how to read a file for a replay; with ``layout`` None, the layout is detected."""
+    """Return options for reading a trace file; with ``layout`` None, the layout is detected."""
     calls = {} if layout is None else {layout: CALLED.get(layout, layout)}
     return ReadOptions(*(FIELDS, names, layout, calls, line, "--trace-line"), convert=CONVERT)
 
 
 def format_name(layout: str, *, texts: bool) -> str:
-    """Return the name of a layout as a trace format; ``texts`` is true for CSV."""
+    """Return the trace format of a layout; ``texts`` is True if all cells are texts, as in CSV."""
     if layout == CALLED["csv"]:
         return "csv" if texts else "jsonl"
     return "vtc" if layout == CALLED["vtc"] else layout
 
 
 class TraceNotes(NamedTuple):
-    """Facts about a trace: unit and zone of its times, its begin, and remarks for the user.
+    """Facts about a trace: unit and zone of the times, the time of its start, remarks for the user.
 
-    ``nameless`` is a remark if no column names clients, and ``cached`` names the column of cached
-    tokens that are not replayed; both may be "".
+    ``nameless`` is a remark for the user if no column names clients, else "". ``cached`` is the
+    name of a column of cached tokens, which a replay ignores, or "".
     """
 
     unit: str
@@ -155,15 +155,17 @@ class TraceNotes(NamedTuple):
 def trace_table(
     requests: FileRequests, block_size: int = 0, *, counted: bool = True
 ) -> tuple[TraceTable, TraceNotes]:
-    """Return requests as a table, without requests that lack a prompt or an answer.
+    """Return recorded requests as a table, without requests that lack a prompt or an answer.
 
     Args:
         requests: Requests of a file.
-        block_size: Tokens of each block in ``hash_ids``; 0 takes the value of file or format.
+        block_size: Tokens of each block in ``hash_ids``; 0 means the size that the file or the
+            format defines.
         counted: Whether the file has token counts.
 
     Raises:
-        DataError: Names the location and field of an impossible value, or a missing column.
+        DataError: If a value is impossible or a column is missing; the message names location and
+            field.
     """
     columns = requests.columns
     _check_columns(columns, counted=counted)
@@ -224,7 +226,7 @@ def trace_table(
 
 
 def _check_columns(columns: FileColumns, *, counted: bool) -> None:
-    """Raise DataError if a field has no column, or a column that the user named is missing."""
+    """Raise DataError if a required field, or a column that the user named, is missing."""
     instead = {"input_tokens": "text", "start": "session"}
     for field in ("start", "input_tokens", "output_tokens")[: None if counted else 1]:
         ways = [one for one in (field, instead.get(field)) if one]
@@ -249,7 +251,7 @@ def _check_counts(columns: FileColumns, field: str, found: Floats) -> None:
 
 
 def _converted(columns: FileColumns, field: str) -> list[Any]:
-    """Return the converted values of a field, None for missing values."""
+    """Return the converted values of a field; a missing value becomes None."""
     found: list[Any] = [None] * len(columns)
     for column in columns.of_fields(field):
         found = [b if a is None else a for a, b in zip(found, column.values, strict=True)]
@@ -265,7 +267,7 @@ def _check_names(requests: FileRequests, field: str, names: list[str]) -> None:
 
 
 def _numbered(values: list[Any]) -> tuple[list[Any], Ints]:
-    """Return the distinct values, and for each value its index among them, or -1 for None."""
+    """Return the distinct values, and for each value the index of its distinct value (None: -1)."""
     known: dict[Any, int] = {}
     codes = [-1 if one is None else known.setdefault(one, len(known)) for one in values]
     return list(known), np.array(codes, np.int64)
@@ -274,7 +276,7 @@ def _numbered(values: list[Any]) -> tuple[list[Any], Ints]:
 def _request_times(
     requests: FileRequests, kept: Flags, think_ns: Ints, clients: list[str], sessions: list[str]
 ) -> tuple[Ints, Ints]:
-    """Return each request's arrival, and the duration of its answer or -1, in ns."""
+    """Return the arrivals of requests in ns, and the durations of answers in ns (unknown: -1)."""
     columns, times = requests.columns, requests.times
     at_ns = requests.start.ns.copy()
     _check_range(columns, requests.start.seconds, at_ns, "start")
@@ -323,12 +325,14 @@ def _place_steps(
     clients: list[str],
     sessions: list[str],
 ) -> None:
-    """Set, in place, the arrivals of steps that have only a delay after the previous step.
+    """Set, in place, arrivals of requests that have only a delay after the session's previous step.
 
-    A session without any time begins at 0, unless the other times are dates.
+    A session whose requests have no times begins at 0. Raises DataError if other times in the file
+    are dates.
     """
     columns = requests.columns
-    ended: dict[tuple[str, str], int] = {}  # end (ns) of the last step, by client and session
+    # (client, session) -> end of the session's last step, in ns
+    ended: dict[tuple[str, str], int] = {}
     delayed = bool(columns.of_fields("delay")) and at_ns.max() < SINCE_1970_NS
     for row in np.flatnonzero(kept).tolist():
         step = clients[row], sessions[row]
@@ -361,7 +365,7 @@ def _blocks_of_requests(
     read: Floats,
     asked_size: int,
 ) -> tuple[PromptBlocks, Ints]:
-    """Return the blocks of the kept requests, and the tokens of a block for each request."""
+    """Return the blocks of the requests ``rows``, and the tokens per block of each request."""
     count = len(rows)
     counts, estimated, sizes = (np.zeros(count, np.int64) for _ in range(3))
     found: list[Ints] = []
@@ -382,7 +386,7 @@ def _blocks_of_requests(
 
 
 def _block_size_of_row(columns: FileColumns) -> Any:
-    """Return a function from a row to the tokens of the row's blocks."""
+    """Return a function that gives the number of tokens per block in a row."""
     of_file = columns.layout.block_size
     stated = np.full(len(columns), np.nan)
     for column in columns.of_fields("block_size"):
@@ -407,14 +411,14 @@ def _block_size_of_row(columns: FileColumns) -> Any:
 
 
 def _branch_numbers(columns: FileColumns) -> Ints:
-    """Return the number of each request's sub-agent in a fairbench trace, 0 if it has none."""
+    """Return the number of each request's sub-agent; 0 for requests of the session itself."""
     found = columns.field_values("branch") or [0] * len(columns)
     right = (one if type(one) is int and 0 <= one < 2**31 else 0 for one in found)
     return np.array(list(right), np.int64)
 
 
 def _synthetic_parts(columns: FileColumns, rows: Ints) -> tuple[str, ...]:
-    """Return the descriptions of synthetic parts that a fairbench trace contains."""
+    """Return the descriptions of synthetic parts in column ``synthetic`` of a fairbench trace."""
     found = columns.field_values("synthetic")
     if found is None:
         return ()
@@ -423,7 +427,7 @@ def _synthetic_parts(columns: FileColumns, rows: Ints) -> tuple[str, ...]:
 
 
 def _unused_cached_column(requests: FileRequests, kept: Flags, parts: PromptBlocks) -> str:
-    """Return the column of cached tokens that are not replayed, "" if there is none."""
+    """Return the column of cached tokens, which replays ignore, or "" without such a column."""
     cached = requests.cached_tokens[kept]
     found = requests.columns.of_fields("cached_tokens")
     lost = bool(found) and bool(((np.nan_to_num(cached) > 0) & (parts.counts == 0)).any())

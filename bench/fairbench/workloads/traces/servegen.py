@@ -1,14 +1,14 @@
-"""ServeGen's clients: rates and burstiness in ten-minute windows, and tables of lengths.
+"""Clients of ServeGen: rates and burstiness in ten-minute windows, and tables of lengths.
 
-Each line is a client: ``windows`` of [start, requests/s, coefficient of variation of the gaps,
-Gamma or Weibull, ...] and ``lens``, for each start the values and probabilities of ``input_tokens``
-and ``output_tokens``, as converted from data/ of alibaba/ServeGen (f891d11). Clients without tables
-of lengths are left out.
+Each line of a file describes a client. ``windows`` is a list of [start, requests/s, coefficient of
+variation of the gaps, Gamma or Weibull, ...]. ``lens`` has, for each start, the values and
+probabilities of ``input_tokens`` and ``output_tokens``. The files are converted from data/ of
+alibaba/ServeGen (f891d11). Clients without tables of lengths are left out.
 
-The number of requests drawn for a window equals the measured number. The gaps between requests, and
-between requests and the window's ends, are drawn from the law with the window's coefficient of
-variation and scaled to fill the window. The result is a renewal process conditioned on the number
-of requests; Gamma gaps with a coefficient of 1 give a Poisson process.
+The number of requests in a window equals the measured number. The gaps between requests, and
+between requests and the ends of the window, are drawn from the window's distribution and then
+scaled to fill the window. The result is a renewal process conditioned on the number of requests;
+Gamma gaps with a coefficient of 1 give a Poisson process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fairbench.workloads.traces.programs import TracedProgram
 from fairbench.workloads.traces.table import TableBuilder, TraceRow, TraceTable
 
 LAWS = ("Gamma", "Weibull")
-CONSTANT_BELOW = 1e-3  # gaps with a smaller coefficient of variation are constant
+CONSTANT_BELOW = 1e-3  # gaps with a smaller coefficient of variation are treated as constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class RenewalWindow:
 
 @dataclass(frozen=True, slots=True)
 class LengthTable:
-    """The distributions of lengths from ``start_s`` on: values with cumulative weights."""
+    """The distributions of prompt and answer lengths from ``start_s`` on, as cumulative weights."""
 
     start_s: float
     inputs: tuple[int, ...]
@@ -63,7 +63,7 @@ class LengthTable:
 
 @dataclass(frozen=True, slots=True)
 class WindowedClient:
-    """A client with windows and length tables in order of time; tables may be missing."""
+    """A client with windows and length tables in order of time; ``lengths`` may be empty."""
 
     name: str
     windows: tuple[RenewalWindow, ...]
@@ -71,7 +71,7 @@ class WindowedClient:
 
 
 class WindowedTrace:
-    """The traffic of windowed clients: prompts share nothing, and each request is a program."""
+    """The traffic of windowed clients: prompts share no prefix, and each request is a program."""
 
     drawn, pauses = True, False
     synthetic: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class WindowedTrace:
                 builder.add(TraceRow(round(at_s * 1e9), name, read, written))
 
     def _drawn_requests(self, client: int, rng: random.Random) -> Iterator[tuple[float, int, int]]:
-        """Yield for each request the seconds from the start of the trace, and both lengths."""
+        """Yield, for each request, seconds since the trace's start, input and output tokens."""
         one = self._clients[client]
         starts = [lengths.start_s for lengths in one.lengths]
         for window in one.windows:
@@ -154,7 +154,7 @@ def times_in(window: RenewalWindow, rng: random.Random) -> list[float]:
 
 @lru_cache(maxsize=4096)
 def weibull_shape(cv: float) -> float:
-    """Return the shape of the Weibull distribution with a coefficient of variation up to 4,000."""
+    """Return the shape of the Weibull distribution with coefficient of variation ``cv`` <= 4000."""
     # ``wanted`` is the logarithm of the second moment divided by the squared mean
     low, high, wanted = 0.1, 2000.0, log1p(cv * cv)
     for _ in range(60):
@@ -178,7 +178,7 @@ MAX_COUNT = (
 
 
 class ServeGen:
-    """The format ``servegen``."""
+    """The trace format ``servegen``."""
 
     name, unit = "servegen", "s"
 
@@ -186,7 +186,7 @@ class ServeGen:
         return {"client", "windows", "lens"} <= set(first)
 
     def trace(self, records: Iterator[FilePlace], names: Mapping[str, str]) -> WindowedTrace:
-        """Return the trace of a file's windows; ``names`` are the columns that the user named.
+        """Return the trace of a file; ``names`` are columns from ``--map``, which are refused.
 
         Raises DataError naming line and field.
         """

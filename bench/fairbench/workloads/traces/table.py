@@ -1,9 +1,9 @@
-"""The requests of a trace: a request as read, all requests as arrays, and facts about them.
+"""The requests of a trace: one request as read, all requests as arrays, and statistics.
 
-The texts of prompts become blocks of characters. The identity of a block is a hash of its
-characters and of all blocks before it, so the text is not kept, and texts with equal beginnings
-begin with equal blocks. The number of tokens in a block is the median of the log's own counts, if
-the log has counts.
+The text of a prompt is split into blocks of characters. The identity of a block is a hash of the
+characters of this block and of all earlier blocks. Therefore texts with equal beginnings begin with
+equal blocks, and the text itself is not stored. If the log has token counts, the number of tokens
+in a block is the median over the prompts of the log.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class TraceRow(NamedTuple):
         client: Name of the client.
         input_tokens: Tokens of the prompt.
         output_tokens: Tokens of the answer.
-        max_tokens: Limit on the answer, 0 if unknown.
-        session: Name of the program to which the request belongs, "" for a program of its own.
-        end_ns: Time when the answer was complete, None if unknown.
+        max_tokens: Output limit of the request in tokens, 0 if unknown.
+        session: Name of the program to which the request belongs, "" if the request is a program.
+        end_ns: Time at which the answer was complete, None if unknown.
         blocks: Identities of the blocks at the beginning of the prompt. Blocks with equal
             identities have equal content; the rest of the prompt is unique.
         block_size: Tokens of a block.
@@ -59,14 +59,15 @@ class TraceRow(NamedTuple):
     shared: int = 0
 
 
-CHARACTERS, BLOCK_TOKENS = 92, 20  # characters and tokens of a text block
+# characters of a block of text, and the tokens that the characters are assumed to be
+CHARACTERS, BLOCK_TOKENS = 92, 20
 MOST_TOKENS = 2 * CHARACTERS  # maximum number of tokens of a block
 
 Ints = npt.NDArray[np.int64]
 
 
 def blocks_of(text: str) -> list[int]:
-    """Return the identities of the blocks of a text; the last block may be shorter."""
+    """Return the identities of the blocks of a text; the last block may be a short block."""
     found, before = [], b""
     for start in range(0, len(text), CHARACTERS):
         part = text[start : start + CHARACTERS].encode("utf-8", "surrogatepass")
@@ -78,9 +79,9 @@ def blocks_of(text: str) -> list[int]:
 def blocks_of_one_size(
     counts: Ints, ids: Ints, tokens: Ints, estimated: Ints
 ) -> tuple[Ints, Ints, int]:
-    """Return text blocks that cover prompts, and the common size of all blocks.
+    """Return blocks of text that cover the prompts' tokens, and the number of tokens in a block.
 
-    The block size follows from the median ratio of known to estimated tokens.
+    The number of tokens in a block follows from the median ratio of known to estimated tokens.
 
     Args:
         counts: Blocks of each prompt.
@@ -102,11 +103,11 @@ def blocks_of_one_size(
 
 
 def _covering(ids: list[int], wanted: int) -> list[int]:
-    """Return ``wanted`` blocks made of ``ids``; equal texts of equal lengths get equal blocks.
+    """Return ``wanted`` block identities made from the identities ``ids`` of a text.
 
-    The last block stands for a cut remainder, or further blocks are derived from it. A text with
-    less than half the wanted blocks was shortened in the log: its remainder is unknown and gets no
-    blocks.
+    With more identities than wanted, the last block stands for all further text. With fewer
+    identities, further identities are derived from the last block. A text with less than half the
+    wanted blocks was shortened in the log; the missing text is unknown and gets no blocks.
     """
     if wanted > 2 * len(ids):
         return ids
@@ -120,10 +121,11 @@ def _covering(ids: list[int], wanted: int) -> list[int]:
 Floats = npt.NDArray[np.float64]
 
 ROW_BYTES = 200  # memory in bytes of a row while rows are read and sorted
-NAME_BYTES = 200  # memory in bytes of the name of a client or session, besides its characters
-MAX_SYNTHETIC = 8  # maximum number of different descriptions of synthetic parts that a table keeps
-SINCE_1970_NS = 10**15  # larger times are dates, which floats represent to the microsecond
-FAILED = "failed requests"  # usual description of the requests that a trace leaves out
+NAME_BYTES = 200  # bytes of memory of the name of a client or session, besides the characters
+MAX_SYNTHETIC = 8  # maximum number of different descriptions of synthetic parts in a table
+# larger times are dates; floats represent dates with a precision of microseconds
+SINCE_1970_NS = 10**15
+FAILED = "failed requests"  # default description of the requests that a trace leaves out
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,13 +133,13 @@ class TraceTable:
     """The requests of a trace as columns; row i of every column is request i.
 
     Attributes:
-        clients: Names of the codes in ``client``.
+        clients: Names of the clients; a code is a position in this list.
         arrival_s: Arrival in seconds after the first request.
         client: Code of the client.
         input_tokens: Tokens of the prompt.
         output_tokens: Tokens of the answer.
-        max_tokens: Limit on the answer in tokens, 0 if unknown.
-        session: Code of the session, -1 for a request without a session.
+        max_tokens: Output limit of the request in tokens, 0 if unknown.
+        session: Number of the session, -1 for a request without a session.
         end_s: End of the answer in seconds after the first request, NaN if unknown.
         think_s: Seconds since the answer to the previous step, NaN if unknown.
         block_size: Tokens of a block.
@@ -178,7 +180,7 @@ class TraceTable:
         return float(self.arrival_s[-1])
 
     def selected(self, rows: Ints) -> TraceTable:
-        """Return the given requests in the given order; clients without requests are dropped."""
+        """Return the requests ``rows``, in this order; clients without requests are dropped."""
         codes, client = np.unique(self.client[rows], return_inverse=True)
         counts = np.diff(self.first_block)[rows]
         starts = np.repeat(self.first_block[rows] - _sums_before(counts), counts)
@@ -258,7 +260,7 @@ class TableBuilder:
 
 
 class PromptBlocks(NamedTuple):
-    """The blocks of prompts: the number of blocks of each prompt, and the identities of all blocks.
+    """The blocks of all prompts: number of blocks of each prompt, and identities of all blocks.
 
     ``estimated`` is the approximate number of tokens in the text of each prompt, 0 without a text.
     """
@@ -274,7 +276,7 @@ def table_of(
     """Return requests as a table in order of time, with clients in order of names.
 
     Args:
-        clients: Names of the codes in ``column["client"]``.
+        clients: Names of the clients; the codes in ``column["client"]`` are positions in this list.
         column: Arrays ``at`` (arrival), ``end`` (duration of the answer) and ``think`` in ns,
             negative if unknown, and the arrays named in ``COUNTS``; each of shape (n,) with n > 0.
         parts: Blocks of the prompts.
@@ -307,7 +309,7 @@ def table_of(
 
 
 def _natural_order(name: str) -> tuple[int, int, str]:
-    """Return a sort key by which numbers come before other names, in order of their values."""
+    """Return a sort key that orders numbers by value, and puts numbers before all other names."""
     number = name.isascii() and name.isdigit() and len(name) < 19
     return (0, int(name), name) if number else (1, 0, name)
 
@@ -358,7 +360,7 @@ def _request_facts(table: TraceTable, rows: Ints) -> dict[str, Any]:
 
 
 def burstiness(arrival_s: Floats) -> float | None:
-    """Return the coefficient of variation of the gaps between arrivals, or None if undefined."""
+    """Return the coefficient of variation of the gaps between arrivals, or None if not defined."""
     gaps = np.diff(arrival_s)
     if len(gaps) < 2 or not gaps.any():
         return None
@@ -376,7 +378,7 @@ def _length_facts(name: str, tokens: Ints) -> dict[str, Any]:
 
 
 def _peak(arrival_s: Floats) -> float:
-    """Return the highest rate (1/s) in a whole minute, or in the whole trace if shorter."""
+    """Return the highest mean rate (1/s) in a minute, or in the whole trace if it is shorter."""
     length_s = min(PEAK_S, float(arrival_s[-1])) or PEAK_S
     return float(np.unique(arrival_s // PEAK_S, return_counts=True)[1].max() / length_s)
 
@@ -384,8 +386,8 @@ def _peak(arrival_s: Floats) -> float:
 def shared_prefixes(table: TraceTable) -> dict[str, float]:
     """Return the shared fractions of all input tokens; both are 0 if the trace has no blocks.
 
-    ``shared_ratio`` is the fraction in blocks that several requests have. ``infinite_hit_rate`` is
-    the fraction that an unlimited cache would find at the beginning of earlier prompts.
+    ``shared_ratio`` is the fraction of input tokens in blocks that occur in several requests.
+    ``infinite_hit_rate`` is the fraction of input tokens that would hit an unlimited prefix cache.
     """
     total = int(table.input_tokens.sum())
     counts = np.diff(table.first_block)
@@ -403,7 +405,7 @@ def shared_prefixes(table: TraceTable) -> dict[str, float]:
 
 
 def _hit_tokens(table: TraceTable, code: Ints, tokens: Ints) -> int:
-    """Return the number of tokens at the beginning of prompts that an earlier prompt shares."""
+    """Return the number of input tokens whose prefix occurs in an earlier prompt."""
     seen: dict[tuple[int, int], int] = {}  # (node, block) -> child in a prefix tree, root 0
     hits = 0
     codes, lengths, first = code.tolist(), tokens.tolist(), table.first_block.tolist()

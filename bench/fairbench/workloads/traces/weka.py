@@ -1,12 +1,13 @@
 """Recorded sessions of coding agents with sub-agents, one session per line.
 
-The form is that of callanjfox/kv-cache-tester (at 94f6046), which AIPerf and inference-perf replay:
-``requests`` of a session in order, each with ``t`` and ``api_time`` in seconds, lengths ``in`` and
-``out``, and ``hash_ids`` of its full blocks. A request of type ``subagent`` contains the requests
-of a sub-agent, whose times are relative to the ``t`` of that request. Block identities of two
-sessions are unrelated. Sessions share tool definitions and the system prompts after them: tool
-definitions, or system prompts, with equal token counts are taken to be equal. All sessions begin at
-time 0, because the files contain no start times.
+The format is defined by callanjfox/kv-cache-tester (at 94f6046); AIPerf and inference-perf replay
+such files. A session has a list ``requests`` in order of time. Each request has the times ``t`` and
+``api_time`` in seconds, the lengths ``in`` and ``out`` in tokens, and the ``hash_ids`` of its full
+blocks. A request of type ``subagent`` contains the requests of a sub-agent, whose times are
+relative to the ``t`` of the containing request. Block identities of two sessions are unrelated.
+Sessions share tool definitions and system prompts: tool definitions, or system prompts, with equal
+token counts are assumed to be equal. All sessions begin at time 0, because the files contain no
+start times.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from fairbench.workloads.traces.requests import client_name
 from fairbench.workloads.traces.table import TraceRow
 
 NS = 10**9
-CLOCK_S = 1.0  # seconds by which turns may seem to overlap, because times are whole seconds
+# seconds by which turns may seem to overlap, because times are rounded to whole seconds
+CLOCK_S = 1.0
 SUBAGENT = "subagent"
 RETURNED = "completed"
 
@@ -43,12 +45,12 @@ class _Identities:
         self._known: dict[tuple[object, ...], int] = {}
 
     def number_of_block(self, *what: object) -> int:
-        """Return the number of the block with a description; equal descriptions have one number."""
+        """Return the identity of a block; equal descriptions ``what`` give equal identities."""
         return self._known.setdefault(what, len(self._known))
 
 
 class Weka:
-    """The format ``weka``; ``--clients-from`` names the key of a session that names the client."""
+    """The trace format ``weka``; ``--clients-from`` names a session's key that holds the client."""
 
     name, unit = "weka", "s"
 
@@ -60,7 +62,8 @@ class Weka:
     ) -> Iterator[TraceRow | None]:
         """Yield the requests of the sessions, or None for a failed request.
 
-        ``names`` are columns by field. Raises DataError, one line, naming session and turn.
+        ``names`` are the columns that the user named, by field. Raises DataError naming session and
+        turn.
         """
         identities = _Identities()
         for where, record in records:
@@ -69,7 +72,7 @@ class Weka:
 
 
 class _Session:
-    """A reader of one session."""
+    """A reader of one session of a file."""
 
     def __init__(self, record: Any, where: str, client: str, identities: _Identities) -> None:
         if not isinstance(record, Mapping):
@@ -174,7 +177,7 @@ class _Session:
         ]
 
     def _shared_blocks(self, agent: _Agent) -> int:
-        """Return the number of blocks that contain only tool definitions and system prompt."""
+        """Return the number of blocks wholly in the tool definitions and system prompt."""
         return (agent.tool_tokens + agent.system_tokens) // self._size
 
     def _shared_tokens(self, record: Record, where: str) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from fairbench.named import imported
 from fairbench.workloads.traffic.source import TrafficKind
 
 DEFAULT = "gamma"
-# The paths of classes; a run imports only the modules that it needs.
+# Kinds of traffic are given as paths of classes, so a run imports only the modules that are used.
 KINDS = {
     DEFAULT: "fairbench.workloads.traffic.source:Gamma",
     "constant": "fairbench.workloads.traffic.planned:Constant",
@@ -34,7 +34,7 @@ KINDS = {
 
 
 def traffic_kind(name: str, params: Mapping[str, Any]) -> TrafficKind:
-    """Return a kind of traffic with its parameters.
+    """Return the kind of traffic ``name`` with the given parameters.
 
     Raises UsageError for an unknown kind or parameter, or an invalid value.
     """

@@ -1,7 +1,8 @@
-"""Arrivals whose rate follows a plan: constant, on and off, ramps, phases, bursts, days.
+"""Arrivals with a planned rate: constant, on and off, ramp, phases, bursts, daily wave.
 
-Gaps are even, as in [VTC]'s synthetic experiments ([VTC-artifact], fair_bench/trace.py), or drawn
-like the gaps of kind ``gamma``. The rate is the speed at which a gap of mean 1 passes.
+Gaps are even, as in the synthetic experiments of [VTC] ([VTC-artifact], fair_bench/trace.py), or
+drawn like the gaps of kind ``gamma``. Gaps between programs are drawn with mean 1 and divided by
+the present rate.
 """
 
 from __future__ import annotations
@@ -71,16 +72,16 @@ class Piece(NamedTuple):
         return (self.rate + self.slope * length_s / 2) * length_s
 
     def when(self, programs: float) -> float:
-        """Return the time at which the given number of programs of this piece has arrived."""
+        """Return the time (s) at which ``programs`` programs of this piece have arrived."""
         root = sqrt(max(0.0, self.rate**2 + 2 * self.slope * programs))
         return self.start_s + (2 * programs / (self.rate + root) if programs else 0.0)
 
 
 def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) -> Iterator[Piece]:
-    """Yield the pieces of a client's rate in order, without the times of silence.
+    """Yield the pieces of a client's rate in order of time, without pieces of rate 0.
 
-    The iterator ends only if nothing arrives afterwards. With ``repeat``, the phases start again
-    after the last phase, which otherwise continues without end.
+    The iterator ends only if no program arrives afterwards. With ``repeat``, the phases start again
+    after the last phase; otherwise the last phase continues without end.
     """
     start_s = 0.0
     for phase in _repeated(phases) if repeat else phases[:-1]:
@@ -95,7 +96,7 @@ def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) ->
 
 
 def _repeated(phases: tuple[Phase, ...]) -> Iterator[Phase]:
-    """Yield the phases repeatedly, or once if all of them are silent."""
+    """Yield the phases repeatedly, or once if all phases have rate 0."""
     while True:
         yield from phases
         if not any(phase.multiple or phase.to_multiple for phase in phases):
@@ -121,14 +122,14 @@ def _pieces_of_phase(
 
 
 Gaps = Literal["even", "gamma"]
-"""Gaps between programs at a rate of 1: always 1, or Gamma with the requested burstiness."""
+"""The kind of gaps between programs: all equal, or Gamma with the requested burstiness."""
 
 
 @dataclass(frozen=True, slots=True)
 class PacedArrivals(ArrivalSource):
-    """The arrivals of a client whose rate has phases; even gaps begin at a random time.
+    """The arrivals of a client whose rate has phases.
 
-    Gaps are even if ``burstiness`` is None.
+    With ``burstiness`` None, gaps are even, and the first gap begins at a random time.
     """
 
     programs_per_s: float
@@ -140,7 +141,8 @@ class PacedArrivals(ArrivalSource):
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         gaps = self._gaps(rng)
-        # ``due`` programs arrive until the next arrival, ``arrived`` programs before the piece.
+        # ``due`` counts programs up to the next arrival, and ``arrived`` programs before the piece.
+        # Both numbers have fractions.
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():
@@ -185,7 +187,7 @@ class PlannedKind(TrafficKind):
 
     @abstractmethod
     def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
-        """Return the phases of a client with this load; the last phase has no end."""
+        """Return the phases of a client's rate; the last phase has no end."""
 
     def usual(self, load: TrafficLoad) -> PacedArrivals:
         of = f"arrivals of kind {self.kind}"
@@ -210,7 +212,7 @@ class PlannedKind(TrafficKind):
         return self.usual(load._replace(programs_per_s=rate, num_programs=count))
 
 
-PIECES = 24  # straight lines that approximate a period; their mean equals the wave's mean
+PIECES = 24  # straight lines that approximate a period; the lines and the wave have equal means
 
 
 class Constant(PlannedKind):
@@ -227,7 +229,7 @@ class Constant(PlannedKind):
 
 
 class OnOff(PlannedKind):
-    """The kind ``on-off``: periods of an on phase, in which the rate applies, and an off phase."""
+    """The kind ``on-off``: traffic at the client's rate alternates with silence."""
 
     kind = "on-off"
 
@@ -265,7 +267,10 @@ class Ramp(PlannedKind):
 
 
 class Phases(PlannedKind):
-    """The kind ``phases``: given phases in order; the last continues to the end, or all repeat."""
+    """The kind ``phases``: phases that the workload file lists, in order.
+
+    The last phase continues to the end of the run, or all phases repeat.
+    """
 
     kind = "phases"
 
@@ -285,7 +290,8 @@ class Phases(PlannedKind):
 class Bursts(PlannedKind):
     """The kind ``bursts``: bursts at regular times.
 
-    The client's rate is the rate between bursts; each period starts without a burst.
+    The client's rate is the rate between bursts. Each period starts at the client's rate and ends
+    with a burst.
     """
 
     kind = "bursts"
@@ -293,7 +299,7 @@ class Bursts(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """Each period of ``every_s`` seconds has a burst at ``multiple`` times the rate."""
+        """Every ``every_s`` seconds, a burst of ``for_s`` s at ``multiple`` times the rate."""
 
         every_s: Annotated[float, Gt(0)]
         for_s: Annotated[float, Gt(0)]
@@ -312,7 +318,7 @@ class Bursts(PlannedKind):
 
 
 class Diurnal(PlannedKind):
-    """The kind ``diurnal``: a daily wave, whose mean over a period is the client's rate.
+    """The kind ``diurnal``: a daily wave; the mean over a period is the client's rate.
 
     At ``peak_s`` the rate is 1 + ``swing`` times the mean, and half a period later 1 - ``swing``
     times the mean. The curve is a cosine, approximated by a straight line for each 24th of the
@@ -324,7 +330,7 @@ class Diurnal(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """Times in seconds; the run begins at time 0 of a period."""
+        """Times in seconds; the run begins at the beginning of a period."""
 
         swing: Annotated[float, Ge(0), Le(1)]
         period_s: Annotated[float, Gt(0)] = 86400.0

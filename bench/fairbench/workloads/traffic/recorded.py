@@ -1,6 +1,6 @@
 """Arrivals from recorded files: a trace, VTC's sample of Chatbot Arena, or Azure's gaps.
 
-Azure's gaps are replayed at the requested rate, as in [Preble] §4.3.
+The gaps of Azure's trace are replayed at the requested rate, as in [Preble] §4.3.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class AzureArrivals(GammaArrivals):
 class Azure(Gamma):
     """The kind ``azure``: the request times of a file such as Azure's LLM inference trace.
 
-    Each client begins at a position of its own in the trace. The scenario sets the rate; the kind
-    does not support ``--burstiness``.
+    Each client begins at a different position in the trace. The scenario sets the rate;
+    ``--burstiness`` is not supported.
     """
 
     @dataclass(frozen=True)
     class Params:
-        """``path`` names a CSV file (.gz allowed) with a sorted column ``TIMESTAMP``."""
+        """``path`` names a CSV file (.gz allowed), sorted by the column ``TIMESTAMP``."""
 
         path: str
 
     def arrivals(self, rates: tuple[Rate, ...], load: TrafficLoad) -> AzureArrivals:
         load.check_plain("arrivals of kind azure, whose trace sets it")
-        trace_gaps(self.params.path)  # reports errors in the file before the run
+        trace_gaps(self.params.path)  # Errors in the file are reported here, before the run starts.
         return AzureArrivals(rates, 1.0, load.num_programs, load.until_s, self.params.path)
 
 
@@ -69,7 +69,8 @@ class Azure(Gamma):
 def trace_gaps(path: str) -> tuple[float, ...]:
     """Return the gaps between requests of a trace, scaled to mean 1.
 
-    Simultaneous requests have gaps of 0. Raises DataError (file, line) for an unreadable trace.
+    The gap between simultaneous requests is 0. Raises DataError (file, line) for an unreadable
+    trace.
     """
     times: list[datetime] = []
     for number, row in csv_rows(Path(path), f"arrivals {path}"):
@@ -93,7 +94,8 @@ def trace_gaps(path: str) -> tuple[float, ...]:
 
 
 DAY_S = 86_400
-MAX_PLAYED_S = 100.0 * DAY_S  # the clock's 2^63 ps are 106 days; the rest is for late answers
+# The clock counts 2^63 ps, or 106 days; the 6 days above the limit are for late answers.
+MAX_PLAYED_S = 100.0 * DAY_S
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +125,7 @@ class ReplayedArrivals(ArrivalSource):
 
 
 class ReplayTraffic:
-    """The kind ``replay``; the clients of the run are the trace's clients in order of names."""
+    """The kind ``replay``; clients of the run are the clients of the trace, in order of names."""
 
     Params = TraceParams
 
@@ -172,7 +174,8 @@ class ReplayTraffic:
         return self.usual(load)
 
 
-# Fields with their limits: the largest integers that records hold, ten times the longest context.
+# Fields of a line with the largest allowed values. The limits follow from the integers of records;
+# the limit of a length is ten times the longest context of a model.
 FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len": 10_000_000}
 
 
@@ -200,7 +203,7 @@ class TraceArrivals(ArrivalSource):
 
 
 class TraceTraffic:
-    """The kind ``trace``; a client's rate is the speed, and 1 replays the trace as recorded.
+    """The kind ``trace``; the rate of a client multiplies the trace's speed (1: as recorded).
 
     The clients of a run are the trace's clients in order of ids. A client without requests in the
     trace sends no requests.

@@ -1,7 +1,7 @@
 """The interface of arrival processes, the default Gamma process, and closed loops.
 
-A Gamma renewal process ([DLPM] §6.1) has a rate that changes at given times. In a closed loop, a
-user waits for the end of a program, thinks, and starts the next program.
+The Gamma renewal process ([DLPM] §6.1) may change its rate at given times. In a closed loop, a user
+waits for the end of a program, thinks, and starts the next program.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from fairbench.workloads.programs.base import MeanGap
 
 
 class Arrival(NamedTuple):
-    """The arrival of a program: seconds, and the program's content if the traffic provides it.
+    """The arrival of a program: seconds, and ``item``, the input if the traffic provides the input.
 
-    A program without an ``item`` uses the run's data set, or sampled lengths.
+    A program without an ``item`` takes its input from the run's data set, or has random lengths.
     """
 
     at_s: float
@@ -35,8 +35,8 @@ class TrafficLoad(NamedTuple):
 
     ``client`` is the client's number. The client sends ``programs_per_s`` (``inf``: all programs at
     once), at most ``num_programs`` programs (None: no limit), and no programs from ``until_s`` on.
-    ``burstiness`` is the shape of the Gamma distribution of gaps. ``rate_given`` means that the
-    user requested the rate, not the workload.
+    ``burstiness`` is the shape of the Gamma distribution of gaps. ``rate_given`` is True if the
+    user set the rate, and False if the workload file sets the rate.
     """
 
     client: int
@@ -47,14 +47,14 @@ class TrafficLoad(NamedTuple):
     rate_given: bool = False
 
     def check_plain(self, of: str) -> None:
-        """Raise UsageError if a burstiness is given, because ``of`` already defines the gaps."""
+        """Raise UsageError if a burstiness is given; ``of`` are arrivals with defined gaps."""
         if self.burstiness != 1:
             raise UsageError(
                 f"burstiness = {self.burstiness:g}: not supported for {of}; leave burstiness out"
             ).of("burstiness")
 
     def check_whole(self, until_fraction: float | None, kind: str, advice: str) -> None:
-        """Raise UsageError, ending in ``advice``, for a client that is heavy only until a time."""
+        """Raise UsageError, ending in ``advice``, if ``until_fraction`` is not None."""
         if until_fraction is not None:
             raise UsageError(
                 f"heavy client {self.client}: until_fraction = {until_fraction:g}: not "
@@ -63,10 +63,10 @@ class TrafficLoad(NamedTuple):
 
 
 class TrafficKind(Protocol):
-    """A kind of arrivals, made of parameters of the frozen dataclass ``Params``.
+    """A kind of arrivals, constructed with an object of its frozen dataclass ``Params``.
 
-    A kind raises UsageError for a request that it cannot fulfil, such as a rate if the times are
-    given.
+    A method raises UsageError for a load that the kind does not support, such as a rate for
+    recorded times.
     """
 
     def usual(self, load: TrafficLoad) -> ArrivalSource:
@@ -76,7 +76,7 @@ class TrafficKind(Protocol):
     def misbehaving(
         self, load: TrafficLoad, rate_multiple: float, until_fraction: float | None
     ) -> ArrivalSource:
-        """Return the arrivals of a client with ``rate_multiple`` times its usual rate while heavy.
+        """Return the arrivals of a heavy client at ``rate_multiple`` times the usual rate.
 
         The client is heavy until the fraction ``until_fraction`` of the run has passed, or to the
         end of the run if ``until_fraction`` is None.
@@ -87,13 +87,13 @@ class TrafficKind(Protocol):
 class ArrivalSource(Protocol):
     """The arrivals of a client, immutable so that several processes can share them.
 
-    ``rng`` is the client's own random stream for arrivals and must be fresh at each call; equal
-    streams give equal arrivals.
+    ``rng`` is the random stream for the arrivals of this client and must be new for each call;
+    equal streams give equal arrivals.
     """
 
     @property
     def timed(self) -> bool:
-        """Whether the times are recorded, and thus independent of seed and rate."""
+        """Whether the arrival times are recorded, and thus independent of seed and rate."""
         return False
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
@@ -136,7 +136,7 @@ class GammaArrivals(ArrivalSource):
             yield Arrival(at_s)
 
     def gaps(self, rng: random.Random) -> Iterator[float]:
-        """Yield gaps without end, for a rate of 1."""
+        """Yield gaps with mean 1, without end; arrivals divide the gaps by the rate."""
         return gamma_gaps(rng, self.burstiness)
 
     def expected_programs(self, before_s: float = inf) -> float:
@@ -177,7 +177,7 @@ class Gamma(TrafficKind):
         return self.arrivals(rates, load._replace(num_programs=count))
 
     def arrivals(self, rates: tuple[Rate, ...], load: TrafficLoad) -> GammaArrivals:
-        """Return arrivals at the given rates, which replace the load's rate."""
+        """Return arrivals at ``rates``, which replace the rate in ``load``."""
         return GammaArrivals(rates, load.burstiness, load.num_programs, load.until_s)
 
 
@@ -194,7 +194,7 @@ def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
 
 
 def arrival_times(gaps: Iterator[float], rates: tuple[Rate, ...]) -> Iterator[float]:
-    """Yield arrival times in seconds; one unit of gap takes 1/``programs_per_s`` seconds."""
+    """Yield arrival times in seconds; a gap of 1 takes 1/``programs_per_s`` seconds."""
     now, piece = rates[0].start_s, 0
     for unit in gaps:
         gap = unit
@@ -210,16 +210,16 @@ def arrival_times(gaps: Iterator[float], rates: tuple[Rate, ...]) -> Iterator[fl
 
 
 PROGRAM_S = 5.0
-"""Seconds that a program is assumed to take, for estimates before the run."""
+"""The assumed duration of a program in seconds, for estimates before the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedArrivals(ArrivalSource):
     """``users`` users in closed loops with exponential think times of mean ``think_s`` seconds.
 
-    Users start no programs from ``until_s`` on. The start times depend on the cluster, so drivers
-    use ``plan.User`` instead. As an ``ArrivalSource``, this class is an estimate in which every
-    program takes ``PROGRAM_S`` seconds.
+    Users start no programs after ``until_s`` seconds. The start times depend on the speed of the
+    cluster, so drivers use ``plan.User`` instead. The methods of ``ArrivalSource`` give estimates
+    in which every program takes ``PROGRAM_S`` seconds.
     """
 
     users: int
@@ -241,11 +241,11 @@ class ClosedArrivals(ArrivalSource):
 
 
 class Closed:
-    """The kind ``closed``, which has no rate: users start programs as the cluster answers."""
+    """The kind ``closed``: users in closed loops; there is no rate, and answers set the pace."""
 
     @dataclass(frozen=True)
     class Params:
-        """The number of users per client, and the mean of their think time in seconds."""
+        """The number of users per client, and their mean think time in seconds."""
 
         users: Annotated[int, Ge(1), Le(10_000)]
         think_s: MeanGap = 0.0
@@ -259,7 +259,7 @@ class Closed:
     def misbehaving(
         self, load: TrafficLoad, rate_multiple: float, until_fraction: float | None
     ) -> ClosedArrivals:
-        """Return the arrivals of ``rate_multiple`` times as many users."""
+        """Return the arrivals of a heavy client with ``rate_multiple`` x ``users`` users."""
         load.check_whole(until_fraction, "closed", "leave until_fraction out")
         return self._closed_arrivals(load, max(1, round(self.params.users * rate_multiple)))
 

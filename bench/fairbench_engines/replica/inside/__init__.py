@@ -1,1 +1,1 @@
-"""Code that runs in the engine's Python: standard library and the engine only."""
+"""Code that runs in the engine's Python and imports only the standard library and the engine."""

@@ -1,12 +1,16 @@
-"""The program in the engine's Python: it asks the engine's own code for every decision.
+"""The program in the engine's Python, which lets the engine's own code take each decision.
 
-The program imports nothing but the standard library and the engine; a run with a scheduler of
-fairbench inside the engine also imports fairbench, in the run's copy of the process. Each line of
-its input is a JSON list, an operation with its arguments; each line of its output is the JSON
-answer. The program imports the engine once, and serves each run in a copy of itself, so that no run
-sees the state that another run has left. Each replica of a run is a copy of the run's process, with
-a socket of its own in place of input and output; replicas therefore compute at the same time. The
-program ends with its input, or within a second after the process that started it.
+The program reads operations from standard input and writes answers to standard output. An operation
+is a line with a JSON list (name and arguments); an answer is a line of JSON.
+
+The program imports the engine once. For each run, the program forks a copy of its process, so that
+no run sees the state of an earlier run. The copy forks a further process for each replica, so that
+replicas compute in parallel. A replica's process communicates through a socket instead of standard
+input and output.
+
+The program imports only the standard library and the engine. If a fairbench scheduler decides in
+the engine, the copy for the run also imports fairbench. The program ends when its input ends, or
+within a second after the parent process has ended.
 """
 
 from __future__ import annotations
@@ -28,18 +32,18 @@ from typing import Any, BinaryIO
 from fairbench_engines.replica.inside.replicas import OPERATIONS, ClockedReplica, EngineReplicas
 
 INSIDE = Path(__file__).resolve().parent
-LOOK_S = 1.0  # time between two looks for the parent process
+LOOK_S = 1.0  # seconds between two checks of whether the parent process still runs
 SOURCE_ONLY = "source-only"
 
 
 def main(arguments: list[str]) -> int:
-    """Answer the operations of simulations on the engine that the first argument names.
+    """Answer operations until the input ends; return the exit code.
 
-    The second argument is the number of the file descriptor that passes the sockets of replicas.
-    With a third argument, ``SOURCE_ONLY``, the engine is not imported, which takes many seconds,
-    and the only operation is ``source``.
+    The first argument is the name of the engine. The second argument is a file descriptor through
+    which the sockets of replicas arrive. With a third argument, ``SOURCE_ONLY``, the only operation
+    is ``source``, and the slow import of the engine is left out.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the simulator's, which ends the input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # at Ctrl-C, the simulator closes the input
     _end_with_parent(time.sleep)
     answers = _own_output()
     try:
@@ -47,7 +51,7 @@ def main(arguments: list[str]) -> int:
         loaded = engine.source()
         if SOURCE_ONLY not in arguments:
             engine.load()
-            gc.freeze()  # no collection looks at the engine's modules again
+            gc.freeze()  # garbage collections then skip the engine's modules
         while operation := _read():
             if operation == ["source"]:
                 now = engine.source()
@@ -61,7 +65,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas], passing: int) -> bool:
-    """Serve a run in a copy of this process; return whether the run came to its end."""
+    """Serve a run in a copy of this process; return False if the run failed or broke off.
+
+    ``passing`` is the file descriptor through which the sockets of replicas arrive.
+    """
     copy = os.fork()
     if copy:
         _, status = os.waitpid(copy, 0)
@@ -93,7 +100,7 @@ def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas], pas
 
 
 def _started_replica(run: EngineReplicas, passing: int, index: int, tells_evicted: bool) -> int:
-    """Start a copy of this process for a replica; return the number of the copy's process."""
+    """Start a copy of this process for a replica; return the copy's process id."""
     with socket.socket(fileno=os.dup(passing)) as passed:
         _, descriptors, _, _ = socket.recv_fds(passed, 1, 1)
     with socket.socket(fileno=descriptors[0]) as channel:
@@ -110,7 +117,7 @@ def _started_replica(run: EngineReplicas, passing: int, index: int, tells_evicte
 
 
 def _serve(replica: ClockedReplica, messages: BinaryIO, answers: BinaryIO) -> None:
-    """Answer the operations of a replica until the input ends."""
+    """Answer operations on a replica until its messages end."""
     known = {name: getattr(replica, name) for name in OPERATIONS}
     _write(answers, True)
     while message := _read(messages):
@@ -119,14 +126,14 @@ def _serve(replica: ClockedReplica, messages: BinaryIO, answers: BinaryIO) -> No
 
 
 def _read(messages: BinaryIO | None = None) -> list[Any]:
-    """Return the next message of a stream, or of the input; an empty list at the end."""
+    """Return the next message of a stream, by default standard input; an empty list at the end."""
     line = (messages or sys.stdin.buffer).readline()
     message: list[Any] = json.loads(line) if line else []
     return message
 
 
 def _own_output() -> BinaryIO:
-    """Return standard output for the answers only; what the engine prints goes to the errors."""
+    """Return a stream to standard output, and redirect the engine's output to standard error."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return answers
@@ -138,7 +145,7 @@ def _write(answers: BinaryIO, answer: Any) -> None:
 
 
 def _end_with_parent(sleep: Callable[[float], None]) -> None:
-    """End this process when its parent has ended, even within an endless loop of the engine."""
+    """Start a thread that ends this process after its parent, even if the engine loops forever."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -150,10 +157,11 @@ def _end_with_parent(sleep: Callable[[float], None]) -> None:
 
 
 def failure(error: Exception) -> dict[str, Any]:
-    """Return what failed and where.
+    """Return the type and text of an error, and the file, line and function that raised the error.
 
-    ``fits`` is false if the bridge's own call of the engine failed, or if the engine asked for an
-    attribute that the bridge's stand-ins lack: the engine is unlike the releases that are known.
+    ``fits`` is false if the error shows that the engine differs from the supported releases: a call
+    of the engine by this package failed, or the engine used an attribute that a stand-in of this
+    package lacks.
     """
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]

@@ -1,4 +1,4 @@
-"""Fairbench's packages in the engine's Python, for a scheduler of fairbench inside the engine."""
+"""Import of fairbench's packages in the engine's Python, if a fairbench scheduler decides there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 class FolderFinder(MetaPathFinder):
-    """A finder of some packages in given folders, of which other packages stay invisible.
+    """An import finder for given packages. Other packages in the same folders stay invisible.
 
     Args:
         folders: The parent folder of each package, by the package's name.
@@ -23,7 +23,7 @@ class FolderFinder(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a package with a folder, and None for any other module."""
+        """Return the spec of a package in ``folders``, or None for any other module."""
         folder = self._folders.get(name)
         return PathFinder.find_spec(name, [folder]) if folder else None
 
@@ -32,8 +32,8 @@ def provide(own: Mapping[str, str], missing: Mapping[str, str]) -> None:
     """Make packages importable in this process.
 
     Args:
-        own: Folders of packages that replace a package of the same name in this Python.
-        missing: Folders of packages that are used only if this Python lacks the package.
+        own: Folders by package; these packages replace installed packages of equal names.
+        missing: Folders by package; a folder is used only if this Python lacks the package.
     """
     absent = {name: folder for name, folder in missing.items() if find_spec(name) is None}
     sys.meta_path.insert(0, FolderFinder({**absent, **own}))

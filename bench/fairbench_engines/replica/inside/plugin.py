@@ -1,4 +1,7 @@
-"""The configuration of fairbench's plugin in the engine's Python. Needs ``packages.provide``."""
+"""The configuration of fairbench's plugin in the engine's Python.
+
+``packages.provide`` must be called before this module is imported.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ from fairbench.schedulers.registry import VARIABLE
 
 @dataclass(frozen=True)
 class InsideConfig(PluginConfig):
-    """The configuration of a scheduler that the simulator names by ``MODULE:CLASS``.
+    """A configuration that names the scheduler's class by ``MODULE:CLASS`` in ``path``.
 
-    The entry points of the engine's Python may be absent, or of another version of fairbench.
+    Entry points cannot name the class, because the engine's Python may lack fairbench's entry
+    points or may have the entry points of another version.
     """
 
     path: str = ""
@@ -33,6 +37,6 @@ class InsideConfig(PluginConfig):
 
 
 def config_of(told: Mapping[str, Any]) -> InsideConfig:
-    """Return the configuration that the simulator sends, as ``replica.code.plugin_of`` has it."""
+    """Return the configuration that the simulator sends, the result of ``code.plugin_of``."""
     os.environ[VARIABLE] = os.pathsep.join(told["files"])
     return InsideConfig(told["local"], told["params"], told["weights"], path=told["path"])

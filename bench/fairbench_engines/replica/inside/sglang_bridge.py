@@ -21,15 +21,18 @@ from fairbench_engines.replica.inside.sglang_seam import (
 from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 
-PLUGIN = "fairbench_engines.replica.inside.sglang_plugin"  # needs fairbench's packages
-HOST_POLICY = "fcfs"  # the policy of SGLang around which the plugin works
+PLUGIN = "fairbench_engines.replica.inside.sglang_plugin"  # imports fairbench's packages
+HOST_POLICY = "fcfs"  # the policy that SGLang must have while the plugin decides
 
-# folders of the package with the code that decides
+# folders of SGLang's package with the scheduling code
 DECIDING = ("srt/managers", "srt/mem_cache")
 
 
 def source() -> dict[str, Any]:
-    """Return which code decides. Raises ModuleNotFoundError if SGLang is not installed."""
+    """Return the identity of SGLang's scheduling code, as ``source_of`` describes.
+
+    Raises ModuleNotFoundError if SGLang is not installed.
+    """
     return source_of("sglang", DECIDING)
 
 
@@ -39,22 +42,22 @@ def load() -> None:
 
 
 def prefix_len(req: Any) -> int:
-    """Return the number of a matched request's cached tokens; SGLang 0.5.17 stores indices."""
+    """Return the cached tokens of a request's prompt; SGLang 0.5.17 stores the tokens' indices."""
     length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
     return length
 
 
 def has_policy(name: str) -> bool:
-    """Return whether SGLang, or the fork, has a policy of this name itself."""
+    """Return whether the installed SGLang, possibly a fork, has a policy of this name."""
     named = vars(sglang().schedule_policy).values()
     kinds: list[Any] = [one for one in named if isinstance(one, EnumMeta)]
     return any(name == policy.value for kind in kinds for policy in kind)
 
 
 class SGLangWorker:
-    """A replica: a SGLang scheduler, and its requests by number.
+    """SGLang's part of a replica: a SGLang scheduler, which identifies requests by number.
 
-    With the plugin's ``hooks``, a scheduler of fairbench decides.
+    If ``hooks`` are given, the fairbench scheduler in the hooks decides.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class SGLangWorker:
         on_evict = self._note_evicted if tells_evicted else lambda node: None
         self.engine = SGLangScheduling(**limits, hooks=hooks, on_evict=on_evict)
         self._batch: Any = None
-        self._running: dict[str, Any] = {}  # requests by rid, which is the number as a text
+        self._running: dict[str, Any] = {}  # unfinished requests by rid, the number as a text
 
     def _note_evicted(self, node: Any) -> None:
         self._evicted.append((self._tokens.prompt(path(node)), len(node.key)))
@@ -85,18 +88,25 @@ class SGLangWorker:
         client: str,
         priority: int,
     ) -> None:
-        """Let a request arrive; prompt and output are lists of [key, length]."""
+        """Add a request to the queue. A segment is a list [key, length].
+
+        ``prompt`` is a list of segments; ``output`` is one segment.
+        """
         tokens = self._tokens
         ids, answer = tokens.of(prompt), tokens.of([output])
         req = self.engine.submit(number, ids, answer, max_new, client, priority=priority)
         self._running[req.rid] = req
 
     def turn(self, *, whole: bool) -> dict[str, Any]:
-        """Plan the next batch; ``whole`` asks for the context of each decoding request."""
+        """Plan the next batch; return the plan and the scheduler's state.
+
+        With ``whole``, the plan contains the context length of each decoding request. A plan
+        without a batch has neither "prefill" nor "decode".
+        """
         batch = self._batch = self.engine.plan()
         answer = self._state()
         if batch is not None and self._hooks:
-            batch.launch_ts = self._clock.now_s()  # as ``run_batch`` does, for measured costs
+            batch.launch_ts = self._clock.now_s()  # SGLang sets this time in ``run_batch``
         if batch is None:
             pass
         elif batch.forward_mode.is_extend():
@@ -116,7 +126,7 @@ class SGLangWorker:
         return int(req.rid), cached, extend_len(req), left
 
     def complete(self) -> dict[str, Any]:
-        """Let the batch end; the answer has [number, output tokens] of each finished request."""
+        """End the batch; return the state and (number, output tokens) of the finished requests."""
         finished = self.engine.complete(self._batch)
         self._batch = None
         for req in finished:
@@ -146,7 +156,7 @@ class SGLangWorker:
         return list(self._running.values())
 
     def batch_requests(self) -> list[Any]:
-        """Return the requests of the present batch."""
+        """Return the requests of the batch that was planned last."""
         return list(self._batch.reqs)
 
     @staticmethod
@@ -161,13 +171,13 @@ class SGLangWorker:
 
 
 class SGLangBridge(EngineReplicas):
-    """The replicas of one simulation."""
+    """SGLang's configuration for one run, from which the run's replicas are made."""
 
     def __init__(self) -> None:
         super().__init__("sglang")
         self._configured = ExitStack()
         self._limits: dict[str, Any] = {}
-        self._plugin: Any = None  # the module of the plugin, if a scheduler of fairbench decides
+        self._plugin: Any = None  # the plugin's module; None if SGLang's own policy decides
         self._told: dict[str, Any] = {}
 
     def configure(self, told: dict[str, Any]) -> bool:

@@ -1,4 +1,7 @@
-"""Fairbench's plugin around SGLang's functions, in SGLang's Python. Needs ``packages.provide``."""
+"""Fairbench's plugin, which wraps SGLang's functions in the process of a replica.
+
+``packages.provide`` must be called before this module is imported.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from fairbench_engines.sglang.release import Hook, check_target
 def sglang_hooks(
     told: Mapping[str, Any], release: str, now_s: Callable[[], float], modules: Collection[str]
 ) -> hooks.Hooks:
-    """Put the plugin's hooks around SGLang's functions in this process, and return the hooks.
+    """Wrap SGLang's functions in this process with the plugin's hooks, and return the hooks.
 
     Args:
-        told: Configuration of the scheduler, as the simulator sends it.
+        told: Configuration of the fairbench scheduler that the simulator sends.
         release: Release of SGLang, for the plugin's report.
-        now_s: The simulator's clock.
-        modules: Modules of SGLang whose functions decide; servers have further functions.
+        now_s: A function that returns the simulator's time in seconds.
+        modules: Modules of SGLang whose functions are wrapped; other hooks matter to servers only.
 
     Raises UsageError if one of SGLang's functions has other parameters than the plugin expects.
     """

@@ -1,8 +1,8 @@
 """SGLang's own scheduling classes on a CPU, without a model: one engine iteration per call.
 
-The scheduler, batch, policy, adder, radix cache and allocator are SGLang's. Only their surroundings
-are replaced: no process, no model, no tokenizer, no metrics. Overlap scheduling is off. The module
-imports nothing but the standard library and SGLang.
+The scheduler, batch, policy, adder, radix cache and allocator are SGLang's classes. Stand-ins
+replace the process, the model, the tokenizer and the metrics. Overlap scheduling is off. The module
+imports only the standard library and SGLang.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zlib import crc32
 
 RADIX, HICACHE = "radix", "hicache"
 
-HOST_CACHE = {  # arguments of a server with HICACHE
+HOST_CACHE = {  # arguments of an SGLang server with a hierarchical cache
     "enable_hierarchical_cache": True,
     "hicache_ratio": 4.0,
     "hicache_size": 0,
@@ -30,8 +30,8 @@ HOST_CACHE = {  # arguments of a server with HICACHE
     "hicache_io_backend": "direct",
     "hicache_mem_layout": "layer_first",
 }
-DRAFTS = 4  # tokens that a step may accept under speculative decoding
-AFTER_END = 3  # a token that is accepted after the end of a request
+DRAFTS = 4  # most tokens that a step accepts with speculative decoding
+AFTER_END = 3  # the token id that stands for any token after the end of an output
 NO_MORE: dict[int, int] = defaultdict(lambda: AFTER_END)  # the output of a request that has ended
 
 MODULES = {
@@ -51,7 +51,7 @@ MODULES = {
     "sampling_params": "sglang.srt.sampling.sampling_params",
 }
 
-# Parts of a SGLang scheduler that are absent or off in a plain engine on one GPU.
+# Attributes of SGLang's scheduler that are None (NONE) or false (OFF) in an engine on one GPU.
 NONE = (
     "_pending_chunked_abort_req",
     "chunked_req",
@@ -93,9 +93,10 @@ OFF = (
 
 
 class Absent:
-    """A stand-in for a part of SGLang that does not affect scheduling; unset attributes do nothing.
+    """A stand-in for a part of SGLang that does not affect scheduling.
 
-    A MagicMock, which remembers every call, would take longer than SGLang.
+    Each attribute that is not set is a function that does nothing. A MagicMock would be slower than
+    SGLang itself, because a MagicMock stores every call.
     """
 
     def __init__(self, **attributes: Any) -> None:
@@ -113,19 +114,19 @@ class Absent:
 
 @cache
 def sglang() -> Any:
-    """Import SGLang's modules; without a GPU see tests/sglang_cpu/install.sh."""
+    """Import SGLang's modules. tests/sglang_cpu/install.sh installs SGLang without a GPU."""
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _tolerate_newer_transformers()
         modules = {name: import_module(path) for name, path in MODULES.items()}
     logging.getLogger("sglang").setLevel(logging.ERROR)
-    modules["torch"].set_num_threads(1)  # its tensors are small
+    modules["torch"].set_num_threads(1)  # all tensors are small
     return types.SimpleNamespace(**modules)
 
 
 def _tolerate_newer_transformers() -> None:
-    """Let an older SGLang register a model that transformers has added meanwhile."""
+    """Let an old SGLang register a model that a newer release of transformers registers itself."""
     configs = import_module("transformers").AutoConfig
     register = configs.register
     configs.register = lambda name, config, exist_ok=True: register(name, config, exist_ok=True)
@@ -133,7 +134,7 @@ def _tolerate_newer_transformers() -> None:
 
 @cache
 def _scheduler_class() -> Any:
-    """Return SGLang's Scheduler without its constructor, process, model, tokenizer and metrics."""
+    """Return a subclass of SGLang's Scheduler without process, model, tokenizer and metrics."""
     sgl = sglang()
 
     scheduler: Any = sgl.scheduler.Scheduler
@@ -192,7 +193,7 @@ def _scheduler_class() -> Any:
             self.req_to_token_pool, self.token_to_kv_pool_allocator = rows, tokens
 
         def _make_surroundings(self) -> None:
-            """Make the parts that do not affect scheduling."""
+            """Set stand-ins for the parts of the scheduler that do not affect scheduling."""
             self.model_config = types.SimpleNamespace(
                 is_encoder_decoder=False,
                 vocab_size=2**62,
@@ -224,7 +225,7 @@ def _scheduler_class() -> Any:
 
 
 def unified_cache(params: Any, core: str) -> Any:
-    """Return SGLang's UnifiedRadixCache with its tree in "rust" or in "python"."""
+    """Return SGLang's UnifiedRadixCache; ``core`` is the tree's language: "rust" or "python"."""
     memory = "sglang.srt.mem_cache"
     full = import_module(f"{memory}.unified_cache.component_type").ComponentType.FULL
     params.tree_components, params.tree_core_backend = (full,), core
@@ -232,7 +233,7 @@ def unified_cache(params: Any, core: str) -> Any:
 
 
 def tiny_kv(pool: int) -> Any:
-    """Return a KV cache of one float for each token, whose contents do not matter."""
+    """Return a KV cache with one float per token; nothing reads the floats."""
     sgl = sglang()
     return sgl.memory_pool.MHATokenToKVPool(
         *(pool, 1, sgl.torch.float32, 1, 1, 1, "cpu", False), enable_alt_stream=False
@@ -240,9 +241,10 @@ def tiny_kv(pool: int) -> Any:
 
 
 def hierarchical_cache(params: Any) -> Any:
-    """Return SGLang's UnifiedRadixCache over a host cache; its copies are done at once.
+    """Return SGLang's UnifiedRadixCache with a second cache in host memory (HiCache).
 
-    A machine without a GPU has neither pinned memory nor SGLang's copying kernels.
+    Copies between the caches are left out and count as finished at once, because a machine without
+    a GPU has neither pinned memory nor SGLang's copying kernels.
     """
     host = "sglang.srt.mem_cache.pool_host"
     common: Any = import_module(f"{host}.common")
@@ -257,7 +259,7 @@ def hierarchical_cache(params: Any) -> Any:
 
 
 def ratio_tracker(sgl: Any) -> Any:
-    """Return SGLang's tracker of the new-token ratio, which older releases make from arguments."""
+    """Return SGLang's tracker of the new-token ratio, as the installed release constructs it."""
     tracker = sgl.scheduler.NewTokenRatioTracker
     if hasattr(tracker, "from_config"):
         return tracker.from_config()
@@ -265,13 +267,13 @@ def ratio_tracker(sgl: Any) -> Any:
 
 
 def server_args(sgl: Any) -> Any:
-    """Return the server arguments that older releases keep, None in a newer one."""
+    """Return the global server arguments of an older SGLang, or None in a newer release."""
     get = getattr(sgl.runtime_context, "get_server_args", None)
     return get() if get else None
 
 
 def extend_len(req: Any) -> int:
-    """Return the tokens of a request that an iteration computes, by the release's name for them."""
+    """Return how many prompt tokens of a request an iteration computes, in any SGLang release."""
     length: int = req.extend_len if hasattr(req, "extend_len") else req.extend_range.length
     return length
 
@@ -302,10 +304,11 @@ def configured(
     match_limit: int | None,
     **settings: Any,
 ) -> ExitStack:
-    """Set SGLang's global configuration until the stack is closed.
+    """Set SGLang's global configuration. Closing the returned stack restores the old configuration.
 
-    ``match_limit`` is the number of waiting requests that LPM still sorts, None for SGLang's own
-    (before 0.5.22 always 128). ``settings`` are further arguments of SGLang's servers.
+    ``match_limit`` is the longest waiting queue that the policy LPM sorts; None means SGLang's
+    default, which is always 128 before release 0.5.22. ``settings`` are further arguments of
+    SGLang's servers.
     """
     sgl = sglang()
     if match_limit is not None:
@@ -329,12 +332,15 @@ def configured(
 
 
 class SGLangScheduling:
-    """A SGLang scheduler with an empty KV pool, within ``configured``.
+    """A SGLang scheduler with an empty KV pool. Precondition: ``configured`` was called.
 
-    With the plugin's ``hooks``, these decide, and ``policy`` must be "fcfs". No request with its
-    output may be longer than ``longest``. ``on_evict`` gets the evicted nodes of the radix tree,
-    which is the RadixCache, or a ``unified_cache`` in the language that ``tree`` names, and evicts
-    by SGLang's policy ``eviction``.
+    - ``hooks`` are the hooks of fairbench's plugin, which then decides. ``policy`` must be "fcfs"
+      with hooks.
+    - ``longest`` is the limit on prompt and output tokens of a request.
+    - ``on_evict`` receives each evicted node of the radix tree.
+    - ``tree`` is RADIX for SGLang's RadixCache, HICACHE for a ``hierarchical_cache``, or else the
+      language of a ``unified_cache``.
+    - ``eviction`` is SGLang's eviction policy.
     """
 
     def __init__(
@@ -369,9 +375,9 @@ class SGLangScheduling:
         client: str,
         **facts: Any,
     ) -> Any:
-        """Let a request arrive that will produce the tokens ``output``; return SGLang's object.
+        """Add a request that will produce the tokens ``output``; return SGLang's request object.
 
-        ``facts`` are further arguments of SGLang's, such as its adapter.
+        ``facts`` are further arguments of SGLang's request, such as its adapter.
         """
         sgl = self._sgl
         params = sgl.sampling_params.SamplingParams(
@@ -397,7 +403,7 @@ class SGLangScheduling:
         held = len(scheduler.running_batch.reqs)
         batch = self._turn()
         if batch is None and held and not scheduler.running_batch.reqs:
-            batch = self._turn()  # before 0.5.23, a turn may only drop finished requests
+            batch = self._turn()  # before 0.5.23, a first call may only drop finished requests
         if batch is None and not scheduler.waiting_queue:
             scheduler.new_token_ratio_tracker.reset()
         return batch
@@ -408,13 +414,14 @@ class SGLangScheduling:
         scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
         scheduler.last_batch = batch
         if batch is not None and batch.forward_mode.is_extend():
-            scheduler.processed_tokens_counter += batch.extend_num_tokens  # as ``run_batch`` does
+            # SGLang counts these tokens in ``run_batch``, which is not called here.
+            scheduler.processed_tokens_counter += batch.extend_num_tokens
         return batch
 
     def complete(self, batch: Any) -> list[Any]:
-        """Act as the model and let SGLang process the result; return the finished requests.
+        """Give SGLang the next output tokens in place of the model; return the finished requests.
 
-        Requests of the batch that ended before it are not among them.
+        Requests that had ended before the batch are left out.
         """
         processor = self.scheduler.batch_result_processor
         requests = list(batch.reqs)
@@ -429,7 +436,8 @@ class SGLangScheduling:
                     batch.seq_lens[requests.index(req)] += tokens
             batch.input_ids = result.next_token_ids
             processor.process_batch_result_decode(batch, result)
-        if self._hooks:  # SGLang's process_batch_result calls one of these two, and does much else
+        # The hook is around SGLang's ``process_batch_result``, which is not called here.
+        if self._hooks:
             self._hooks.results(lambda *_: None, self.scheduler, batch, result)
         finished = [req for req in running if req.finished()]
         for req in finished:
@@ -437,12 +445,15 @@ class SGLangScheduling:
         return finished
 
     def _next(self, requests: list[Any]) -> Any:
-        """Return one token for each request; any token after its end."""
+        """Return the next output token of each request; ``AFTER_END`` after the output's end."""
         tokens = [self._outputs.get(req, NO_MORE)[len(req.output_ids)] for req in requests]
         return self._sgl.utils.GenerationBatchResult(next_token_ids=self._sgl.torch.tensor(tokens))
 
     def _accepted(self, requests: list[Any]) -> Any:
-        """Return accepted drafts for each request, some of them after its last token."""
+        """Return 1 to ``DRAFTS`` accepted tokens for each request, as in speculative decoding.
+
+        Accepted tokens may be more than the rest of the output; the excess is ``AFTER_END``.
+        """
         rows: list[int] = []
         lengths: list[int] = []
         for req in requests:

@@ -1,4 +1,4 @@
-"""Prompts as token ids, for engines that know no segments, and back."""
+"""Conversion of prompts from segments to token ids and back, for engines that need token ids."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 
 class TokenIds:
-    """Token ids of segments, each with its own, assigned in order of use."""
+    """A converter that gives each segment key token ids of its own, in the order of first use."""
 
     def __init__(self) -> None:
-        # ids of a segment key, as many as were ever requested
+        # the ids of each segment key, for the longest segment so far
         self._ids: dict[Hashable, array[int]] = {}
-        # the start of each run of ids, its owner and its first id
+        # Each growth of a key's ids is a range of consecutive ids. The first list has the first id
+        # of each range, the second list the range's key and its offset in the ids of the key.
         self._runs: tuple[list[int], list[tuple[Hashable, int]]] = [], []
         self._next = 1
 
@@ -36,7 +37,7 @@ class TokenIds:
         known.extend(range(first, self._next))
 
     def prompt(self, ids: Sequence[int]) -> tuple[tuple[Any, int], ...]:
-        """Return the segments of token ids: the inverse of ``of``."""
+        """Return the segments (key, length) of token ids. This method is the inverse of ``of``."""
         starts, runs = self._runs
         segments: list[tuple[Any, int]] = []
         at = 0
@@ -55,7 +56,7 @@ class TokenIds:
 
 
 def _consecutive(ids: Sequence[int], at: int, most: int) -> int:
-    """Return the number of consecutive ids from ``at`` on, up to ``most``."""
+    """Return how many ids from position ``at`` on increase by 1 each; at most ``most``."""
     low, high = 1, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""The simulator's clock in place of the machine's, for everything that an engine's code reads."""
+"""The simulator's clock, which replaces the machine's clock for an engine's code."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NAMES = ("time", "monotonic", "perf_counter")
 
 
 class VirtualTime:
-    """The time of a simulation.
+    """The simulator's clock as an engine's code reads the clock.
 
-    Every reading is later than the reading before, by the least amount that a float can express, so
-    that "least recently used" has no ties.
+    Each reading is later than the previous reading, if only by the least difference of floats, so
+    that two entries of an LRU cache never have equal times.
     """
 
     def __init__(self) -> None:
@@ -23,11 +23,11 @@ class VirtualTime:
         self._last_ns = 0
 
     def set(self, now_ps: int) -> None:
-        """Move the clock to the simulator's time."""
+        """Set the clock to the simulator's time."""
         self._now_s = now_ps / PS_PER_S
 
     def now_s(self) -> float:
-        """Return the simulator's time, the same for all readings at one time."""
+        """Return the simulator's time in seconds; equal calls between two ``set`` are equal."""
         return self._now_s
 
     def seconds(self) -> float:
@@ -39,7 +39,7 @@ class VirtualTime:
         return self._last_ns
 
     def install(self, package: str) -> None:
-        """Replace the clocks of this process, also under other names in a package's modules."""
+        """Replace the functions of ``time`` in this process, including copies in a package."""
         replaced: dict[int, Any] = {}
         for name in NAMES:
             replaced[id(getattr(time, name))] = self.seconds

@@ -13,15 +13,18 @@ from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 from fairbench_engines.replica.inside.vllm_seam import VLLMScheduling, admitted, vllm
 
-PLUGIN = "fairbench_engines.replica.inside.vllm_plugin"  # needs fairbench's packages
+PLUGIN = "fairbench_engines.replica.inside.vllm_plugin"  # imports fairbench's packages
 HOST_POLICY = "fcfs"  # the policy of vLLM whose queue the plugin replaces
 
-# parts of the package with the code that decides
+# folders of vLLM's package with the scheduling code
 DECIDING = ("v1/core",)
 
 
 def source() -> dict[str, Any]:
-    """Return which code decides. Raises ModuleNotFoundError if vLLM is not installed."""
+    """Return the identity of vLLM's scheduling code, as ``source_of`` describes.
+
+    Raises ModuleNotFoundError if vLLM is not installed.
+    """
     return source_of("vllm", DECIDING)
 
 
@@ -31,15 +34,15 @@ def load() -> None:
 
 
 def has_policy(name: str) -> bool:
-    """Return whether vLLM, or the fork, has a policy of this name itself."""
+    """Return whether the installed vLLM, possibly a fork, has a policy of this name."""
     return name in [one.value for one in vllm().scheduler.SchedulingPolicy]
 
 
 class VLLMWorker:
-    """A replica: a vLLM scheduler, and its requests by number.
+    """vLLM's part of a replica: a vLLM scheduler, which identifies requests by number.
 
-    ``scheduler_cls`` is the class of the plugin, with which a scheduler of fairbench decides, or
-    None for the class of vLLM.
+    ``scheduler_cls`` is the plugin's scheduler class, if a fairbench scheduler decides; None means
+    vLLM's own class.
     """
 
     def __init__(
@@ -55,7 +58,9 @@ class VLLMWorker:
         self._clock, self._tokens, self._block_size = clock, tokens, limits.block_size
         self.engine = VLLMScheduling(limits, policy, scheduler_cls=scheduler_cls)
         self._plan: Any = None
-        self._prefilling: set[str] = set()  # requests with incomplete prompts
+        self._prefilling: set[str] = (
+            set()
+        )  # requests of which only a part of the prompt is computed
         self._preempted: list[tuple[int, int]] = []
         self._evicted: list[Any] = []
         self._watch_preemptions()
@@ -74,8 +79,8 @@ class VLLMWorker:
         scheduler._preempt_request = watched
 
     def _watch_evictions(self, pool: Any) -> None:
-        """Note the tokens of every overwritten block that was the last of its kind."""
-        # hash of a block -> a request's tokens, and the number of them up to the block's end
+        """Store the prefix that ends at each evicted block, unless a copy of the block remains."""
+        # by a block's hash: the tokens of a request, and their number up to the block's end
         ended: dict[Any, tuple[Any, int]] = {}
         store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
         bare, size = vllm().kv_cache_utils.get_block_hash, self._block_size
@@ -104,7 +109,10 @@ class VLLMWorker:
         client: str,
         priority: int,
     ) -> None:
-        """Let a request arrive; prompt and output are lists of [key, length]."""
+        """Add a request to the queue. A segment is a list [key, length].
+
+        ``prompt`` is a list of segments; ``output`` is one segment.
+        """
         request = self.engine.request(
             number,
             self._tokens.of(prompt),
@@ -117,7 +125,11 @@ class VLLMWorker:
         self.engine.scheduler.add_request(request)
 
     def turn(self, *, whole: bool) -> dict[str, Any]:
-        """Plan the next step; ``whole`` asks for the context of each decoding request."""
+        """Plan the next step; return the plan and the scheduler's state.
+
+        With ``whole``, the plan contains the context length of each decoding request. A plan
+        without a step has no "decode".
+        """
         plan = self._plan = self.engine.plan()
         answer = self._state()
         if plan is None:
@@ -129,7 +141,8 @@ class VLLMWorker:
             if name in new or name in self._prefilling:
                 chunks.append(self._chunk(request, tokens, first=name in new))
             else:
-                contexts.append((int(name), request.num_computed_tokens))  # including this step's
+                # the context includes the token of this step
+                contexts.append((int(name), request.num_computed_tokens))
         answer["decode"] = [len(contexts), sum(tokens for _, tokens in contexts)]
         answer["chunks"] = chunks
         if whole or chunks or "preempted" in answer:
@@ -137,14 +150,17 @@ class VLLMWorker:
         return answer
 
     def _chunk(self, request: Any, tokens: int, *, first: bool) -> tuple[int, int, int, bool, bool]:
-        """Return number, tokens before, tokens, and whether the chunk is first and last."""
+        """Return a request's number, the tokens computed before, the chunk's tokens, and two flags.
+
+        The flags state whether the chunk is the first and whether it is the last of the prompt.
+        """
         computed = request.num_computed_tokens
         last = computed == request.num_tokens
         (self._prefilling.discard if last else self._prefilling.add)(request.request_id)
         return int(request.request_id), computed - tokens, tokens, first, last
 
     def complete(self) -> dict[str, Any]:
-        """Let the step end; the answer has [number, output tokens] of each finished request."""
+        """End the step; return the state and (number, output tokens) of the finished requests."""
         finished = self.engine.complete(self._plan)
         self._plan = None
         answer = self._state()
@@ -169,7 +185,7 @@ class VLLMWorker:
         return list(self.engine.scheduler.requests.values())
 
     def batch_requests(self) -> list[Any]:
-        """Return the requests of the present step."""
+        """Return the requests of the step that was planned last."""
         requests = self.engine.scheduler.requests
         return [requests[name] for name in self._plan.num_scheduled_tokens]
 
@@ -186,12 +202,12 @@ class VLLMWorker:
 
 
 class VLLMBridge(EngineReplicas):
-    """The replicas of one simulation."""
+    """vLLM's configuration for one run, from which the run's replicas are made."""
 
     def __init__(self) -> None:
         super().__init__("vllm")
         self._limits: Any = None
-        self._plugin: Any = None  # the module of the plugin, if a scheduler of fairbench decides
+        self._plugin: Any = None  # the plugin's module; None if vLLM's own policy decides
         self._policy = ""
         self._told: dict[str, Any] = {}
 

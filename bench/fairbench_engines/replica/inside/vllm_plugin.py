@@ -1,4 +1,7 @@
-"""Fairbench's plugin as vLLM's scheduler class, in vLLM's Python. Needs ``packages.provide``."""
+"""Fairbench's plugin, which replaces vLLM's scheduler class in the process of a replica.
+
+``packages.provide`` must be called before this module is imported.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from fairbench_engines.vllm.release import check_config
 
 
 def vllm_class(told: Mapping[str, Any], now_s: Callable[[], float]) -> type:
-    """Return the scheduler class of the plugin, with the simulator's clock.
+    """Return the plugin's scheduler class, which reads the simulator's clock.
 
     Args:
-        told: Configuration of fairbench's scheduler, as the simulator sends it.
-        now_s: The simulator's clock.
+        told: Configuration of the fairbench scheduler that the simulator sends.
+        now_s: A function that returns the simulator's time in seconds.
     """
     config = config_of(told)
 
@@ -24,7 +27,7 @@ def vllm_class(told: Mapping[str, Any], now_s: Callable[[], float]) -> type:
         check_config(vllm_config, config)
         return config
 
-    # a server reads variables of the environment instead, and ends at an error
+    # A server reads the configuration from environment variables, and exits at an error.
     vars(scheduler).update(plugin_of=plugin_of, one_line=nullcontext)
 
     class ClockedScheduler(scheduler.VLLMScheduler):

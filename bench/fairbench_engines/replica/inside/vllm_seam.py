@@ -1,8 +1,8 @@
 """vLLM's own schedulers and KV cache manager on a CPU, without a model: one step per call.
 
-Only their surroundings are replaced: no process, no model, no tokenizer. Under asynchronous
-scheduling or in a pipeline several steps are in flight, as in vLLM's
-``EngineCore.step_with_batch_queue``. The module imports nothing but the standard library and vLLM.
+Stand-ins replace the process, the model and the tokenizer. With asynchronous scheduling or pipeline
+parallelism, several steps are in flight, as in vLLM's ``EngineCore.step_with_batch_queue``. The
+module imports only the standard library and vLLM.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MODULES = {
 
 @cache
 def vllm() -> Any:
-    """Import vLLM's modules; without a GPU see tests/vllm_cpu/install.sh."""
+    """Import vLLM's modules. tests/vllm_cpu/install.sh installs vLLM without a GPU."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -47,7 +47,7 @@ def vllm() -> Any:
 
 
 class _Structured:
-    """A stand-in for the manager of structured output."""
+    """A stand-in for vLLM's manager of structured output; every draft token is valid."""
 
     def validate_tokens(self, request: Any, drafts: Any) -> Any:
         return drafts
@@ -57,7 +57,7 @@ class _Structured:
 
 
 def _configuration(limits: Any, policy: str, kv_events: Any) -> Any:
-    """Return the part of a VllmConfig that a scheduler reads."""
+    """Return an object with the attributes of a VllmConfig that vLLM's schedulers read."""
     config, batches = vllm().config, 1 + limits.async_scheduling
     scheduler = config.SchedulerConfig(
         max_model_len=1 << 20,
@@ -109,14 +109,17 @@ def _configuration(limits: Any, policy: str, kv_events: Any) -> Any:
 
 
 def admitted(plan: Any) -> list[str]:
-    """Return the names of requests that a step admits, for the first time or again."""
+    """Return the names of requests that a step admits, including preempted requests."""
     new = [one.req_id for one in plan.scheduled_new_reqs]
     return [*new, *plan.scheduled_cached_reqs.resumed_req_ids]
 
 
 @dataclass
 class _Told:
-    """A step that vLLM has scheduled: requests by number, and those it preempted meanwhile."""
+    """A step that vLLM has scheduled, with the scheduled and the preempted requests by number.
+
+    ``scheduled`` holds the number of tokens of each scheduled request.
+    """
 
     plan: Any
     scheduled: dict[int, int]
@@ -125,12 +128,15 @@ class _Told:
 
 
 def _drawn(name: str, what: Any, most: int) -> int:
-    """Draw a number up to ``most``, always the same one for these names."""
+    """Return a pseudo-random number from 0 to ``most``, which depends only on the arguments."""
     return zlib.crc32(f"{name} {what}".encode()) % (most + 1)
 
 
 class VLLMScheduling:
-    """A vLLM scheduler with an empty KV pool, as ``limits`` (a VLLMLimits) has it."""
+    """A vLLM scheduler with an empty KV pool. ``limits`` has the attributes of a VLLMLimits.
+
+    ``configured`` sets further attributes of the VllmConfig, by dotted path.
+    """
 
     def __init__(
         self,
@@ -160,12 +166,12 @@ class VLLMScheduling:
         self._outputs: dict[str, Sequence[int]] = {}
         self._preempted: list[int] = []
         self._depth = config.max_concurrent_batches
-        self._in_flight: deque[_Told] = deque()  # the steps that vLLM has scheduled
-        self.hits: dict[str, int] = {}  # cached tokens that vLLM last found for a request
+        self._in_flight: deque[_Told] = deque()  # scheduled steps that have not ended
+        self.hits: dict[str, int] = {}  # each request's cached tokens in vLLM's last lookup
         self._listen()
 
     def _listen(self) -> None:
-        """Record preemptions, and the cached tokens at an admission."""
+        """Wrap two methods of vLLM, to record preemptions and the cached tokens of requests."""
         scheduler = self.scheduler
         preempt, lookup = scheduler._preempt_request, scheduler.kv_cache_manager.get_computed_blocks
 
@@ -194,10 +200,11 @@ class VLLMScheduling:
         sampling: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
         **facts: Any,
     ) -> Any:
-        """Return a vLLM request for its ``scheduler``, which will produce the tokens ``output``.
+        """Return a vLLM request that will produce the tokens ``output``; the request is not queued.
 
-        It may produce ``spare`` more, but the last token stops it. ``facts`` go to vLLM's request,
-        and ``sampling`` to its parameters.
+        ``spare`` is added to the request's limit on output tokens; the last token of ``output`` is
+        then a stop token. ``facts`` are further arguments of vLLM's request, and ``sampling`` of
+        its SamplingParams.
         """
         v, stop = vllm(), [output[-1]] if spare else None
         request = v.request.Request(
@@ -220,9 +227,10 @@ class VLLMScheduling:
         return request
 
     def step(self) -> Any:
-        """Complete one step; return (scheduled, hits, preempted, finished) by request number.
+        """Complete the oldest step in flight; schedule further steps as far as vLLM allows.
 
-        Returns None if there was nothing to do. A step without tokens takes no time.
+        Returns (scheduled, hits, preempted, finished), with requests by number, or None if no step
+        had work. ``hits`` are the cached tokens of admitted requests.
         """
         scheduler, in_flight = self.scheduler, self._in_flight
         while True:
@@ -250,15 +258,15 @@ class VLLMScheduling:
         return _Told(self._with_samples(plan), scheduled, hits, self._preempted)
 
     def _with_samples(self, plan: Any) -> Any:
-        """Note in a plan which of its requests get a token."""
+        """Store in a plan the requests that get an output token, and return the plan."""
         requests = self.scheduler.requests
         plan.samples = {n for n in plan.num_scheduled_tokens if not requests[n].is_prefill_chunk}
         return plan
 
     def plan(self) -> Any:
-        """Return the work that vLLM's scheduler wants to compute next, None if there is none.
+        """Return the next step that vLLM schedules, or None if vLLM schedules nothing.
 
-        A step that is empty because of preemptions takes no time.
+        A step that only preempts requests takes no time, so the following step is returned.
         """
         while True:
             self._preempted = []
@@ -269,7 +277,7 @@ class VLLMScheduling:
                 return None
 
     def complete(self, plan: Any) -> list[Any]:
-        """Act as the model and let vLLM process the result; return the finished requests."""
+        """Give vLLM the next output tokens in place of the model; return the finished requests."""
         scheduler, outputs = self.scheduler, vllm().outputs
         names = list(plan.num_scheduled_tokens)
         requests = [one for one in map(scheduler.requests.get, names) if one is not None]
@@ -288,7 +296,11 @@ class VLLMScheduling:
         return finished
 
     def _sampled(self, name: str, plan: Any) -> list[int]:
-        """Return the next token of a request whose prompt is complete; any token if it is gone."""
+        """Return the output tokens that a step gives a request.
+
+        The result is empty while the prompt is incomplete, and [0] if the request has ended. With
+        drafts, the result also has the accepted drafts.
+        """
         if name not in plan.samples:
             return []
         request = self.scheduler.requests.get(name)
@@ -301,10 +313,14 @@ class VLLMScheduling:
         accepted = _drawn(name, produced, drafts)
         rest = list(self._outputs[name][produced : produced + 1 + accepted])
         assert rest
-        return rest + [0] * (1 + accepted - len(rest))  # tokens after the end
+        return rest + [0] * (1 + accepted - len(rest))  # 0 stands for tokens after the end
 
     def _draft(self, names: list[str]) -> None:
-        """Propose some tokens for each request; asynchronously the model keeps them to itself."""
+        """Give vLLM draft tokens for each request, if speculative decoding is on.
+
+        With several steps in flight, vLLM's scheduler receives no drafts, because the drafts stay
+        on the model's side.
+        """
         most, depth = self.scheduler.num_spec_tokens, self._depth
         if most and depth == 1:
             counts = [_drawn(name, "drafts", most) for name in names]
@@ -312,12 +328,12 @@ class VLLMScheduling:
             self.scheduler.update_draft_token_ids(drafts)
 
     def awaits(self) -> bool:
-        """Return whether requests wait for something that a step without tokens brings nearer."""
+        """Return whether requests wait for a KV transfer, which goes on in steps without tokens."""
         connector = self.scheduler.connector
         return connector is not None and bool(connector.awaits_load)
 
     @property
     def free_blocks(self) -> int:
-        """The number of blocks that a request could get."""
+        """The number of KV blocks that are free, or cached without a user."""
         free: int = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         return free

@@ -20,7 +20,7 @@ from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Ints
 from fairbench.metrics.tables import RunResult
 from fairbench.sim.run import Simulation
-from fairbench.workloads.heavy_clients import Disguise
+from fairbench.workloads.disguises import Disguise
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.traffic.source import Arrival
 from fairbench_studies.validation.policies import scheduler_of

@@ -6,9 +6,9 @@ import re
 
 from fairbench.errors import DataError
 from fairbench.schedulers.base import Router, Setup
-from fairbench.schedulers.gateway.policies import TokenBucket
 from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
 from fairbench.schedulers.gateway.saturation import AlwaysRoom, Concurrency, Detector
+from fairbench.schedulers.gateway.token_bucket import TokenBucket
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
 from fairbench_rivals.gateway.infergrid_drr import InfergridDRR

@@ -23,7 +23,7 @@ from fairbench_serve.breaker import Breakers, Doubts, Refusals
 from fairbench_serve.calls import Api, Call
 from fairbench_serve.client_limits import Slot
 from fairbench_serve.dispatcher import Dispatcher
-from fairbench_serve.forward import Exchange, WorkerFailed
+from fairbench_serve.exchange import Exchange, WorkerFailed
 from fairbench_serve.health import Health, WorkerWatch
 from fairbench_serve.ingress import ANYWHERE, AttemptFailure, RequestInFlight, Wish, outcome_of
 from fairbench_serve.metrics import RouterMetrics

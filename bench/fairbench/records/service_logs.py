@@ -1,6 +1,6 @@
 """Logs and exports of gateways, tracing tools and servers.
 
-A layout lists a tool's own columns. Fields that a layout does not list are found by usual names.
+A layout lists the columns of a tool. All other fields are found by the usual names of columns.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ def _first_value(record: Mapping[str, Any], *names: str) -> Any:
 
 
 def _uncached(record: Record) -> bool:
-    """Return whether an answer came from a server, not from the gateway's own cache."""
+    """Return whether an answer came from a server, and not from the cache of the gateway."""
     hit = _first_value(record, "cache_hit", "cached", "cacheHit")
-    copied = record.get("cache_reference_id")  # Helicone's name of the request answered first
+    # Helicone's key of the request whose stored answer was sent
+    copied = record.get("cache_reference_id")
     return str(hit).strip().lower() not in ("true", "hit", "1", "yes") and cells.is_missing(copied)
 
 
-# LiteLLM's standard payload (docs.litellm.ai, "StandardLoggingPayload Specification") and its table
-# LiteLLM_SpendLogs. The client is the end user, or else the user, the team or the key; the user
-# ``default_user_id`` stands for no client.
+# LiteLLM's standard payload (docs.litellm.ai, "StandardLoggingPayload Specification") and LiteLLM's
+# table LiteLLM_SpendLogs. The client is the end user, or else the user, the team or the key. The
+# user ``default_user_id`` means that no client is known.
 LITELLM = Layout(
     "litellm",
     has_all("startTime", "endTime", "prompt_tokens", "completion_tokens", "call_type"),
@@ -62,7 +63,7 @@ LITELLM = Layout(
     keep=_uncached,
 )
 
-# Runs of LangSmith. The ``session_id`` of a run is its project, not a conversation.
+# Runs of LangSmith. The ``session_id`` of a run identifies a project, not a conversation.
 LANGSMITH = Layout(
     "langsmith",
     lambda first: "run_type" in first and {"start_time", "end_time"} <= first.keys(),
@@ -89,14 +90,15 @@ def _is_langfuse(first: Record) -> bool:
 
 
 def _observations(record: Record, where: str) -> Iterator[Object]:
-    """Yield an observation, or the observations in a trace with the trace's user and session."""
+    """Yield an observation, or all observations of a trace with the trace's user and session."""
     if "observations" not in record:
         yield dict(record)
     for one in objects_in(record.get("observations")):
         yield {**one, "trace": record}
 
 
-# Observations of Langfuse, alone or inside traces. Observations of type GENERATION are requests.
+# Observations of Langfuse, exported alone or inside traces. Observations of type GENERATION are
+# requests.
 LANGFUSE = Layout(
     "langfuse",
     _is_langfuse,
@@ -142,7 +144,8 @@ HELICONE = Layout(
 )
 
 _GENERATION = frozenset({"generation_time", "generation_time_ms"})
-# OpenRouter's activity log. Token counts of the model's own tokenizer take precedence.
+# OpenRouter's activity log. Token counts of the model's tokenizer are preferred to normalized
+# counts.
 OPENROUTER = Layout(
     "openrouter",
     lambda first: (
@@ -163,7 +166,7 @@ OPENROUTER = Layout(
     {"latency": "ms"},
 )
 
-# Cloudflare's AI Gateway. Requests that its cache answered reached no server.
+# Cloudflare's AI Gateway. Requests that the cache of the gateway answered did not reach a server.
 CLOUDFLARE = Layout(
     "cloudflare",
     has_all("created_at", "duration", "tokens_in", "tokens_out"),
@@ -178,7 +181,7 @@ CLOUDFLARE = Layout(
 
 
 def _with_start(record: Record, end: Any, length: Any) -> Object:
-    """Return the record of a request that was logged at its end, with the start and the end.
+    """Return a record that was logged at the end of its request, with start and end added.
 
     ``length`` is the duration of the request: seconds, or a text with units.
     """
@@ -187,7 +190,10 @@ def _with_start(record: Record, end: Any, length: Any) -> Object:
 
 
 def _start_and_end(end: Any, length: Any) -> tuple[Any, Any]:
-    """Return the start and end of a request; if a time is unreadable, both are the end."""
+    """Return the start and end of a request.
+
+    If a time is unreadable, the unreadable end is returned twice, so that a later check reports it.
+    """
     told_s, number = cells.duration_s(length), cells.number_of(length)
     length_s = told_s if told_s is not None else number
     try:
@@ -214,7 +220,7 @@ def _is_nginx(first: Record) -> bool:
 
 
 def _logged_at_end(times: tuple[str, ...], length: str) -> Callable[[], Spread]:
-    """Return the spread of a layout whose requests are logged at their end with durations (s)."""
+    """Return a ``Spread`` for requests that are logged at their end with a duration (s)."""
 
     def spread_one(record: Record, where: str) -> Iterator[Object]:
         yield _with_start(record, _first_value(record, *times), record.get(length))
@@ -262,9 +268,9 @@ AGENTGATEWAY = Layout(
 
 
 def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
-    """Return the requests of Vidur; a request arrives after the sum of all delays up to its own.
+    """Return the requests of Vidur; an arrival is the sum of the delays up to the request.
 
-    Vidur writes requests in the order in which they ended.
+    Vidur writes the requests in the order of their ends.
     """
     ids = [cells.number_of(one.get("Request Id")) for one in objects]
     order = sorted(range(len(objects)), key=lambda row: (ids[row] or 0, row))
@@ -304,8 +310,8 @@ BEDROCK = Layout(
     {"latency": "ms"},
 )
 
-# Transcripts of coding agents. Each line is a block of an answer, with the token counts of the
-# whole answer.
+# Transcripts of coding agents. Each line is a part of an answer, with the token counts of the whole
+# answer.
 TRANSCRIPT = Layout(
     "transcript",
     lambda first: (
@@ -323,7 +329,7 @@ TRANSCRIPT = Layout(
 
 
 def _attributes(value: Any) -> Object:
-    """Return an object, or OTLP's list of typed values, as a dictionary."""
+    """Return a span's attributes, an object or OTLP's list of typed values, as a dictionary."""
     if isinstance(value, Mapping):
         return {str(key): one for key, one in value.items()}
     found = {}
@@ -335,13 +341,13 @@ def _attributes(value: Any) -> Object:
 
 
 def _otel_requests(record: Record, where: str) -> Iterator[Object]:
-    """Yield the spans of a record with fields by OpenTelemetry's conventions for generative AI.
+    """Yield the requests in a record of spans that follow OpenTelemetry's GenAI conventions.
 
     Spans with ``gen_ai.usage.input_tokens`` and ``gen_ai.usage.output_tokens`` (before 1.27
-    ``prompt_tokens`` and ``completion_tokens``) are requests; see the page on spans in
-    open-telemetry/semantic-conventions. A record is a batch of OTLP's JSON (``resourceSpans``), or
-    a span whose attributes are an object or OTLP's list. The client is ``user.id`` or
-    ``enduser.id``; ``--clients-from`` names any other attribute.
+    ``prompt_tokens`` and ``completion_tokens``) are requests; the page on spans in
+    open-telemetry/semantic-conventions defines the attributes. A record is a batch of OTLP's JSON
+    (``resourceSpans``), or a span whose attributes are an object or OTLP's list. The client is
+    ``user.id`` or ``enduser.id``; ``--clients-from`` names any other attribute.
     """
     for attributes, span in _spans(record):
         read = _usage(attributes, "input", "prompt")
@@ -380,7 +386,7 @@ _OTEL_TTFT = (
 
 
 def _unix_ns(span: Mapping[str, Any], which: str) -> Any:
-    """Return an OTLP time in nanoseconds; values that are no numbers stay unchanged."""
+    """Return an OTLP time as ``Nanoseconds``; a value that is not a number stays unchanged."""
     value = span.get(f"{which}TimeUnixNano")
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return cells.Nanoseconds(value)
@@ -388,13 +394,13 @@ def _unix_ns(span: Mapping[str, Any], which: str) -> Any:
 
 
 def _usage(attributes: Mapping[str, Any], *names: str) -> Any:
-    """Return a token count by OpenTelemetry's names, best first, or by OpenInference's name."""
+    """Return a token count by the names of OpenTelemetry, best first, or of OpenInference."""
     known = (f"gen_ai.usage.{name}_tokens" for name in names)
     return _first_value(attributes, *known, f"llm.token_count.{names[-1]}")
 
 
 def _spans(record: Record) -> Iterator[tuple[Object, Mapping[str, Any]]]:
-    """Yield the attributes of each span, including the resource's attributes, and the span."""
+    """Yield each span with its attributes, to which the attributes of the resource are added."""
     if "resourceSpans" not in record:
         yield _attributes(record.get("attributes")), record
         return
@@ -423,7 +429,7 @@ OTEL = Layout(
 )
 
 _PHOENIX = ("attributes.openinference.span.kind", "attributes.llm.token_count.prompt")
-# Spans of OpenInference, as Phoenix exports them, with nested attributes or dotted names.
+# Spans of OpenInference in the form that Phoenix exports, with nested attributes or dotted names.
 OPENINFERENCE = Layout(
     "openinference",
     lambda first: any(cell_of(first, name) is not None for name in _PHOENIX),
@@ -444,10 +450,10 @@ OPENINFERENCE = Layout(
 def _sglang_requests(record: Record, where: str) -> Iterator[Object]:
     """Yield the request of a line of ``--log-requests --log-requests-format json``.
 
-    Lines ``request.finished`` (srt/utils/request_logger.py of sgl-project/sglang, 01bb912) are
-    requests, which began ``out.meta_info.e2e_latency`` seconds before the time of the line. From
-    level 2 on, lines contain the text. Level 2 shortens the text, so only level 3 shows shared
-    prefixes. ``--clients-from`` names the field with the client, such as
+    Lines with the event ``request.finished`` (srt/utils/request_logger.py of sgl-project/sglang,
+    01bb912) are requests. A request began ``out.meta_info.e2e_latency`` seconds before the time of
+    the line. From log level 2 on, lines contain the text of prompts. Level 2 shortens the text, so
+    only level 3 shows shared prefixes. ``--clients-from`` names the field with the client, such as
     ``obj.custom_labels.tenant``.
     """
     if record.get("event") == "request.finished":

@@ -1,4 +1,4 @@
-"""Pauses of sessions: room of replicas, the sessions that a gate pauses, and the next to resume."""
+"""Base classes of gates that pause sessions while the replicas' KV memory is full."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class PlacedSession(GateSession):
 
     - ``worker`` is the replica of an active session; ``origin`` is the last replica of a paused
       session, or None for a new session.
-    - ``pool_place`` is the place in the pool of paused sessions, None for other sessions, and
-      ``pool_tokens`` are the session's tokens when it entered the pool.
+    - ``pool_place`` is the position in the pool of paused sessions; None for other sessions.
+    - ``pool_tokens`` is the session's context length when the session entered the pool.
     - ``is_marked`` means that the session will be paused when its turn ends.
     """
 
@@ -34,19 +34,19 @@ class PlacedSession(GateSession):
 
     @property
     def required(self) -> int:
-        """The KV memory that the session needs, in tokens."""
+        """The KV memory that the session needs, in tokens: its context and a buffer."""
         return self.tokens + BUFFER
 
 
 class Use(NamedTuple):
-    """The use of a replica: the tokens of its active sessions, and the number of these sessions."""
+    """The use of a replica: the tokens and the number of the active sessions at the replica."""
 
     tokens: float
     sessions: int
 
     @property
     def total(self) -> float:
-        """The tokens of the sessions and of their buffers."""
+        """The tokens of the sessions, including a buffer for each session."""
         return self.tokens + BUFFER * self.sessions
 
 
@@ -88,11 +88,11 @@ class PlacementGate(SessionGate[P]):
         self._places = count()
 
     def place(self, request: Request, now_s: float) -> int | None:
-        """Return the replica of the request's session."""
+        """Return the replica of the request's session; None if the session is paused."""
         return self.sessions[request].worker
 
     def active(self) -> Iterator[tuple[int, P]]:
-        """Yield the active sessions, each after its replica, in order of first arrival."""
+        """Yield pairs of a replica and an active session, in the sessions' order of arrival."""
         known = self.sessions.values()
         return ((one.worker, one) for one in known if one.worker is not None)
 
@@ -121,7 +121,7 @@ class PlacementGate(SessionGate[P]):
         self.sessions.forget_idle(lambda session: session.idle_s(now_s) >= self.FORGET_S)
 
     def loads(self, tokens: Callable[[PlacedSession], float]) -> dict[int, Use]:
-        """Return the use of each replica; the function ``tokens`` gives the tokens of a session."""
+        """Return the use of each replica; ``tokens`` returns the tokens that a session counts."""
         assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
         uses = dict.fromkeys(self.setup.fleet.workers(), Use(0.0, 0))
         for worker, session in self.active():
@@ -132,12 +132,15 @@ class PlacementGate(SessionGate[P]):
     def rooms(
         self, tokens: Callable[[PlacedSession], float], part: float = 1.0
     ) -> dict[int, float]:
-        """Return each replica's free tokens if only the fraction ``part`` of its pool is used."""
+        """Return each replica's free tokens within the fraction ``part`` of the replica's pool."""
         most = part * self.setup.pool_tokens
         return {worker: most - use.total for worker, use in self.loads(tokens).items()}
 
     def is_placed(self, session: P) -> bool:
-        """Return whether the session has a replica; replace a replica that has left the cluster."""
+        """Return whether the session has a replica.
+
+        If the replica has left the cluster, the session first gets the replica with the most room.
+        """
         if session.worker is None:
             return False
         rooms = self.rooms(whole)
@@ -149,7 +152,7 @@ class PlacementGate(SessionGate[P]):
 class PausingGate(PlacementGate[P]):
     """A variant of ThunderAgent: full replicas pause idle sessions, and no turn waits forever.
 
-    The turns of an active session pass; the turns of a paused session wait.
+    Turns of an active session are sent; turns of a paused session are queued.
     """
 
     # A replica pauses sessions if they use more than this fraction of its pool.
@@ -191,7 +194,7 @@ class PausingGate(PlacementGate[P]):
         return changed
 
     def force_waits(self) -> None:
-        """Resume the sessions whose turns have waited for too long."""
+        """Resume each session with a turn that has waited for ``forced_s`` seconds."""
         while self.waits:
             request, since_s = next(iter(self.waits.items()))
             if since_s + self.params.forced_s > self._now_s:
@@ -200,7 +203,10 @@ class PausingGate(PlacementGate[P]):
             self.resume(session, self.forced_worker(session))
 
     def forced_worker(self, session: P) -> int:
-        """Return the replica with the most room, for a session that is resumed without room."""
+        """Return the replica at which a session is resumed after ``forced_s`` seconds of waiting.
+
+        By default, the replica has the most room, which may be less than the session needs.
+        """
         rooms = self.rooms(whole)
         return max(rooms, key=rooms.__getitem__)
 
@@ -212,12 +218,12 @@ class PausingGate(PlacementGate[P]):
 
 
 def whole(session: PlacedSession) -> float:
-    """Return all tokens of the session, without a decay while the session is idle."""
+    """Return the session's tokens, which do not decay while the session is idle."""
     return session.tokens
 
 
 def decayed(now_s: float, half_life_s: float) -> Callable[[PlacedSession], float]:
-    """Return a function for a session's tokens, which halve per ``half_life_s`` idle seconds."""
+    """Return a function that counts a session's tokens, halved per ``half_life_s`` idle seconds."""
     return lambda session: session.tokens * 2.0 ** (-session.idle_s(now_s) / half_life_s)
 
 
@@ -245,7 +251,7 @@ class TickGate(PausingGate[P]):
         return min(fitting, key=loads.__getitem__, default=None)
 
     def newcomer_loads(self, now_s: float) -> dict[int, float]:
-        """Return the load by which replicas are compared for a new session."""
+        """Return each replica's load; a new session goes to the replica with the least load."""
         return {worker: use.tokens for worker, use in self.loads(whole).items()}
 
     def size(self, session: P) -> int:
@@ -253,7 +259,7 @@ class TickGate(PausingGate[P]):
         return session.pool_tokens
 
     def weighed(self, now_s: float) -> Callable[[PlacedSession], float]:
-        """Return the function that counts a session's tokens when sessions are resumed."""
+        """Return the function that counts tokens of active sessions when sessions are resumed."""
         return whole
 
     def tick(self, now_s: float) -> bool:
@@ -284,7 +290,10 @@ class TickGate(PausingGate[P]):
         return resumed
 
     def _chosen(self, room: float) -> list[P]:
-        """Return, in queue order, the sessions that fit into ``room`` together; skip the others."""
+        """Return, in the order of ``queue``, sessions that together need at most ``room`` tokens.
+
+        A session that does not fit after the sessions before it is skipped.
+        """
         chosen = []
         for session in self.queue():
             if session.required <= room:

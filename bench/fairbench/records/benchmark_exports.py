@@ -1,7 +1,7 @@
-"""Exports of benchmarks, whose records are nested.
+"""The formats of files that benchmark tools export.
 
-To add a benchmark, write its layout here and add the layout to ``TOOLS``. Times of all layouts are
-in seconds after reading. The sources of the fields are:
+To add a benchmark tool, write a layout here and add the layout to ``TOOLS``. All layouts convert
+times to seconds. The sources of the fields are:
 
 - aiperf (0.3 to 0.13): ``profile_export.jsonl``. A line has ``metadata`` (epoch nanoseconds, client
   and times), ``metrics`` (each a value with its unit) and ``error``, as in aiperf's "Working with
@@ -15,8 +15,8 @@ in seconds after reading. The sources of the fields are:
   before 0.4 ``start_time``, ``end_time`` and ``first_token_time``. Requests cut off at the end of a
   run are unfinished.
 - inference-perf: ``per_request_lifecycle_metrics.json``, a list of requests. The fields follow
-  ``RequestLifecycleMetric`` and ``InferenceInfo`` (apis/base.py of
-  kubernetes-sigs/inference-perf at 03e89d4); earlier versions have the counts directly in ``info``.
+  ``RequestLifecycleMetric`` and ``InferenceInfo`` (apis/base.py of kubernetes-sigs/inference-perf
+  at 03e89d4); earlier versions have the counts directly in ``info``.
 - LLMPerf: a list of requests, ``*_individual_responses.json``, with the fields of common_metrics.py
   (ray-project/llmperf at 1eac866).
 - genai-bench: totals and requests, with the fields of ``RequestLevelMetrics`` (metrics/metrics.py
@@ -54,7 +54,7 @@ OPTIONAL = ("cached_tokens", "status", "error", "gaps", "request_id")
 def layout(
     name: str, fits: Callable[[Record], bool], runs: Callable[[list[Object], str], list[Run]]
 ) -> Layout:
-    """Return the layout of a benchmark's export, whose ``runs`` return requests of ``request``."""
+    """Return the layout of a benchmark's export; ``runs`` must make requests by ``request``."""
     own = {field: field for field in (*FIELDS, *OPTIONAL)}
     units = dict.fromkeys(("start", "ttft", "latency", "gaps"), "s")
     return Layout(name, fits, own, units, runs=runs, own_units=True, exact=True)
@@ -63,8 +63,8 @@ def layout(
 def request(more: Mapping[str, Any], **fields: Any) -> Object:
     """Return a request with fairbench's field names and times in seconds.
 
-    Without a time to the first token, all tokens of an answer arrive at its end. Lists and objects
-    in ``more`` are dropped; fields that are not given are None.
+    Without a time to the first token, all tokens of an answer count as arriving at the end of the
+    answer. Lists and objects in ``more`` are dropped; fields that are not given are None.
     """
     kept = {key: value for key, value in more.items() if not isinstance(value, list | dict)}
     made = kept | dict.fromkeys((*FIELDS, *OPTIONAL)) | fields
@@ -72,12 +72,12 @@ def request(more: Mapping[str, Any], **fields: Any) -> Object:
 
 
 def first_of(value: Any, *keys: str) -> Any:
-    """Return the value of the first key that has a value."""
+    """Return the value of the first key whose value is not None, or None."""
     return next((value[key] for key in keys if inner(value, key) is not None), None)
 
 
 def numbers_in(value: Any) -> list[float]:
-    """Return the numbers in a list, or an empty list for other values."""
+    """Return the numbers in a list, or [] if ``value`` is not a list."""
     found = map(number_of, value) if isinstance(value, list) else ()
     return [float(one) for one in found if one is not None]
 
@@ -91,7 +91,7 @@ def time_difference(later: Any, earlier: Any) -> Any:
 def scaled(value: Any, factor: float) -> Any:
     """Return ``value`` times ``factor`` if ``value`` is a number.
 
-    Any other value is returned unchanged, so that a later check reports it.
+    Any other value is returned unchanged, so that a later check reports the wrong value.
     """
     number = number_of(value)
     return value if number is None else number * factor
@@ -99,8 +99,8 @@ def scaled(value: Any, factor: float) -> Any:
 
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0}
 START = "request_start_ns"
-TIMES = ("time_to_first_token", "request_latency")  # the metrics that are times
-# The metrics that may contain each count, best first.
+TIMES = ("time_to_first_token", "request_latency")  # names of the metrics that are times
+# For each count of tokens, the names of metrics that may contain the count, best first.
 COUNTS = {
     "input_sequence_length": ("input_sequence_length", "error_isl"),
     "output_sequence_length": ("output_sequence_length", "output_token_count"),
@@ -109,15 +109,15 @@ COUNTS = {
 
 
 def is_aiperf(item: Record) -> bool:
-    """Return whether an object is a record of aiperf."""
+    """Return whether an object is a record of the tool aiperf."""
     metadata = item.get("metadata")
     return isinstance(metadata, dict) and START in metadata and "metrics" in item
 
 
 def _measured_requests(item: Record, where: str) -> Iterator[Object]:
-    """Yield the request of a record, unless the record belongs to the warm-up.
+    """Yield the request in a record of aiperf; yield nothing for a record of the warm-up.
 
-    Raises DataError naming the line of an object that is no record of aiperf.
+    Raises DataError naming the line if the object is not a record of aiperf.
     """
     if not is_aiperf(item):
         raise DataError(f"{where}: not a record of aiperf: the field metadata.{START} is missing")
@@ -126,7 +126,7 @@ def _measured_requests(item: Record, where: str) -> Iterator[Object]:
 
 
 def _flat_record(item: Record, where: str) -> Object:
-    """Return a record's metadata, relevant metrics and failure as a flat object."""
+    """Return the metadata, the metrics and the failure of aiperf's record as a flat object."""
     metadata, metrics = item["metadata"], item["metrics"] or {}
     if not isinstance(metrics, dict):
         raise DataError(f"{where}: metrics must be a JSON object")
@@ -141,17 +141,19 @@ def _flat_record(item: Record, where: str) -> Object:
         "gaps": _gaps(metrics, where),
         "error": item.get("error") or ("cancelled" if metadata.get("was_cancelled") else None),
     }
-    if flat["time_to_first_token"] is None:  # the answer was not streamed
+    # The metric is missing because the answer was not streamed.
+    if flat["time_to_first_token"] is None:
         flat["time_to_first_token"] = flat["request_latency"]
     read, cached = flat["input_sequence_length"], flat["cached_tokens"]
-    # The counts may disagree, because aiperf counts the input and the server the cached tokens.
+    # The two counts may disagree, because aiperf counts the input tokens, and the server counts the
+    # cached tokens.
     if isinstance(read, int) and isinstance(cached, int):
         flat["cached_tokens"] = min(cached, read)
     return flat
 
 
 def _gaps(metrics: Object, where: str) -> list[float] | None:
-    """Return the gaps between tokens in seconds, or None if pieces of the answer are no tokens."""
+    """Return the gaps between tokens in seconds, or None if chunks contain several tokens."""
     values, unit = _measured(metrics, "inter_chunk_latency")
     tokens = _metric_value(metrics, COUNTS["output_sequence_length"])
     if not isinstance(values, list) or unit not in UNITS_S or len(values) + 1 != tokens:
@@ -178,7 +180,7 @@ def _metric_value(metrics: Object, names: tuple[str, ...]) -> Any:
 
 
 def _measured(metrics: Object, name: str) -> tuple[Any, str]:
-    """Return a metric's value and its unit, "" for a bare value."""
+    """Return a metric's value and unit; the unit is "" if the metric is a plain number."""
     metric = metrics.get(name)
     if not isinstance(metric, dict):
         return metric, ""
@@ -217,7 +219,7 @@ def _genai_perf_request(row: Object) -> Object:
     moments = numbers_in(row.get("response_timestamps"))
     outputs = row.get("response_outputs")
     answers = [_answer_object(one) for one in outputs] if isinstance(outputs, list) else []
-    if len(answers) == len(moments):  # the last response may have no text
+    if len(answers) == len(moments):  # The last response may have no text.
         kept = [moment for moment, one in zip(moments, answers, strict=True) if _has_text(one)]
         moments = kept or moments
     usage = next((one for answer in answers if (one := inner(answer, "usage"))), None)
@@ -239,7 +241,7 @@ def _genai_perf_request(row: Object) -> Object:
 
 
 def _answer_object(output: Any) -> Any:
-    """Return an answer as an object: OpenAI's chunk, perhaps of a stream, or Triton's answer."""
+    """Return a response as an object; the forms are a chunk of OpenAI's API and Triton's answer."""
     text = inner(output, "response")
     if not isinstance(text, str):
         return output
@@ -254,7 +256,7 @@ def _json_or_empty(text: str) -> Any:
 
 
 def _has_text(answer: Any) -> bool:
-    """Return whether an answer contains text."""
+    """Return whether a response contains text of the answer."""
     choices = objects_in(inner(answer, "choices"))
     texts = [inner(answer, "text_output"), *(inner(choice, "text") for choice in choices)]
     for choice in choices:
@@ -342,7 +344,7 @@ def _inference_perf_request(row: Object) -> Object:
     read = inner(info, "request_metrics", "text", "input_tokens")
     start = row.get("start_time")
     known = info if isinstance(info, dict) else {}
-    texts = {"request", "response"}  # keys of long texts, which are dropped
+    texts = {"request", "response"}  # Keys of long texts are dropped.
     return request(
         {**known, **{key: value for key, value in row.items() if key not in texts}},
         start=start,
@@ -396,10 +398,11 @@ def _genai_bench(item: Object) -> Run:
 
 
 def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
-    """Set, in place, starts of requests in closed loops if no request has a start; return a remark.
+    """Set missing start times as in closed loops, in place, and return a remark about this guess.
 
-    Each user sends its next request when its previous request has been answered. The first free
-    user sends the next request of the file. Requests of unknown duration take no time.
+    If any request has a start, nothing is changed and () is returned. Otherwise each of the
+    ``users`` sends a request as soon as the user's previous request has been answered. The first
+    free user sends the next request of the file. Requests of unknown duration take no time.
     """
     if any(one["start"] is not None for one in requests):
         return ()

@@ -1,9 +1,9 @@
-"""Heavy clients in disguise: changes to their calls, and reactions to the ends of their requests.
+"""Disguises of heavy clients (changed calls), and reactions to the ends of their requests.
 
-A disguise keeps the useful text and the number of calls, so a client that sends the same programs
-unchanged is the honest twin of the disguised client. A reaction uses only what a client of a server
-sees: the start and end of a request, and the cached part of the prompt, which servers report at the
-end of an answer.
+A disguise keeps the useful text of a program and the number of calls. A client that sends the
+unchanged programs is the honest twin of the disguised client. A reaction uses only facts that a
+client of a server observes: start and end of a request, and the number of cached prompt tokens,
+which servers report at the end of an answer.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from typing import Any, NamedTuple, TypeAlias
 from fairbench.core import LLM, Demand, Prompt, Segment
 from fairbench.workloads.programs.base import Job, Program
 
-KEEP_ALIVE_S = 60.0  # seconds before each request that keeps a program's padding cached
+# seconds of sleep before each request that only keeps a program's padding in the KV cache
+KEEP_ALIVE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Disguise:
     """The changes to the calls of a heavy client: padding, longer answers and false claims.
 
-    ``padding_tokens`` tokens of padding precede each prompt and are not useful. The padding copies
-    the beginning of another client's latest first prompt, if any, and continues with text of the
-    ``owner``'s own; with ``fresh``, this own text is new for each call. After its work, a program
-    sends its padding ``keep_alive`` times without a prompt, for an answer of one token, so that the
-    whole padding stays cached. An answer is ``output_multiple`` times as long as the honest answer;
-    later prompts contain only the honest part. ``max_new_multiple`` multiplies the claimed output
-    limit, which is never below the real output length.
+    ``padding_tokens`` tokens of useless text, the padding, precede each prompt. The padding begins
+    with a copy of the first prompt of another client's latest program, if a program to copy is
+    given, and continues with text that no other client sends. With ``fresh``, the uncopied part of
+    the padding is new for each call. After its last call, a program sends the padding alone
+    ``keep_alive`` times, with an answer of one token, so that the whole padding stays in the KV
+    cache. An answer is ``output_multiple`` times as long as the honest answer, and later prompts
+    contain only the honest part of earlier answers. ``max_new_multiple`` multiplies the output
+    limit that a request claims; the limit is at least the real output length.
     """
 
     owner: str
@@ -40,11 +42,11 @@ class Disguise:
     keep_alive: int = 0
 
     def dress(self, program: Program, copied: Program | None) -> Job:
-        """Return the disguised program, padded with the start of ``copied``'s first prompt."""
+        """Return the disguised program; its padding begins like the first prompt of ``copied``."""
         return _Disguised(program, self, first_prompt(copied) if copied is not None else ())
 
     def padding(self, copied: Prompt, name: str) -> Prompt:
-        """Return padding with a name: the beginning of ``copied``, then text of the owner's own."""
+        """Return padding: the beginning of ``copied``, then text that only the owner sends."""
         own = Segment(f"{self.owner}/padding{name}", self.padding_tokens)
         return first_tokens((*copied, own), self.padding_tokens)
 
@@ -61,7 +63,7 @@ def first_tokens(prompt: Prompt, tokens: int) -> Prompt:
 
 
 def latest_program(arrivals: Iterable[tuple[float, Program]]) -> _Latest:
-    """Return an object that finds the last of some programs to arrive by a given time."""
+    """Return an object whose ``program_at`` finds the latest program that arrived by a time."""
     return _Latest(iter(arrivals))
 
 
@@ -76,7 +78,7 @@ def first_prompt(program: Job) -> Prompt:
 
 
 class _Latest:
-    """A finder of the latest program; the times of successive queries must not decrease."""
+    """A search for the latest program; the times of successive queries must not decrease."""
 
     def __init__(self, arrivals: Iterator[tuple[float, Program]]) -> None:
         self._arrivals = arrivals
@@ -92,7 +94,7 @@ class _Latest:
 
 
 class _Disguised(Job):
-    """A program whose calls are padded and claim more output tokens than they need."""
+    """A program whose calls have padding and claim a higher output limit than necessary."""
 
     def __init__(self, program: Program, disguise: Disguise, copied: Prompt) -> None:
         wanted = program.demand
@@ -118,7 +120,7 @@ class _Disguised(Job):
 
 
 class _PaddedLLM:
-    """The ``core.LLM`` of a disguised program."""
+    """A ``core.LLM`` that adds the disguise to each call of a program."""
 
     def __init__(self, llm: LLM, disguise: Disguise, copied: Prompt, program_id: int) -> None:
         self.paddings: dict[str, Prompt] = {}
@@ -142,7 +144,7 @@ class _PaddedLLM:
         return Segment(answer.key, min(answer.length, output_tokens))
 
     async def send_padding(self, name: str, turn: int) -> None:
-        """Send the padding with a name again, for an answer of one token."""
+        """Send the padding ``name`` as a prompt once more, with an answer of one token."""
         padding, name = self.paddings[name], f"keep-alive-{turn}{name}"
         await self._llm.generate(padding, name=name, output_tokens=1, max_new_tokens=1, depth=0)
 
@@ -185,8 +187,10 @@ class _Probe:
         return [await first]
 
 
-LONG_S = 1.0  # seconds to the first token; a slower request is assumed to have waited
-LOST = 0.5  # a prompt lost its cache if its cached part is below this share of the best part
+LONG_S = 1.0  # TTFT in seconds above which a request is assumed to have waited in a queue
+# A prefix counts as evicted if the cached part of a prompt falls below this fraction of the highest
+# cached part so far.
+LOST = 0.5
 
 
 class EndedRequest(NamedTuple):
@@ -198,21 +202,21 @@ class EndedRequest(NamedTuple):
 
 
 Reaction: TypeAlias = Callable[[EndedRequest], bool]
-"""A function that is called when a request of a client ends, and may keep state.
+"""A function that is called when a request of a client ends; the function may keep state.
 
-The function returns whether all waiting programs of the client start now.
+A result of True starts all waiting programs of the client.
 """
 
 
 class AtRefill:
-    """A reaction to a request that waited: the scheduler may have credit for the client again."""
+    """A reaction that starts programs after a request that waited, when credit may be new again."""
 
     def __call__(self, ended: EndedRequest) -> bool:
         return ended.ttft_s >= LONG_S
 
 
 class AtEviction:
-    """A reaction to an eviction: a smaller part of a prompt was cached than of earlier prompts."""
+    """A reaction that starts programs when an evicted prefix lowers a prompt's cached part."""
 
     def __init__(self) -> None:
         self._best = 0.0

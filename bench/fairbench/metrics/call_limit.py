@@ -1,0 +1,136 @@
+"""The limit of a run call by call: a tighter least makespan, which knows when a call can begin.
+
+``least_makespan`` of ``limit`` lets all calls of a program begin when the program arrives. Here a
+call also waits for the earlier calls of its program and for the user's think time.
+Docs: docs/reference/metrics.md.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.metrics.limit import (
+    LeastWork,
+    on_all_replicas_s,
+    program_arrivals,
+    program_rows,
+)
+from fairbench.metrics.records import FINISHED, Facts, Flags, Floats, Ints, Programs, Requests
+
+TAILS = 64  # number of tails at which the bound is evaluated
+
+
+def least_makespan_by_calls(
+    requests: Requests, programs: Programs, facts: Facts, work: LeastWork
+) -> float:
+    """Return the time in seconds before which no scheduler could have finished the run's requests.
+
+    For every time a and every duration q, the calls that cannot begin before a, and that q must
+    follow in their programs, keep the replicas busy until a plus their work over the replicas. The
+    last of these calls ends then at the earliest, and q follows. The result is the largest such
+    sum, and at least the end of every program that has the cluster to itself.
+
+    Precondition: the facts have prices, and the compulsory tokens are known.
+    """
+    calls = call_times(requests, programs, facts)
+    most_s = float((calls.begin_s + calls.alone_s + calls.tail_s).max(initial=0.0))
+    order = np.argsort(calls.begin_s, kind="stable")[::-1]
+    begin_s, tail_s = calls.begin_s[order], calls.tail_s[order]
+    prefill_s, decode_s = (part[calls.row[order]] for part in work)
+    for least_s in np.unique(np.sort(tail_s)[:: -(-len(order) // TAILS) or 1]):
+        has = tail_s >= least_s
+        busy_s = on_all_replicas_s(facts, prefill_s[has].cumsum(), decode_s[has].cumsum())
+        most_s = max(most_s, float((begin_s[has] + busy_s).max() + least_s))
+    return most_s
+
+
+class LeastCallTimes(NamedTuple):
+    """The finished calls in order of program and depth; arrays have the shape (n_calls,).
+
+    - ``row`` is the row of the call in the table of requests.
+    - ``begin_s`` is the earliest time at which the call can begin under any scheduler.
+    - ``alone_s`` is the least duration of the call.
+    - ``tail_s`` is the least time from the end of the call to the end of its program.
+    """
+
+    row: Ints
+    begin_s: Floats
+    alone_s: Floats
+    tail_s: Floats
+
+
+def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCallTimes:
+    """Return the times of calls that no scheduler can shorten.
+
+    A call at depth d > 0 waits for a call at depth d - 1, which is taken to be the one that can end
+    first, and then for its pause. If a depth has a single call, all calls at the next depth wait
+    for this call, so its tail is the longest of theirs.
+    """
+    prices = facts.prices
+    assert prices is not None
+    program = program_rows(requests, programs)
+    row = np.flatnonzero((requests.status == FINISHED) & (program >= 0))
+    row = row[np.lexsort((requests.depth[row], program[row]))]
+    program, depth = program[row], requests.depth[row]
+    alone_s = prices.alone_s(requests.input_tokens[row], requests.output_tokens[row])
+    pause_s = _pauses(requests, programs, row, program)
+    first = np.flatnonzero(np.diff(program, prepend=-1) | np.diff(depth, prepend=-1))
+    if not len(first):
+        return LeastCallTimes(row, alone_s, alone_s, alone_s)
+    took_s = pause_s + alone_s
+    shortest_s = np.minimum.reduceat(took_s, first)  # of a program at a depth
+    level = np.cumsum(np.isin(np.arange(len(row)), first)) - 1
+    before_s = np.cumsum(shortest_s) - shortest_s
+    begins = np.flatnonzero(np.diff(program[first], prepend=-1))
+    before_s -= np.repeat(before_s[begins], np.diff(begins, append=len(first)))
+    begin_s = program_arrivals(programs, facts)[program] + before_s[level] + pause_s
+    single = np.diff(first, append=len(row)) == 1
+    follows = np.diff(program[first], append=-1) == 0  # whether the program has a next depth
+    known = _all_finished(requests, programs, program[first])
+    tails_s = _tails(np.maximum.reduceat(took_s, first), single & follows & known)
+    return LeastCallTimes(row, begin_s, alone_s, tails_s[level])
+
+
+def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) -> Floats:
+    """Return the least time of each call between the calls that it waits for and its arrival.
+
+    A call at depth 0 waits for nothing and arrives at a fixed time after its program. A later call
+    waits for some calls that had ended before it arrived, so the time since the last end of a call
+    of its program is at most the think time. Without this end, or if calls of the program did not
+    finish, the pause is taken to be 0.
+    """
+    arrival_s = requests.arrival_s[row]
+    times_s = np.unique(requests.finish_s[row])
+    own = program * (len(times_s) + 1)
+    ends = np.sort(own + np.searchsorted(times_s, requests.finish_s[row]) + 1)
+    latest = np.searchsorted(ends, own + np.searchsorted(times_s, arrival_s, "right"), "right") - 1
+    last = np.where(latest < 0, -1, ends[latest] - own - 1)  # negative: no call had ended
+    is_known = (last >= 0) & _all_finished(requests, programs, program)
+    since_s = np.where(is_known, times_s[np.maximum(last, 0)], arrival_s)
+    at_start = requests.depth[row] == 0
+    since_s[at_start] = programs.arrival_s[program[at_start]]
+    pause_s: Floats = arrival_s - since_s
+    return pause_s
+
+
+def _all_finished(requests: Requests, programs: Programs, program: Ints) -> Flags:
+    """Return a flag for each row of a program: whether all calls of the program finished."""
+    broken = program_rows(requests, programs)[requests.status != FINISHED]
+    return ~np.isin(program, broken)
+
+
+def _tails(longest_s: Floats, waited_for: Flags) -> Floats:
+    """Return the least time from the end of any call of a depth to the end of its program.
+
+    Args:
+        longest_s: The longest pause and call of each depth, program by program.
+        waited_for: Whether all calls of the next row wait for a single call of this row.
+    """
+    after_s = np.where(waited_for, np.append(longest_s[1:], 0.0), 0.0)
+    before_s = np.cumsum(after_s) - after_s
+    stops = np.where(waited_for, len(longest_s) - 1, np.arange(len(longest_s)))
+    stop = np.minimum.accumulate(stops[::-1])[::-1]
+    tails_s: Floats = before_s[stop] - before_s
+    return tails_s

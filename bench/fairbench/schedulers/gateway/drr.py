@@ -1,0 +1,108 @@
+"""Deficit round robin at the gateway."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar
+
+from fairbench.core import Request
+from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.gateway.policy import NextClient, ShareParams, SharePolicy
+from fairbench.schedulers.params import Positive
+
+
+class DRR(SharePolicy):
+    """Deficit round robin: a turn grants a client a quantum, which pays for its next requests.
+
+    A client without requests loses its remaining credit, and keeps a debt. No client starves.
+    Without corrections of prices, the charges over weight of two waiting clients differ by less
+    than a quantum plus the highest price of a request of each client. Charges are prices
+    (``PriceParams``), which may differ from the cluster's work. In a tree of tenants, the child
+    nodes of each tenant take turns by the same rule. InferGrid's "deficit round robin" is a
+    different rule, ``infergrid-drr``.
+    """
+
+    name = "drr"
+
+    @dataclass(frozen=True)
+    class Params(ShareParams):
+        """The parameters of ``ShareParams``, and the ``quantum``.
+
+        ``quantum`` is the number of tokens that a turn grants a client of weight 1.
+        """
+
+        constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")
+
+        quantum: Positive = 2_000.0
+
+    params: Params
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        self.deficits: dict[str, float] = {}
+        self._rotation: defaultdict[str, list[str]] = defaultdict(list)
+        """``_rotation`` has the waiting child nodes by tenant, the next node first."""
+        # ``_turn`` maps tenants to the child nodes whose turn it is.
+        self._turn: dict[str, str] = {}
+        self._waiting: Collection[str] = ()
+
+    def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
+        self._waiting = view.clients()
+        super().on_arrival(request, view, now_s)
+
+    def add_node(self, tenant: str, node: str) -> None:
+        # The node may still have a turn if the node's last request was withdrawn.
+        self._end_turns(tenant, node)
+        self._rotation[tenant].append(node)
+
+    def next_node(
+        self, tenant: str, nodes: Collection[str], view: WaitingView, client: NextClient
+    ) -> str:
+        def price(node: str) -> float:
+            return self.params.price_of(view.oldest(client(node)))
+
+        rotation = self._rotation[tenant]
+        for node in [one for one in rotation if one not in nodes]:
+            self._end_turns(tenant, node)
+        if (turn := self._turn.get(tenant)) is not None:
+            if self.deficits[turn] >= price(turn):
+                return turn
+            rotation.append(rotation.pop(0))
+        self._turn[tenant] = self._next_turn(rotation, price)
+        return self._turn[tenant]
+
+    def _next_turn(self, rotation: list[str], price: Callable[[str], float]) -> str:
+        """Grant quanta in rotation until a node can pay for its next request; return the node."""
+        lacks = {node: price(node) - self.deficits[node] for node in rotation}
+        rounds = {node: max(1, ceil(lack / self._quantum(node))) for node, lack in lacks.items()}
+        least = min(rounds.values())
+        first = next(index for index, one in enumerate(rotation) if rounds[one] == least)
+        for index, node in enumerate(rotation):
+            self.deficits[node] += (least - (index > first)) * self._quantum(node)
+        rotation[:] = rotation[first:] + rotation[:first]
+        return rotation[0]
+
+    def _end_turns(self, tenant: str, node: str) -> None:
+        self.deficits[node] = min(0.0, self.deficits.get(node, 0.0))
+        if node in self._rotation[tenant]:
+            self._rotation[tenant].remove(node)
+        if node == self._turn.get(tenant):
+            del self._turn[tenant]
+
+    def _quantum(self, node: str) -> float:
+        return self.params.quantum * self.setup.weight(node)
+
+    def charge_node(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
+        self.deficits[node] -= price
+        if sent and node not in self.siblings(tenant, self._waiting):
+            self._end_turns(tenant, node)
+
+    def forget(self, client: str) -> None:
+        if client not in self._rotation:
+            self.deficits.pop(client, None)
+
+    def balances(self) -> Mapping[str, float]:
+        return self.deficits

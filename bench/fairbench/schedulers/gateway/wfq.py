@@ -1,0 +1,65 @@
+"""Weighted fair queueing at the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.gateway.policy import NextClient, ShareParams, SharePolicy, earliest
+
+
+class WFQ(SharePolicy):
+    """Weighted fair queueing: the request with the earliest end in virtual time goes first.
+
+    Virtual time is the time in which the requests of a client follow one another, each for its
+    price over the client's weight. The current virtual time is the end of the last sent request. A
+    returning client starts at the current virtual time, so that no client saves up service while
+    absent. No client starves: without corrections of prices, the charges over weight of two waiting
+    clients f and g differ by at most P_f / w_f + P_g / w_g, where w is a client's weight and P the
+    highest price of its requests. A similar policy was proposed for vLLM's engine (PR 31909,
+    closed).
+    """
+
+    name = "wfq"
+
+    @dataclass(frozen=True)
+    class Params(ShareParams):
+        """The parameters of weighted fair queueing, which are the parameters of ``ShareParams``."""
+
+        constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")
+
+    def __init__(self, params: Params) -> None:
+        self.params = params
+        # ``ends`` maps nodes to the ends of the nodes' last requests in virtual time.
+        self.ends: dict[str, float] = {}
+        # ``_virtual`` maps tenants to the current virtual times of the tenants' child nodes.
+        self._virtual: dict[str, float] = {}
+
+    def add_node(self, tenant: str, node: str) -> None:
+        self.ends[node] = max(self._virtual.get(tenant, 0.0), self.ends.get(node, 0.0))
+
+    def next_node(
+        self, tenant: str, nodes: Collection[str], view: WaitingView, client: NextClient
+    ) -> str:
+        def end(node: str) -> tuple[float, float, int]:
+            length = self._length(node, self.params.price_of(view.oldest(client(node))))
+            return self.ends[node] + length, *earliest(view, client(node))
+
+        return min(nodes, key=end)
+
+    def charge_node(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
+        self.ends[node] += self._length(node, price)
+        if sent:
+            self._virtual[tenant] = max(self._virtual.get(tenant, 0.0), self.ends[node])
+
+    def _length(self, node: str, price: float) -> float:
+        return price / self.setup.weight(node)
+
+    def forget(self, client: str) -> None:
+        if self.params.tenants is None:
+            self.ends.pop(client, None)
+
+    def balances(self) -> Mapping[str, float]:
+        return self.ends

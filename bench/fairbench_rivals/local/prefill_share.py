@@ -1,0 +1,99 @@
+"""A prefill compute share: ``compute_fairness.py`` of local-inference-lab/vllm (@2a602eb5)."""
+
+from __future__ import annotations
+
+from math import inf, log, tanh
+
+from fairbench.core import PS_PER_S, Request
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.params import NoParams
+
+
+class PrefillTimeShare(FCFS):
+    """Prompts get 40% of a worker's time while requests decode; requests go in queue order.
+
+    Prefill and decoding each have a virtual clock, which advances by duration / share. The class
+    whose clock is behind runs next, and decoding at a tie. The other clock is then raised, so that
+    it is behind by at most this step. While only one class can run, its steps are free, and both
+    clocks are reset. The simulated SGLang runs one iteration at a time, so measured durations are
+    charged, and no estimates.
+    """
+
+    name = "prefill-share"
+    SHARE = 0.4  # the share of prefill that the published launcher sets
+
+    def __init__(self, params: NoParams) -> None:
+        super().__init__(params)
+        self.share = self.SHARE
+        self._prefill_ps = self._decode_ps = 0.0  # the virtual clocks
+        self._chosen: bool | None = None  # whether prefill was chosen, None without a choice
+
+    def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
+        self._chosen = self._prefill_ps < self._decode_ps
+        return not self._chosen
+
+    def on_iteration(self, prompt_tokens: int, start_ps: int, end_ps: int) -> None:
+        prefill, chosen = prompt_tokens > 0, self._chosen
+        self._chosen = None
+        if prefill is not chosen:
+            self._prefill_ps = self._decode_ps = 0.0
+        elif prefill:
+            charge_ps = (end_ps - start_ps) / self.share
+            self._prefill_ps += charge_ps
+            self._decode_ps = max(self._decode_ps, self._prefill_ps - charge_ps)
+        else:
+            charge_ps = (end_ps - start_ps) / (1 - self.share)
+            self._decode_ps += charge_ps
+            self._prefill_ps = max(self._prefill_ps, self._decode_ps - charge_ps)
+
+
+LEAST, MOST = 0.2, 0.8  # limits of the share
+DEAD_BAND = 0.1  # deviation of the quotient of pressures from 1 that changes nothing
+HALF_LIFE_S = 2.0  # seconds in which the share covers half of the way to the wanted share
+MOST_PER_S = 0.05  # largest change of the share per second
+NEWEST = 0.2  # weight of the latest prefill in the mean time per prompt token
+
+
+class PrefillTimeShareAuto(PrefillTimeShare):
+    """A prefill share that follows the pressure on prefill and on decoding, from 20% to 80%.
+
+    The pressure on decoding is the time since the last decode step over the duration of this step.
+    The pressure on prefill is the age of the oldest request without a complete prompt, over the
+    time to compute the rest of its prompt.
+    """
+
+    name = "prefill-share-auto"
+
+    def __init__(self, params: NoParams) -> None:
+        super().__init__(params)
+        self._token_s = 0.0  # mean seconds per prompt token
+        self._step_s, self._decoded_s = inf, 0.0  # duration and end of the last decode step
+        self._adapted_s = 0.0
+
+    def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
+        self._adapt(oldest, left, now_s)
+        return super().decodes_first(oldest, left, now_s)
+
+    def on_iteration(self, prompt_tokens: int, start_ps: int, end_ps: int) -> None:
+        super().on_iteration(prompt_tokens, start_ps, end_ps)
+        lasted_s = (end_ps - start_ps) / PS_PER_S
+        if prompt_tokens:
+            token_s = lasted_s / prompt_tokens
+            self._token_s += (NEWEST if self._token_s else 1.0) * (token_s - self._token_s)
+        else:
+            self._step_s, self._decoded_s = lasted_s, end_ps / PS_PER_S
+
+    def _adapt(self, oldest: Request, left: int, now_s: float) -> None:
+        """Move the share towards the share that the pressures want."""
+        passed_s, self._adapted_s = now_s - self._adapted_s, now_s
+        if not self._token_s:
+            return
+        decode = max(1.0, (now_s - self._decoded_s) / self._step_s)
+        prefill = max(1.0, (now_s - oldest.arrival_s) / (left * self._token_s))
+        quotient = prefill / decode
+        if abs(quotient - 1) <= DEAD_BAND:
+            return
+        wanted = min(MOST, max(LEAST, self.SHARE + 0.4 * tanh(log(quotient))))
+        change = (wanted - self.share) * (1 - 2 ** (-passed_s / HALF_LIFE_S))
+        limit = MOST_PER_S * passed_s
+        self.share += min(limit, max(-limit, change))
