@@ -25,7 +25,7 @@ from typing import Any
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.counters import Counters
-from fairbench.schedulers.accounts.credits import HERE, Credits
+from fairbench.schedulers.accounts.deficit_credits import HERE, Credits
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.peers import (
     Changes,

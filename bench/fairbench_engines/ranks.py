@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from fairbench.errors import UsageError
-from fairbench.schedulers.accounts.credits import HERE
+from fairbench.schedulers.accounts.deficit_credits import HERE
 from fairbench.schedulers.peers import Totals
 from fairbench_engines.rank_accounts import RankAccount
 from fairbench_engines.rank_board import RUNS, WAITS, RankBoard, Reader

@@ -137,7 +137,7 @@ def test_a_part_with_other_parameters_is_refused_in_a_users_file(tmp_path):
     ("module", "name", "line"),
     [
         ("tenant_trees", "COUNTERS", "write Counters(..., tenants=params.tenants)"),
-        ("turns", "Turns", "import Turns from fairbench.schedulers.accounts.credits"),
+        ("turns", "Turns", "import Turns from fairbench.schedulers.accounts.deficit_credits"),
     ],
 )
 def test_an_import_of_an_account_that_has_moved_names_the_line_to_write(

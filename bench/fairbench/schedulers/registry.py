@@ -40,7 +40,7 @@ MOVED = {
         "fairbench.schedulers.accounts.counters; Credits and WorkerCredits take tenants, too"
     ),
     "fairbench.schedulers.accounts.turns": (
-        "import Turns from fairbench.schedulers.accounts.credits"
+        "import Turns from fairbench.schedulers.accounts.deficit_credits"
     ),
 }
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from fairbench.core import OUTPUT_PRICE, NoBound, Request, ServiceBound
-from fairbench.schedulers.accounts.credits import Credits
+from fairbench.schedulers.accounts.deficit_credits import Credits
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.charging.engine import Prices
 from fairbench.schedulers.charging.shared_prefixes import Sharing

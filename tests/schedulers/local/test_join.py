@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairbench.schedulers.accounts.credits import Credits
+from fairbench.schedulers.accounts.deficit_credits import Credits
 
 QUANTUM, MOST = 100, 60  # MOST is the largest charge, U
 

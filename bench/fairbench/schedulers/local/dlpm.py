@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import OUTPUT_PRICE, NoBound, Request, ServiceBound
-from fairbench.schedulers.accounts.credits import Credits, Rejoin, RelaxedTurns, Turns
+from fairbench.schedulers.accounts.deficit_credits import Credits, Rejoin, RelaxedTurns, Turns
 from fairbench.schedulers.base import Scan, Selection, WaitingView
 from fairbench.schedulers.charging.engine import Prices
 from fairbench.schedulers.charging.shared_prefixes import Sharing
