@@ -32,6 +32,7 @@ SCRIPTS = {
     "routers-d2lpm": "routers.d2lpm",
     "seeds": "dlpm.seeds",
     "sentences": "pages.sentences",
+    "sessions": "memory.sessions",
     "session-gates": "session_gates.table",
     "session-gates-ceiling": "session_gates.ceiling",
     "sharing": "sharing.table",

@@ -112,6 +112,11 @@ DETAILS = """
   because pipeline stages agree on their own order.
 - *Choices and prompts.* Without the plugin, SGLang drops the `routing_key` in batches, in requests
   with `n` above 1 and in `/v1/responses`. The plugin keeps the `routing_key` of such requests.
+- *CPU time.* `python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8` counts
+  Python's bytecode instructions in a step of SGLang 0.5.23 with 256 running and 256 waiting
+  requests. Divided by the count of SGLang's own FCFS, the mean count is 1.05 for `fcfs`, 1.07 for
+  `vtc`, 1.10 for `lpm`, 1.12 for `dlpm` and 1.65 for `edf`. In every step, `edf` computes the
+  deadlines of all waiting requests and looks for a running request to preempt.
 
 ### Features inside vLLM
 

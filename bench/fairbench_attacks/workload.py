@@ -126,7 +126,7 @@ def _sends(
 
 
 def _claims(base: WorkloadSpec, one: Behaviour) -> dict[str, Any]:
-    """Return the deadlines and weight that an identity claims, as a table of a workload file."""
+    """Return the deadlines and the weight that the attacker claims for one of its clients."""
     claims: dict[str, Any] = {}
     if one.deadline_part < 1:
         if not base.targets:

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import compress, count
+from itertools import compress, count, filterfalse
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -204,10 +204,8 @@ class EngineHome:
         if min(new, default=1) < 1:
             has_new = list(map(IS_POSITIVE, new))
             tracked, new = list(compress(tracked, has_new)), list(compress(new, has_new))
-        if 0 in map(PRODUCED, tracked):
-            for one in tracked:
-                if not one.produced:
-                    self.ledger.waited(FIRST_TOKEN, one.request)
+        for one in filterfalse(PRODUCED, tracked):
+            self.ledger.waited(FIRST_TOKEN, one.request)
         for one, tokens in zip(tracked, new, strict=True):
             one.produced += tokens
         requests = list(map(REQUEST, tracked))

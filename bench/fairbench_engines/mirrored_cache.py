@@ -119,7 +119,7 @@ class MirroredCache(ClientCache):
         return cast(ClaimedNode, node)
 
     def _name(self, prefix: Prefix, depth: int) -> str:
-        """Return a name for the page of tokens at ``depth``; siblings have different names."""
+        """Return a name for the page at token ``depth``; sibling nodes have different names."""
         text = prefix.ids[depth : depth + self._page].tobytes().decode("latin-1")
         return text if depth else f"{prefix.namespace} {text}"
 

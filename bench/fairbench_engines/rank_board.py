@@ -72,7 +72,7 @@ class RankBoard:
                 column_of[slot] = value
 
     def show(self, states: Mapping[str, int]) -> None:
-        """Set the states (running, waiting) of all clients with requests."""
+        """Publish the state (running, waiting) of each client that has requests at this rank."""
         before = self._states
         if states != before:
             self.put("state", ((client, 0) for client in before if client not in states))

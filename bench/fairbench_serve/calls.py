@@ -34,7 +34,6 @@ from fairbench_serve.prompts import NO_LIMITS, PromptLimits, TextTokens
 COMPLETION_TOKENS = 16
 # Prompt tokens with logprobs are limited, because each takes memory for a row of the vocabulary.
 MOST_PROMPT_LOGPROBS = 8_192
-LOST = "the workers' engine does not tell its scheduler the client of this kind of request"
 SEVERAL = "a request must have one prompt, because workers do not keep the client of a batch"
 # Limit on ``n`` (answers per request); client limits count a request with n answers once.
 MOST_ANSWERS = 16
@@ -179,8 +178,6 @@ class BodyReader:
         call.answers = 1 if body.n is None else body.n
         if not 1 <= call.answers <= MOST_ANSWERS:
             raise bad_request(f"n: must be from 1 to {MOST_ANSWERS}")
-        if call.answers > 1 and not self.limits.keeps_clients:
-            raise bad_request(f"n: {LOST}; send n requests")
         options = body.stream_options or {}
         if body.stream and options.get("include_usage") is not True:
             call.hide_usage = True
@@ -230,7 +227,7 @@ class GenerateApi(Api):
             raise bad_request(SEVERAL)
         sampling = self._sampling_of(reader)
         if sampling.n not in (None, 1):
-            raise bad_request(f"sampling_params: n: {LOST}; /v1/completions takes n")
+            raise bad_request("sampling_params: n: must be 1; /v1/completions takes n")
         if body.input_ids is not None:
             ids = reader.listed_ids(body.input_ids)
         elif body.text is not None:
@@ -328,8 +325,6 @@ class ResponsesApi(Api):
 
     def call_of(self, reader: BodyReader) -> Call:
         body = reader.body
-        if not reader.limits.keeps_clients:
-            raise bad_request(f"{self.path}: {LOST}; /v1/chat/completions keeps the client")
         if body.store:
             raise shapes.refused_field("store")
         items = () if isinstance(body.input, str) else body.input

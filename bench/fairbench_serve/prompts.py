@@ -71,8 +71,6 @@ class PromptLimits:
     - ``most_tokens`` is the number of tokens in the largest KV pool of a worker.
     - ``vocab_size`` is the number of token ids of the model; None means unknown.
     - ``patterns`` is true if the operator allows regular expressions and grammars.
-    - ``keeps_clients`` is false if a worker's scheduler does not learn the client of requests with
-      several answers and of the Responses API.
 
     Decoding JSON blocks the event loop. A megabyte of text takes milliseconds, but many small
     values take a second. Counting structural characters finds such bodies quickly.
@@ -81,7 +79,6 @@ class PromptLimits:
     most_tokens: int = UNKNOWN_POOL_TOKENS
     vocab_size: int | None = None
     patterns: bool = False
-    keeps_clients: bool = True
 
     def check_body(self, raw: bytes) -> None:
         """Raise Problem if a body contains more JSON values than the longest prompt could need."""

@@ -204,8 +204,6 @@ class WorkerInfo(NamedTuple):
     - ``vocab_size`` is the smallest vocabulary. A size is None if no worker reports the size.
     - ``locals`` holds the local schedulers of each worker, as the plugin or the emulator reports
       them. The scheduler that an engine has by default is not reported.
-    - ``keeps_clients`` is false if a worker is an SGLang server with the plugin. SGLang does not
-      pass the client of some requests to the scheduler.
     """
 
     pool_tokens: int | None
@@ -213,7 +211,6 @@ class WorkerInfo(NamedTuple):
     page_tokens: int
     vocab_size: int | None
     locals: Sequence[Collection[str]] = ()
-    keeps_clients: bool = True
 
     def limits(self, config: RouterConfig) -> PromptLimits:
         """Return the limits on prompts. The flag ``--vocab-size`` overrides the workers' size."""
@@ -223,7 +220,7 @@ class WorkerInfo(NamedTuple):
                 "no worker reports its vocabulary, so token ids are not checked (set --vocab-size)"
             )
         most = self.most_pool_tokens or UNKNOWN_POOL_TOKENS
-        return PromptLimits(most, size, config.patterns, self.keeps_clients)
+        return PromptLimits(most, size, config.patterns)
 
 
 @dataclass(eq=False)
@@ -249,8 +246,7 @@ class WorkerFacts:
             return
         info = await ask_workers(self.session, [self.workers[worker]])
         warn_of_others(self.config.local, {worker: info.locals[0]})
-        keeps = self.limits.keeps_clients and info.keeps_clients
-        self.limits = known = replace(self.limits, keeps_clients=keeps)
+        known = self.limits
         if known.vocab_size is None:
             most_tokens = info.most_pool_tokens or known.most_tokens
             self.limits = replace(known, most_tokens=most_tokens, vocab_size=info.vocab_size)
@@ -297,7 +293,6 @@ async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) 
             }
             for info in told
         ],
-        not any(_plugged_in_sglang(info) for info in told),
     )
 
 
@@ -316,13 +311,6 @@ def _reports(info: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for place in (info, *(states if isinstance(states, list) else ())):
         report = place.get("fairbench") if isinstance(place, dict) else None
         yield from (told for told in (place, report) if isinstance(told, dict))
-
-
-def _plugged_in_sglang(info: dict[str, Any]) -> bool:
-    """Return whether a rank of an SGLang server reports the plugin."""
-    states = info.get("internal_states")
-    ranks = states if isinstance(states, list) else ()
-    return any(isinstance(rank, dict) and "fairbench" in rank for rank in ranks)
 
 
 async def _ask_info(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:

@@ -29,9 +29,9 @@ def reproduce(
         bool | None,
         Option(
             "--quick/--full",
-            help="Run one seed of each point (--quick) or all seeds of the sweep (--full). If "
-            "FIGURE is artifact: build the page from stored results without simulating (--quick), "
-            "or simulate everything first (--full). [default: all seeds; for artifact, the first "
+            help="--quick runs one seed of each point, and --full all seeds. For FIGURE artifact, "
+            "--quick builds the page from stored results, and --full first runs all simulations. "
+            "[default: all seeds; for artifact, the first "
             "seed of each figure]",
             show_default=False,
         ),
@@ -44,7 +44,11 @@ def reproduce(
         Path, Option(help="Directory for claims.md and claims.csv.")
     ] = CLAIMS_DIR,
     result_dir: Annotated[
-        Path, Option(help="Parent directory of the runs, which are kept in FIGURE or FIGURE-quick.")
+        Path,
+        Option(
+            help="Directory for the runs; the runs of a figure go into its directory FIGURE, or "
+            "FIGURE-quick with --quick."
+        ),
     ] = DEFAULT_RESULT_DIR,
     on_map: Annotated[
         bool, Option("--map", help="Draw only the map of where each claim holds (with claims).")

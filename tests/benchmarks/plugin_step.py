@@ -7,8 +7,9 @@ clients. ``stock`` is the engine's FCFS without the plugin.
 
 The time of a step is that of ``schedule`` and ``update_from_output`` (SGLang: its plan, and its
 processing of the result), the lower quartile over all steps in milliseconds, since other processes
-disturb the rest. All schedulers take turns of a few steps. The ratio is that to ``stock``. The last
-two columns, only of vLLM, are the steps and the mean batch of 48 requests of 333 tokens.
+disturb the rest. For SGLang, which alternates between steps for prompts and for outputs, the time
+is the mean. All schedulers take turns of a few steps. The ratio is that to ``stock``. The last two
+columns, only of vLLM, are the steps and the mean batch of 48 requests of 333 tokens.
 ``--count`` counts instructions of Python's bytecode instead, in thousands, which no other process
 disturbs.
 """
@@ -17,6 +18,7 @@ import argparse
 import random
 import sys
 from itertools import count
+from statistics import mean
 from time import process_time
 
 from fairbench.hardware.engine_params import VLLMLimits
@@ -124,6 +126,10 @@ class BusySGLang(Busy):
     def turn(self, steps):
         with self._configured():
             super().turn(steps)
+
+    @property
+    def step_ms(self):
+        return 1000 * mean(self.steps[WARM_UP:])
 
     def _waiting(self):
         return len(self._engine.scheduler.waiting_queue)

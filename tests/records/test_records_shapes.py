@@ -336,7 +336,7 @@ def test_dates_without_a_time_of_day_are_no_arrivals(date, tmp_path):
 @pytest.mark.parametrize("name", ["num_model_requests", "request_count", "totalRequests"])
 def test_sums_of_several_requests_are_no_requests(name, tmp_path):
     rows = [row | {name: n} for n, row in enumerate(rows_of(gemini))]
-    with pytest.raises(DataError, match=f"{name} = 7: each row is the sum of several requests"):
+    with pytest.raises(DataError, match=f"{name} = 7: a row counts several requests"):
         read_log(TraceParams(str(write(tmp_path / "log.jsonl", rows))))
     check(write(tmp_path / "log.jsonl", [row | {name: 1} for row in rows]))
 

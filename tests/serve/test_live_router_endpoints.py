@@ -11,7 +11,7 @@ from fairbench.live.openai import MEDIA_TOKENS, StreamJudge, answered, judge, wh
 from fairbench_serve.answers import HighestCost, StreamReader, Usage, broken_off, usage_of
 from fairbench_serve.calls import APIS, MOST_ANSWERS
 from fairbench_serve.client_limits import Quota
-from fairbench_serve.prompts import ApproximateTokens, PromptLimits
+from fairbench_serve.prompts import ApproximateTokens
 from tests.serve.live_router import (
     CHAT,
     COMPLETIONS,
@@ -295,21 +295,6 @@ def test_a_stream_has_finished_when_all_its_answers_have():
         choice = {"index": index, "text": "x", "finish_reason": "stop"}
         reader.feed(b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode())
     assert reader.is_finished
-
-
-@pytest.mark.parametrize(
-    ("path", "fields"), [(CHAT, {"n": 2}), (COMPLETIONS, {"n": 3}), (RESPONSES, {})]
-)
-def test_workers_that_lose_the_client_of_a_request_do_not_get_it(path, fields):
-    plugin = {"internal_states": [{"fairbench": {"local": "vtc", "params": {}}}]}
-    body = {**PATHS[path], **fields}
-    status, said, seen, _ = ask(path, body, engine={"info": plugin})
-    assert (status, seen) == (400, [])
-    assert "does not tell its scheduler the client" in said
-    assert ask(path, body)[0] == 200
-    limits = PromptLimits(keeps_clients=False)
-    single = json.dumps(PATHS[CHAT]).encode()
-    assert API[CHAT].read(single, ApproximateTokens(), limits).answers == 1
 
 
 USAGES = [

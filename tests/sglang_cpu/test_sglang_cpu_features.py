@@ -14,6 +14,8 @@ import pytest
 
 from fairbench.live.plugin_config import Evicting, plugin_config
 from fairbench.live.server_facts import fetch_report
+from tests.live.live_endpoints import OUTPUT, check_endpoints
+from tests.serve.live_router import RESPONSES
 from tests.sglang_cpu.sglang_cpu_server import ALWAYS, CPU_FLAGS, PYTHON, sglang_server, why_absent
 from tests.sglang_cpu.tiny_model import write_model
 
@@ -23,7 +25,7 @@ pytestmark = [
 ]
 
 FLAGS = (
-    *("--max-total-tokens=4000", "--max-running-requests=1"),
+    *("--max-total-tokens=4000", "--max-running-requests=1", "--served-model-name=m"),
     "--load-snapshot-publish-interval=1",
     *("--enable-priority-scheduling", "--disable-priority-preemption"),
 )
@@ -119,6 +121,12 @@ def test_the_header_names_the_client_of_each_api(server, path, body):
     body = json.dumps({"model": "m", **body}).encode()
     urllib.request.urlopen(urllib.request.Request(f"{server}{path}", body, headers)).close()
     assert clients_of(server)[client]["output_tokens"] > 0
+
+
+def test_a_router_before_the_plugin_passes_every_endpoint_and_choice_on(server):
+    """The plugin charges the client of the router's header with all that the router charges."""
+    check_endpoints(server, shorter={RESPONSES: 2})
+    assert clients_of(server)["ann"]["output_tokens"] == 2 * (3 * OUTPUT + OUTPUT - 2) + 3 * OUTPUT
 
 
 def test_the_tokens_of_a_session_stay_until_its_next_call(server):

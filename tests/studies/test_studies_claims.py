@@ -395,11 +395,12 @@ def test_the_frontier_is_judged_against_the_line_and_the_ends(points, expected):
     assert quanta.judge_quantum([*cells, *joined]) == quanta.judge_quantum(cells)
 
 
-def of_clients(dlpm, lpm, vtc):
+def of_clients(dlpm, lpm, vtc, vtc_hits=(0.75, 0.76)):
+    of = (("dlpm", dlpm, (0.9, 0.8)), ("lpm", lpm, (0.9, 0.9)), ("vtc", vtc, vtc_hits))
     return [
-        cell(name, clients=number, service_rate_tok_s=rate)
-        for name, pair in (("dlpm", dlpm), ("lpm", lpm), ("vtc", vtc))
-        for number, rate in zip((5, 50), pair, strict=True)
+        cell(name, clients=number, service_rate_tok_s=rate, cache_hit_rate=hit)
+        for name, rates, hits in of
+        for number, rate, hit in zip((5, 50), rates, hits, strict=True)
     ]
 
 
@@ -416,7 +417,22 @@ def of_clients(dlpm, lpm, vtc):
     ],
 )
 def test_more_clients_cost_dlpm_little(cells, expected):
-    assert told(scaling.judge_clients(cells)) == expected
+    assert told(scaling.judge_clients(cells)) == [*expected, HOLDS, HOLDS]
+
+
+@pytest.mark.parametrize(
+    ("hits", "expected", "shown"),
+    [
+        ((0.75, 0.78), [HOLDS, HOLDS], "75.0% to 78.0%"),
+        ((0.5, 0.6), [HOLDS, OFF], "50.0% to 60.0%"),
+        ((0.81, 0.82), [UNCLEAR, HOLDS], "81.0% to 82.0%"),  # DLPM has 80% with 50 clients
+        ((0.95, 0.95), [REVERSED, HOLDS], "95.0% to 95.0%"),
+    ],
+)
+def test_vtcs_hit_rate_is_low_with_any_number_of_clients(hits, expected, shown):
+    parts = scaling.judge_clients(of_clients((100.0, 95.0), (100.0, 100.0), (50.0, 51.0), hits))
+    assert told(parts[4:]) == expected
+    assert parts[4].ours.endswith(shown)
 
 
 def timings(at_200):

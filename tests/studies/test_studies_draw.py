@@ -1,5 +1,7 @@
 """Test drawn figures: the lines' numbers, their labels, and their stated origin."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -7,9 +9,10 @@ from tests.figure_helpers import PROFILE, cell, stored_run
 
 pytest.importorskip("seaborn", reason="figures need the plot extra")
 
-from fairbench.figures.style import paper_style
+from fairbench.figures.style import panels, paper_style, save
 from fairbench_studies.dlpm import fig1, fig4, fig7, fig8, fig9, fig10, fig11, fig12
 from fairbench_studies.dlpm.over_time import INTERVALS
+from fairbench_studies.kit.rows import ROOT
 from fairbench_studies.kit.values import label_on
 
 
@@ -285,3 +288,14 @@ def test_over_time_there_is_a_column_per_scheduler(tmp_path, module, panels_a_co
     # The service computed is booked when the step ends, at the beginning of the next interval.
     assert rows[1].get("actual_service_ktok_s", 2.0) == 2.0
     assert origin(figure).startswith(f"simulated on {PROFILE}; seed 0. Response:")
+
+
+def test_pictures_have_only_characters_that_every_font_has(tmp_path):
+    """A minus sign of its own (U+2212), as matplotlib draws, is not among them."""
+    figure, axes = panels(1, 1, 3.0, 2.0)
+    axes[0][0].plot([-2, 2], [-0.5, 0.5])
+    save(figure, [tmp_path / "negative.svg"])
+    for path in (tmp_path / "negative.svg", *(ROOT / "plots").glob("*.svg")):
+        text = path.read_text(encoding="utf-8")
+        assert max(text) <= "\xff", path.name
+    assert re.search(r">-\d", (tmp_path / "negative.svg").read_text())

@@ -5,9 +5,12 @@ import errno
 import gzip
 import json
 import os
+import socket
 import sys
 import threading
+import time
 import types
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -315,12 +318,36 @@ class TestHub:
         waits.set()
         assert asked == []
 
+    def test_a_silent_hub_costs_less_than_three_seconds(self, hub, no_copies, monkeypatch):
+        """A socket whose queue of new connections is full never answers."""
+        asked = hub([])
+        monkeypatch.setattr(datasets, "reaches_hub", REACHES)
+        with ExitStack() as open_sockets:
+            server = open_sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+            for _ in range(4):
+                client = open_sockets.enter_context(socket.socket())
+                client.setblocking(False)
+                client.connect_ex(server.getsockname())
+            monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+            begun_s = time.monotonic()
+            with pytest.raises(UsageError, match=r"127\.0\.0\.1 did not answer") as raised:
+                load_source("tree-of-thought", "hf:openai/gsm8k")
+            assert 1 < time.monotonic() - begun_s < 3
+        assert (asked, "\n" in str(raised.value)) == ([], False)
+
     @pytest.mark.parametrize("folder", ["hub/datasets--openai--gsm8k", "datasets/openai___gsm8k"])
     def test_a_copy_is_read_without_a_way_to_the_hub(self, hub, no_copies, monkeypatch, folder):
-        hub([{"question": text_of(7)}])
+        """A folder without files, as an interrupted download leaves, is no copy."""
+        asked = hub([{"question": text_of(7)}])
         monkeypatch.setattr(datasets, "reaches_hub", lambda: False)
-        (no_copies / folder).mkdir(parents=True)
+        monkeypatch.setenv(datasets.HUB_OFFLINE, "0")
+        (no_copies / folder / "main").mkdir(parents=True)
+        with pytest.raises(UsageError, match="there is no copy on this machine"):
+            load_source("tree-of-thought", "hf:openai/gsm8k")
+        assert (asked, os.environ[datasets.HUB_OFFLINE]) == ([], "0")
+        (no_copies / folder / "main" / "train.arrow").touch()
         assert len(load_source("tree-of-thought", "hf:openai/gsm8k")) == 1
+        assert os.environ[datasets.HUB_OFFLINE] == "1"
 
     def test_a_mirror_and_a_proxy_are_respected(self, no_copies, monkeypatch):
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")

@@ -80,7 +80,7 @@ ReportFile = Annotated[
     Option(
         "--report",
         metavar="FILE.html",
-        help="Write a page with charts to this file (.html or .md), too.",
+        help="Also write a page with charts to this file (.html or .md).",
     ),
 ]
 

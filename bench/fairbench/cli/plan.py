@@ -68,8 +68,8 @@ def plan(
         Option(
             "--max",
             metavar="users",
-            help="Find the most users (clients) that --dp replicas carry within the targets, "
-            "instead of the fewest replicas.",
+            help="Find the largest number of users (clients) that --dp replicas can serve within "
+            "the targets, instead of the smallest number of replicas.",
         ),
     ] = None,
     price: Annotated[
@@ -92,7 +92,8 @@ def plan(
     certain: Annotated[
         bool,
         Option(
-            "--certain", help="Accept a target only if its whole 95% confidence interval meets it."
+            "--certain",
+            help="Count a target as met only if the metric's whole 95% interval meets it.",
         ),
     ] = False,
     every: Annotated[

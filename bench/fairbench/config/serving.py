@@ -23,7 +23,8 @@ from fairbench.schedulers.registry import local_class, pair_name, params_classes
 def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
     """Merge the backend from flags with the backend of a file; None means the simulator.
 
-    If the kinds differ, the backend of the file is ignored. Raises UsageError naming the key.
+    If the flags name another kind of backend than the file, the file's backend is ignored.
+    Raises UsageError naming the key.
     """
     given, stored = _backend_table(given), _backend_table(stored)
     kind = given.get("kind", "endpoint" if "base_url" in given else stored.get("kind", SIM))
@@ -134,7 +135,8 @@ def check_run_options(
         raise UsageError(f"--drivers {drivers}: must be at most the number of clients, {clients}")
     if spec.backend.max_concurrency is not None:
         raise UsageError(
-            "--max-concurrency cannot be combined with --drivers, which do not share a count"
+            "--max-concurrency cannot be combined with --drivers: drivers do not count the "
+            "requests in flight of each other"
         )
 
 

@@ -252,7 +252,7 @@ class Claims(Generic[N]):
         self._others = others
         self.audit = PinAudit()
 
-    # The following methods add claims.
+    # The following methods record that a client uses cached nodes (claims).
 
     def start(self, node: N, request: Request) -> None:
         """Claim the path to ``node`` for a request that runs."""

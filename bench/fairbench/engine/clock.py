@@ -54,7 +54,7 @@ class Clock:
         self._latest = (*self._latest[:4], _nothing)
 
     def past(self, priority: int, key: int) -> bool:
-        """Return whether an event at this instant, priority and key would have run already."""
+        """Return whether an event due now with this priority and key would already have run."""
         return (priority, key) <= self._latest[1:3]
 
     def stop_at(self, time_ps: int) -> None:

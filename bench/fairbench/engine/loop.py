@@ -208,7 +208,7 @@ class EngineLoop(ABC, Generic[N]):
         """Remove a finished sequence from the batch, and free its memory."""
 
     def _join(self, sequence: Sequence) -> None:
-        """Add a sequence whose prefill is complete to the batch, from the next step on."""
+        """Add a prefilled sequence to the batch; the sequence decodes from the next step on."""
         self.batch.join(sequence)
 
     @abstractmethod

@@ -376,9 +376,9 @@ class BlockCache(BlockTree):
         # The element ``_end`` links the last unused copy to the first.
         self._end = RunCopy(self.root, set())
         self._end.before = self._end.after = self._end
-        # ``_row`` describes the blocks that were evicted in succession and are not reported yet:
-        # the prompt, the number of its tokens up to the last of the blocks, and the number of the
-        # blocks' tokens.
+        # ``_row`` describes adjacent blocks whose evictions are not reported yet: their prompt, and
+        # the end of the last block in tokens from the start of the prompt. ``_row_tokens`` is the
+        # number of tokens in these blocks.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
         # The eviction of the node ``_above`` belongs in the same report.

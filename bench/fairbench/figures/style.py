@@ -104,6 +104,7 @@ def paper_style() -> Iterator[None]:
 
     lines: Any = {"lines.markersize": 4.5, "lines.linewidth": 1.2}
     fixed: Any = {"svg.hashsalt": "fairbench", "svg.fonttype": "none", "pdf.fonttype": 42}
+    fixed["axes.unicode_minus"] = False  # some viewers' fonts lack this character
     with (
         rc_context(seaborn.axes_style("whitegrid")),
         rc_context(seaborn.plotting_context("paper")),

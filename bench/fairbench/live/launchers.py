@@ -242,7 +242,8 @@ class CommandLauncher:
                 raise UsageError(f"--hosts {host!r}: must be the name or the address of a host")
         if not any(HOST in word for word in command):
             raise UsageError(
-                f"--launch-command {shlex.join(command)}: must contain {HOST}, the name of the host"
+                f"--launch-command {shlex.join(command)}: must contain {HOST}, which is "
+                "replaced by the name of a host"
             )
         self._reaches = [Reach(tuple(command), host) for host in dict.fromkeys(hosts)]
 

@@ -126,7 +126,7 @@ def _check_single(columns: FileColumns) -> None:
         if plain(name) in SUMS and any((number_of(one) or 0) > 1 for one in values):
             raise DataError(
                 f"{columns.file}: {shown(name, max(values, key=lambda one: number_of(one) or 0))}: "
-                "each row is the sum of several requests: export a log with one request per row"
+                "a row counts several requests; export a log with one request per row"
             )
 
 

@@ -300,7 +300,7 @@ def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | No
 
     if effect == 0 or not enough(MOST_SEEDS):
         return None
-    # ``low`` seeds are never enough, and ``high`` seeds are always enough.
+    # Invariant of the bisection: ``low`` seeds are too few, and ``high`` seeds are enough.
     low, high = 1, MOST_SEEDS
     while high - low > 1:
         middle = (low + high) // 2

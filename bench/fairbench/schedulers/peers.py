@@ -182,7 +182,7 @@ class Heard:
 
 
 def _patched(known: Sums, changed: Sums) -> Sums:
-    """Return ``known`` updated by ``changed``. If ``known`` is a dict, the dict is modified."""
+    """Return the sums ``known`` with the newer values ``changed``. Modifies ``known`` if a dict."""
     patched = known if isinstance(known, dict) else dict(known)
     for client, of in changed.items():
         if of:

@@ -49,7 +49,8 @@ class CheckedStream:
     """A random run under fairbench's model and under the engine's own code.
 
     ``differing`` is the number of requests with different records; ``first`` is the earliest such
-    request, None without one. ``code`` is the summary's ``engine_code``.
+    request, None without one. ``code`` describes the engine's code, as ``engine_code`` in a
+    summary.
     """
 
     spec: ExperimentSpec

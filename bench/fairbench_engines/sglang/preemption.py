@@ -71,8 +71,9 @@ class Preemption:
     def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
         """Return whether SGLang could admit ``req`` if the requests ``without`` were released.
 
-        The method repeats SGLang's own test for room (``add_one_req``). The prefixes of the
-        requests ``without`` are unlocked during the test, so that their memory counts as free.
+        The method repeats SGLang's own test for room (``add_one_req``). If the memory outside of
+        shared prefixes does not suffice, the prefixes of the requests ``without`` are unlocked
+        during the test, so that their memory counts as free.
         """
         adder, gone = self._adder, list(without)
         if adder is None:
@@ -82,14 +83,18 @@ class Preemption:
         need = len(req.full_untruncated_fill_ids) - prefix_len(req)
         need += min(to_go, CLIP_MAX_NEW_TOKENS)
         need += getattr(adder, "per_req_token_overhead", adder.page_size)
-        freed = sum(self._freed(adder, one) for one in gone)
         with adder._lock_node(req.last_node):
+            freed, room = 0.0, adder.rem_total_tokens
+            for one in gone:
+                freed += self._freed(adder, one)
+                if need < room + freed:
+                    return True
             for one in gone:
                 _unlock(adder.tree_cache, one)
-            room: float = adder.rem_total_tokens + freed
+            room = adder.rem_total_tokens
             for one in gone:
                 _lock(adder.tree_cache, one)
-        return bool(need < room)
+        return bool(need < room + freed)
 
     @staticmethod
     def _freed(adder: Any, req: Req) -> float:

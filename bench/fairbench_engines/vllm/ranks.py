@@ -1,4 +1,4 @@
-"""Data-parallel ranks of a vLLM server: checks of the server, and exchange of charges."""
+"""Data-parallel ranks of a vLLM server: checks of its settings, and the ranks' common account."""
 
 from __future__ import annotations
 

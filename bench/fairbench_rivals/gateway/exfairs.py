@@ -22,7 +22,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class RoundTally:
-    """The answers that a client got in the current round: count, late answers, and service."""
+    """A client's totals in the current round: answers, late answers, and service."""
 
     requests: int = 0
     late: int = 0

@@ -100,7 +100,7 @@ class SessionGate(FlowPolicy, Generic[S]):
         return False
 
     def review(self, now_s: float) -> None:
-        """Resume sessions that need not wait for the next tick."""
+        """Resume the paused sessions that may continue before the gate's next periodic check."""
 
     def review_s(self, now_s: float) -> float:
         """Return the time after ``now_s`` at which ``review`` is due without an event, or inf."""

@@ -1,141 +1,168 @@
-"""Fairness with separate prefill and decode workers: a table and a picture of two sweeps.
+"""Fairness with separate prefill and decode workers: a table and a picture.
 
-    fairbench sweep results/tables/disaggregation.toml
-    FAIRBENCH_DATA=FOLDER fairbench sweep results/tables/disaggregation-sessions.toml
-    python studies disaggregation results/runs/disaggregation results/runs/disaggregation-sessions
+    python studies disaggregation WORKLOAD,... SEED ...   # missing runs; needs FAIRBENCH_DATA
+    python studies disaggregation                         # table and picture of the stored runs
 
-The script writes results/tables/disaggregation.csv (latency and throughput, means over seeds),
-results/tables/disaggregation-shares.csv and plots/disaggregation.svg. The picture shows the
-well-behaved clients' P50 latency under each scheduler, with four colocated replicas and with two
-prefill and two decode workers.
+The script writes results/disaggregation.csv, with a row per run and as soon as the run has ended,
+results/tables/disaggregation.csv and plots/disaggregation.svg. The table has the configurations
+with a run of every seed on colocated replicas.
 """
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
-from pathlib import Path
-from statistics import fmean
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
 
+from fairbench.config.resolve import resolve
 from fairbench.figures.style import caption, panels, paper_style, save
 from fairbench.report.palette import BLUE, PURPLE, VERMILION
-from fairbench.results.store import StoredRun, runs_in
-from fairbench.schedulers.registry import PAIRS
-from fairbench_studies.kit.rows import ROOT
+from fairbench.results.intervals import t_interval
+from fairbench.sim.run import simulate
+from fairbench_studies.kit.rows import ROOT, Row, extend_rows, read_rows
 from fairbench_studies.kit.table_store import write
+from fairbench_studies.kit.table_text import differs, plus_minus
 
+RUNS = ROOT / "results/disaggregation.csv"
 FIGURE = ROOT / "plots/disaggregation.svg"
-WORKLOADS = ("tot", "judge", "long-qa", "sessions")
-FORMS = {  # maps the form of a cluster to its colour and marker
-    "colocated": ("0.45", "o"),
+KEY = ("workload", "scheduler", "form", "seed")
+WORKLOADS = ("sessions", "judge", "tot", "long-qa")
+SCHEDULERS = ("vtc", "d2lpm", "fair-finish")
+COLOCATED, VLLM = "colocated", "vLLM"
+APART = {"prefill": 2, "decode": 2}
+# The flags and settings of each form of the cluster.
+FORMS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    COLOCATED: ({"dp": 4}, {}),
+    "SGLang": (APART, {}),
+    "at admission": (APART, {"disaggregation.reserve": "admission"}),
+    VLLM: ({**APART, "engine": "vllm"}, {}),
+}
+MARKS = {
+    COLOCATED: ("0.45", "o"),
     "SGLang": (VERMILION.colour, "s"),
     "at admission": (BLUE.colour, "D"),
-    "vLLM": (PURPLE.colour, "^"),
+    VLLM: (PURPLE.colour, "^"),
 }
-WIDTH_IN, HEIGHT_IN = 9.0, 3.4
-PROVENANCE = "Simulated on an A100; four replicas or two prefill and two decode workers"
-SHARES = ("colocated", "SGLang", "at admission")
-# This workload has a logarithmic axis, because its latencies span a factor of a hundred.
-LOGARITHMIC = "long-qa"
-CONTENDED = ("tot", "long-qa")  # in these workloads, some client gets less service than it requests
-NUMBERS = ("victim_p50_s", "min_share_60s", "service_rate_tok_s")
-
-Means = Mapping[str, float]
-Found = Mapping[tuple[str, str, str], Means]
-"""The means over seeds by workload, scheduler and form of the cluster."""
+P50, SERVICE = "victim_p50_s", "service_rate_tok_s"
+SHARES = ("min_entitlement_ratio", "min_share_60s")
+WIDTH_IN, HEIGHT_IN = 9.0, 2.6
+PROVENANCE = (
+    "Simulated on an A100; four replicas or two prefill and two decode workers; "
+    "means of five seeds with 95% intervals"
+)
 
 
-def form_of(run: StoredRun) -> str:
-    """Return the form of a run's cluster: colocated or disaggregated."""
-    if run.summary.get("prefill") is None:
-        return "colocated"
-    if run.summary.get("engine") == "vllm":
-        return "vLLM"
-    text = (run.path / "experiment.toml").read_text(encoding="utf-8")
-    reserve = tomllib.loads(text)["settings"]["disaggregation"]["reserve"]
-    return "SGLang" if reserve == "arrival" else "at admission"
-
-
-def means(stores: list[Path]) -> Found:
-    """Return the means over the seeds of all runs in these folders."""
-    found: dict[tuple[str, str, str], list[StoredRun]] = {}
-    for store in stores:
-        for run in runs_in(store / "runs"):
-            key = (run.summary["workload"], run.summary["scheduler"], form_of(run))
-            found.setdefault(key, []).append(run)
+def run(workload: str, scheduler: str, form: str, seed: int) -> dict[str, Any]:
+    """Simulate scenario s1 at the default length and return the row of the run."""
+    flags, settings = FORMS[form]
+    own = {"workload": workload, "scenario": "s1", "scheduler": scheduler, "seed": seed}
+    summary = simulate(resolve({**own, **flags}, settings)).summary
     return {
-        key: {name: _mean([run.summary[name] for run in runs]) for name in NUMBERS}
-        for key, runs in found.items()
+        **dict(zip(KEY, (workload, scheduler, form, seed), strict=True)),
+        **{name: summary[name] for name in (P50, SERVICE, *SHARES)},
+        "at_least": " ".join(one for one in summary["censored"] if one == P50),
     }
 
 
-def _mean(values: list[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else float("nan")
+Configuration = tuple[str, str, str]
+Found = Mapping[Configuration, Sequence[Row]]
+"""The runs by workload, scheduler and form of the cluster, in the order of the seeds."""
 
 
-def table(found: Found) -> list[dict[str, str]]:
-    """Return a row per workload and scheduler: P50 latency, throughput relative to colocated."""
-    rows = []
-    for workload in WORKLOADS:
-        for scheduler in PAIRS:
-            cells = {form: found[workload, scheduler, form] for form in FORMS}
-            base = cells["colocated"]["service_rate_tok_s"]
-            rates = [cells[form]["service_rate_tok_s"] / base for form in list(FORMS)[1:]]
-            rows.append(
-                {
-                    "workload": workload,
-                    "scheduler": scheduler,
-                    **{form: _seconds(cells[form]["victim_p50_s"]) for form in FORMS},
-                    "throughput": ", ".join(f"{rate:.2f}" for rate in rates),
-                }
-            )
-    return rows
+def complete(rows: Sequence[Row]) -> Found:
+    """Return the configurations with a run of every seed on colocated replicas."""
+    found: dict[Configuration, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: int(row["seed"])):
+        found.setdefault((row["workload"], row["scheduler"], row["form"]), []).append(row)
+    return {
+        key: found[key]
+        for key in product(WORKLOADS, SCHEDULERS, FORMS)
+        if key in found and _seeds(found[key]) == _seeds(found.get((*key[:2], COLOCATED), []))
+    }
 
 
-def shares(found: Found) -> list[dict[str, str]]:
-    """Return a row per workload and scheduler: the lowest fair share of any client in any minute.
+def _seeds(rows: Sequence[Row]) -> list[str]:
+    return [row["seed"] for row in rows]
 
-    vLLM's simulated engine counts a request as served from its prefill on, so the share has little
+
+def table(found: Found) -> Iterator[dict[str, str]]:
+    """Yield a row per configuration: means over seeds, and throughput relative to colocated.
+
+    vLLM's simulated engine counts a request as served from its prefill on, so shares have little
     meaning there.
     """
-    return [
-        {
+    for (workload, scheduler, form), rows in found.items():
+        base = found[workload, scheduler, COLOCATED]
+        pairs = [*zip(rows, base, strict=True)]
+        rates = [100 * (float(one[SERVICE]) / float(was[SERVICE]) - 1) for one, was in pairs]
+        shares = ["-" if form == VLLM else _cell(pairs, name, 100) for name in SHARES]
+        yield {
             "workload": workload,
             "scheduler": scheduler,
-            **{form: f"{found[workload, scheduler, form]['min_share_60s']:.0%}" for form in SHARES},
+            "cluster": form,
+            "P50, s": ("> " if any(row["at_least"] for row in rows) else "") + _cell(pairs, P50, 1),
+            "throughput, %": "-" if form == COLOCATED else _bold(plus_minus(rates, 1), rates),
+            "minimum fair share, %": shares[0],
+            "in the worst minute, %": shares[1],
         }
-        for workload in CONTENDED
-        for scheduler in PAIRS
-    ]
 
 
-def _seconds(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+def _cell(pairs: Sequence[tuple[Row, Row]], name: str, unit: float) -> str:
+    """Return mean and interval, in bold if runs differ significantly from colocated replicas."""
+    known = [(float(one[name]), float(was[name])) for one, was in pairs if one[name] and was[name]]
+    if not known:
+        return "-"
+    values = [unit * one for one, _ in known]
+    digits = 0 if max(values) >= (100 if name == P50 else 20) else 1
+    return _bold(plus_minus(values, digits, ""), [one - was for one, was in known])
+
+
+def _bold(text: str, changes: Sequence[float]) -> str:
+    return f"**{text}**" if differs(changes) else text
 
 
 def draw(found: Found) -> None:
-    """Draw the latencies, with a panel for each workload."""
+    """Draw the latencies with their intervals, with a panel for each workload."""
+    shown: dict[str, list[str]] = {}
+    for workload, scheduler, form in found:
+        if form == COLOCATED:
+            shown.setdefault(workload, []).append(scheduler)
     with paper_style():
-        figure, (row,) = panels(1, len(WORKLOADS), WIDTH_IN, HEIGHT_IN, sharey=True)
-        for axes, workload in zip(row, WORKLOADS, strict=True):
-            for form, (colour, marker) in FORMS.items():
-                values = [found[workload, name, form]["victim_p50_s"] for name in PAIRS]
-                axes.plot(values, range(len(PAIRS)), marker, color=colour, label=form, alpha=0.9)
-            if workload == LOGARITHMIC:
-                axes.set(xscale="log", xticks=(1, 10, 100), xticklabels=("1", "10", "100"))
-            else:
-                axes.set_xlim(left=0)
+        figure, (row,) = panels(1, len(shown), WIDTH_IN, HEIGHT_IN)
+        for axes, (workload, schedulers) in zip(row, shown.items(), strict=True):
+            for form in FORMS:
+                runs = [found.get((workload, scheduler, form)) for scheduler in schedulers]
+                _draw_form(axes, form, runs)
+            axes.set_xlim(left=0)
             axes.set_title(workload, fontsize=9)
-            axes.set_yticks(range(len(PAIRS)), list(PAIRS))
-        row[0].invert_yaxis()
+            axes.set_yticks(range(len(schedulers)), schedulers)
+            axes.set_ylim(len(schedulers) - 0.5, -0.5)
         caption(figure, "P50 latency of well-behaved clients, s", PROVENANCE, row[0])
         save(figure, [FIGURE])
 
 
-def main(folder: str, sessions: str) -> None:
-    """Read the folders of runs, write the tables, and draw the picture."""
-    found = means([Path(folder), Path(sessions)])
-    write("disaggregation", table(found))
-    write("disaggregation-shares", shares(found))
+def _draw_form(axes: Any, form: str, runs: Sequence[Sequence[Row] | None]) -> None:
+    """Draw a mark with its interval for each scheduler with runs on this form of the cluster."""
+    (colour, marker), offset = MARKS[form], 0.18 * ([*FORMS].index(form) - 1)
+    found = [
+        (at + offset, t_interval([float(row[P50]) for row in rows]))
+        for at, rows in enumerate(runs)
+        if rows
+    ]
+    if found:
+        heights, means = zip(*found, strict=True)
+        halves = [0.0 if one.low is None else one.mean - one.low for one in means]
+        axes.errorbar(
+            [one.mean for one in means], heights, xerr=halves, fmt=marker, color=colour,
+            label=form, capsize=2,
+        )  # fmt: skip
+
+
+def main(workloads: str = "", *seeds: str) -> None:
+    """Make the missing runs, write the table, and draw the picture."""
+    names = workloads.split(",") if workloads else []
+    points = product(names, SCHEDULERS, FORMS, map(int, seeds))
+    extend_rows(RUNS, KEY, points, run)
+    found = complete(read_rows(RUNS))
+    write("disaggregation", [*table(found)])
     draw(found)

@@ -8,6 +8,7 @@ from math import floor
 from pathlib import Path
 
 from fairbench.metrics.shown_percentiles import shown_tail
+from fairbench.results.intervals import t_interval
 from fairbench_studies.kit.rows import Row
 
 BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -82,6 +83,19 @@ def min_share(row: Row) -> str:
 def index(row: Row, name: str) -> str:
     """Return an index to three digits."""
     return f"{float(row[name]):.3f}"
+
+
+def plus_minus(values: Sequence[float], digits: int, sign: str = "+") -> str:
+    """Return the mean with half its 95% interval; a single value has no interval."""
+    found = t_interval(values)
+    mean = f"{found.mean:{sign},.{digits}f}"
+    return mean if found.high is None else f"{mean} ± {found.high - found.mean:,.{digits}f}"
+
+
+def differs(changes: Sequence[float]) -> bool:
+    """Return whether the 95% interval of the mean change excludes zero."""
+    _, low, high = t_interval(changes)
+    return low is not None and high is not None and not low <= 0 <= high
 
 
 def filled(page: str, render: Callable[[str], str | None]) -> str:

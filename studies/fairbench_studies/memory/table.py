@@ -1,10 +1,10 @@
 """Fair shares of KV memory compared with eviction policies: a table of docs/reference/memory.md.
 
-    python studies memory-share              # the table again, from results/memory-share.csv
-    python studies memory-share SEED ...     # missing runs; needs FAIRBENCH_DATA
+    python studies memory-share                          # the table again, from the stored runs
+    python studies memory-share WORKLOAD,... SEED ...    # missing runs; needs FAIRBENCH_DATA
 
-The script writes results/memory-share.csv, with a row per run and as soon as the run has ended, and
-results/tables/memory-share.csv.
+The script writes results/memory-share.csv, with a row per run and as soon as the run has ended,
+results/tables/memory-share.csv and plots/memory-share.svg.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from statistics import fmean
 from typing import Any
 
 from fairbench.config.resolve import resolve
-from fairbench.results.intervals import t_interval
 from fairbench.sim.run import simulate
 from fairbench_studies.kit.rows import ROOT, Row, extend_rows, read_rows
 from fairbench_studies.kit.table_store import write
+from fairbench_studies.kit.table_text import plus_minus
+from fairbench_studies.memory.picture import Point, draw
 
 RUNS = ROOT / "results/memory-share.csv"
 WORKLOADS = ("sessions", "long-qa", "judge")
@@ -36,36 +37,44 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 # A well-behaved client should keep this fraction of the hit rate that it has alone on 1/n of the
 # pool.
 GOAL = 0.9
+NUMBERS = (
+    *("kept", "service_tok_s", "hit_rate", "victim_p95_s"),
+    *("allocations", "beyond", "lost_tokens"),
+)
 KEY = ("workload", "scenario", "policy", "seed")
 
 
-def run(workload: str, scenario: str, policy: str, seed: int) -> dict[str, Any]:
-    """Simulate two replicas under ``vtc`` and return the row of the run."""
-    eviction, settings = POLICIES[policy]
-    flags = {
-        **{"workload": workload, "scenario": scenario, "scheduler": "vtc", "dp": 2},
-        **{"eviction": eviction, "seed": seed},
-    }
+def memory_row(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Simulate a run and return its numbers: latency, service, hit rates and pinned memory."""
     summary = simulate(resolve(flags, settings)).summary
     clients = [one for one in summary["clients"] if not one["misbehaving"]]
-    kept = [one["cache_sharing_incentive"] for one in clients]
     audit = summary.get("pinned_beyond_share", {})
     return {
-        **dict(zip(KEY, (workload, scenario, policy, seed), strict=True)),
-        "kept": " ".join("" if one is None else f"{one:.4f}" for one in kept),
+        "kept": _kept(clients),
+        "heavy_kept": _kept([one for one in summary["clients"] if one["misbehaving"]]),
         "service_tok_s": float(summary["service_rate_tok_s"]),
         "hit_rate": float(summary["cache_hit_rate"]),
+        "victim_hit_rate": fmean(one["cache_hit_rate"] for one in clients),
         "victim_p95_s": summary["victim_p95_s"],
+        "victim_session_p95_s": summary.get("victim_session_p95_s"),
         "allocations": audit.get("allocations", ""),
         "beyond": audit.get("beyond", ""),
         "lost_tokens": audit.get("lost_tokens", ""),
     }
 
 
-def complete(seeds: Sequence[int]) -> None:
-    """Simulate the runs that are missing in the file, and store each run immediately."""
-    cells = product(seeds, WORKLOADS, SCENARIOS, POLICIES)
-    extend_rows(RUNS, KEY, ((*cell, seed) for seed, *cell in cells), run)
+def _kept(clients: Sequence[Mapping[str, Any]]) -> str:
+    parts = [one["cache_sharing_incentive"] for one in clients]
+    return " ".join("" if one is None else f"{one:.4f}" for one in parts)
+
+
+def run(workload: str, scenario: str, policy: str, seed: int) -> dict[str, Any]:
+    """Simulate two replicas under ``vtc`` and return the row of the run."""
+    eviction, settings = POLICIES[policy]
+    names = {"workload": workload, "scenario": scenario, "seed": seed}
+    row = memory_row({**names, "scheduler": "vtc", "dp": 2, "eviction": eviction}, settings)
+    identity = dict(zip(KEY, (workload, scenario, policy, seed), strict=True))
+    return identity | {name: row[name] for name in NUMBERS}
 
 
 def kept(rows: Sequence[Row]) -> list[float]:
@@ -73,50 +82,64 @@ def kept(rows: Sequence[Row]) -> list[float]:
     return [float(one) for row in rows for one in row["kept"].split()]
 
 
-def _interval(values: Sequence[float]) -> str:
-    if len(values) < 2:
-        return f"{100 * fmean(values):+.1f}"
-    found = t_interval(values)
-    assert found.high is not None, "two values or more have an interval"
-    return f"{100 * found.mean:+.1f} ± {100 * (found.high - found.mean):.1f}"
-
-
-def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Yield a row per workload, scenario and policy, over the seeds that all policies have.
-
-    Throughput is relative to LRU with the same seed.
-    """
+def _groups(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, list[Row]]]]:
+    """Yield each workload's runs by policy, over the seeds that all policies have."""
     for workload, scenario in product(WORKLOADS, SCENARIOS):
         of = [row for row in rows if (row["workload"], row["scenario"]) == (workload, scenario)]
         known = Counter(row["seed"] for row in of)
-        of = [row for row in of if known[row["seed"]] == len(POLICIES)]
-        lru = {row["seed"]: float(row["service_tok_s"]) for row in of if row["policy"] == "lru"}
-        for policy in POLICIES:
-            mine = [row for row in of if row["policy"] == policy]
-            if not mine:
-                continue
-            parts = kept(mine)
-            change = [float(row["service_tok_s"]) / lru[row["seed"]] - 1 for row in mine]
-            audits = [
-                (int(row["beyond"]), int(row["allocations"])) for row in mine if row["beyond"]
-            ]
-            beyond, all_of = (
-                (sum(column) for column in zip(*audits, strict=True)) if audits else (0, 0)
+        of = sorted(
+            (row for row in of if known[row["seed"]] == len(POLICIES)),
+            key=lambda row: int(row["seed"]),
+        )
+        if of:
+            by_policy = {name: [row for row in of if row["policy"] == name] for name in POLICIES}
+            yield f"{workload} {scenario}", by_policy
+
+
+def _changes(rows: Sequence[Row], lru: Sequence[Row]) -> list[float]:
+    """Return the change of throughput from LRU with the same seed, in percent."""
+    pairs = zip(rows, lru, strict=True)
+    return [100 * (float(a["service_tok_s"]) / float(b["service_tok_s"]) - 1) for a, b in pairs]
+
+
+def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
+    """Yield a row per workload, scenario and policy."""
+    for workload, groups in _groups(rows):
+        for policy, mine in groups.items():
+            parts, change = kept(mine), _changes(mine, groups["lru"])
+            audited = [row for row in mine if row["beyond"]]
+            beyond, every = (
+                sum(int(row[name]) for row in audited) for name in ("beyond", "allocations")
             )
             yield {
-                "workload": f"{workload} {scenario}",
+                "workload": workload,
                 "eviction": policy,
                 "client-runs that keep 90%": f"{sum(one >= GOAL for one in parts)} of {len(parts)}",
                 "lowest kept, %": f"{100 * min(parts):.0f}",
-                "throughput against lru, %": "-" if policy == "lru" else _interval(change),
-                "assumption broken, % of allocations": f"{100 * beyond / all_of:.0f}"
-                if all_of
+                "throughput against lru, %": "-" if policy == "lru" else plus_minus(change, 1),
+                "assumption broken, % of allocations": f"{100 * beyond / every:.0f}"
+                if every
                 else "-",
                 "seeds": str(len(mine)),
             }
 
 
-def main(*seeds: str) -> None:
-    """Make the missing runs of the seeds, and write the table."""
-    complete([int(seed) for seed in seeds])
-    write("memory-share", [*table(read_rows(RUNS))])
+def points(rows: Sequence[Row]) -> dict[str, dict[str, Point]]:
+    """Return the points of the picture by workload and policy."""
+    return {
+        workload: {
+            policy: Point([100 * min(kept([row])) for row in mine], _changes(mine, groups["lru"]))
+            for policy, mine in groups.items()
+        }
+        for workload, groups in _groups(rows)
+    }
+
+
+def main(workloads: str = "", *seeds: str) -> None:
+    """Make the missing runs, write the table, and draw the picture."""
+    names = workloads.split(",") if workloads else []
+    cells = product(map(int, seeds), names, SCENARIOS, POLICIES)
+    extend_rows(RUNS, KEY, ((*cell, seed) for seed, *cell in cells), run)
+    rows = read_rows(RUNS)
+    write("memory-share", [*table(rows)])
+    draw(points(rows), 100 * GOAL)

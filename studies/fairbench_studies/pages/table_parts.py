@@ -27,8 +27,7 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         r"`[\w-]+` \|[^|]+\| in time, worst",
         ("scheduler", "collapses at", "", "1", "1.25", "1.5", "2"),
     ),
-    "disaggregation": (r"(tot|long-qa) \| (fcfs|vtc|d2lpm|fair-finish) \|", ()),
-    "disaggregation-shares": (r"(tot|long-qa) \| (fcfs|vtc|d2lpm|fair-finish) \|", ()),
+    "sessions": (r"s1|s2 \| (vtc|d2lpm|fair-finish) \|", ()),
     "profile-error": (
         r".*(throughput, D2LPM over VTC|P95, VTC over D2LPM)",
         ("configuration", "conclusion", "no error", "40%", "operator profile", "verdict"),

@@ -25,7 +25,7 @@ class Oracle(Router):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``by`` groups prompts by their first ``layer_tokens``, or by client.
+        """Parameters: ``by`` groups prompts by ``layer_tokens`` equal first tokens, or by client.
 
         If ``layer_tokens`` is 0, the groups differ at the first position at which earlier prompts
         differ, such as after a system prompt. The scheduler remembers the latest ``groups`` groups.

@@ -15,8 +15,8 @@ class Replayed(NamedTuple):
     quantum: str | None = None
 
 
-# This maps --schedule-policy of the server to a local scheduler. With one replica, routers have no
-# choice.
+# Maps the measured server's --schedule-policy to the router and the scheduler that simulate the
+# server. With one replica, the router has no choice.
 POLICIES = {
     "fcfs": Replayed("round-robin", "fcfs"),
     "lpm": Replayed("round-robin", "lpm"),

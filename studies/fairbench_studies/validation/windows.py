@@ -30,9 +30,9 @@ SLICE_S = 60.0  # approximate length (s) of a slice, as in VTC-artifact
 RATE_TARGET_PCT = 5.0
 # A client's difference below this percentage of the window's service never counts as a miss.
 TINY_SHARE_PCT = 1.0
-# The server's work in a slice is six full minibatches (a minibatch has 11 requests of 256 input and
-# output tokens). The service in a slice may differ by a sixth of the client's service, or by a
-# third of a sixth of all service.
+# In a time slice, the server computes six full minibatches of 11 requests, each with 256 input and
+# 256 output tokens. A client's service in a slice may differ by a sixth of the client's service,
+# or by a third of a sixth of all service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
 # This is the change in Jain's index if the rates of two clients at 1 : 2 miss their targets in
 # opposite directions.

@@ -24,7 +24,7 @@ from fairbench.report.pages.page import (
 from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figures
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic, overload_line, traffic_lines
 
-MOST_ROWS = 30  # At most this number of clients has a row.
+MOST_ROWS = 30  # largest number of clients in the table of clients
 NOBODY = "There is no flood: no client sends much more than other clients."
 PEAK_S = 60.0
 

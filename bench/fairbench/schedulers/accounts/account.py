@@ -163,5 +163,5 @@ class Account(ABC):
 def rounds_to_credit(credit: float, quantum: float) -> float:
     """Return the smallest number of quanta that lift a credit of at most 0 above 0."""
     rounds = -credit // quantum + 1
-    # A weighted quantum may not be a whole number, and quotients of such numbers are rounded.
+    # With a fractional quantum, the quotient is rounded, so the result can be one round too low.
     return rounds if rounds * quantum > -credit else rounds + 1

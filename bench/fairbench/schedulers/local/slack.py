@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Container, Generator
 from dataclasses import dataclass, field
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 from fairbench.core import CostModel, Request
 from fairbench.schedulers.base import Preempt, Running, RunningView, Setup
@@ -184,17 +184,16 @@ class Victims:
         if due_s - now_s - self.slack.states[request].prefill_s > self.rescue_s:
             return []
         needs_s = self.slack.service_s(request)
-        chosen = [
-            one
-            for one in running
-            if one.request not in admitted
-            and self._may_go(one.request, now_s)
-            and (
-                self._spare_s(one, now_s) == inf
-                or (self.slack.due_s(one.request) > due_s and self._spare_s(one, now_s) >= needs_s)
-            )
-        ]
-        chosen.sort(key=lambda one: (-self._spare_s(one, now_s), self._return_s(one.held_tokens)))
+        ranked: list[tuple[float, float, Running]] = []
+        for one in running:
+            if one.request in admitted or not self._may_go(one.request, now_s):
+                continue
+            one_due_s, return_s = self.slack.due_s(one.request), self._return_s(one.held_tokens)
+            spare_s = self._spare_s(one_due_s - now_s, return_s)
+            if spare_s == inf or (one_due_s > due_s and spare_s >= needs_s):
+                ranked.append((-spare_s, return_s, one))
+        ranked.sort(key=itemgetter(0, 1))
+        chosen = [one for _, _, one in ranked]
         gone = {one.request for one in chosen}
         return chosen if gone and running.would_fit(request, gone) else []
 
@@ -202,7 +201,9 @@ class Victims:
         """Return the running requests, most spare time first; spared requests come last."""
 
         def last(one: Running) -> tuple[bool, float]:
-            return self._may_go(one.request, now_s), self._spare_s(one, now_s)
+            left_s = self.slack.due_s(one.request) - now_s
+            spare_s = self._spare_s(left_s, self._return_s(one.held_tokens))
+            return self._may_go(one.request, now_s), spare_s
 
         return [one.request for one in sorted(running, key=last, reverse=True)]
 
@@ -236,10 +237,14 @@ class Victims:
         state = self.slack.states[request]
         return state.produced >= state.spared and now_s - request.arrival_s < self.aging_s
 
-    def _spare_s(self, one: Running, now_s: float) -> float:
-        """Return for how many seconds a request can pause and be in time; inf if it is late."""
-        left_s = self.slack.due_s(one.request) - now_s
-        return inf if left_s < self.slack.step_s else left_s - self._return_s(one.held_tokens)
+    def _spare_s(self, left_s: float, return_s: float) -> float:
+        """Return for how many seconds a request can pause and be in time; inf if it is late.
+
+        Args:
+            left_s: The seconds until the request is due.
+            return_s: The seconds that preempting the request costs.
+        """
+        return inf if left_s < self.slack.step_s else left_s - return_s
 
     def _return_s(self, tokens: int) -> float:
         """Return the seconds that preempting a request costs, for copies or recomputation."""
@@ -250,7 +255,8 @@ class Victims:
 
     def _copied_s(self, tokens: int) -> float:
         """Return the seconds to copy tokens away and back; inf if copying is impossible."""
-        return self.slack.swap_s(tokens) + self._back_s(tokens) if self.swaps else inf
+        out_s = self.slack.swap_s(tokens) if self.swaps else inf
+        return out_s if out_s == inf else out_s + self._back_s(tokens)
 
     def _back_s(self, tokens: int) -> float:
         """Return the seconds from an admission with copied tokens to the request's next token."""

@@ -21,7 +21,8 @@ LEVELS = 4
 # This fraction of requests asks a new question. Each other request continues a finished request.
 NEW_QUESTIONS = 0.25
 LATELY = 200
-# An average sequence in a decode batch has half of the tree's levels and half of an output.
+# The mean context of a sequence in a decode batch: the sequence is halfway down the tree of
+# turns, and has produced half of its output.
 CONTEXT_TOKENS = (
     INSTRUCTION_TOKENS
     + QUESTION_TOKENS

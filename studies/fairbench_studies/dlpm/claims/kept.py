@@ -84,7 +84,7 @@ def outcomes_in(text: str) -> dict[str, Outcome]:
 
 
 def _pairs(rows: Iterable[Row], setting: str) -> dict[str, KnownPairs]:
-    """Return a setting's pairs by interpretation, which replaces or adds configurations."""
+    """Return the known pairs of schedulers at a setting, for each interpretation of the paper."""
     seen: dict[str, dict[tuple[str, str, str, float], dict[Place, Seen]]] = {}
     overall: dict[tuple[str, str, str, float], Outcome] = {}
     for row in rows:

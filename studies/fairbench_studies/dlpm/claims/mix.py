@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.results.comparison import SchedulerResults
-from fairbench_studies.dlpm.claims.places import CALLED
 from fairbench_studies.dlpm.claims.seeds import Runs, over_seeds, responses
 from fairbench_studies.kit.parts import Claim, Part, in_every
 
@@ -40,7 +39,7 @@ def judge_mix(cells: Sequence[SchedulerResults]) -> list[Part]:
 
     def means(field: int, digits: int = 0) -> str:
         return ", ".join(
-            f"{CALLED.get(name, 'DLPM')} {fmean(one[field][name] for one in found):,.{digits}f}"
+            f"{name.upper()} {fmean(one[field][name] for one in found):,.{digits}f}"
             for name in names
         )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import nan
 from typing import Any
 
 from fairbench.results.comparison import SchedulerResults
 from fairbench_studies.dlpm.claims.pairs import All, Pair, tally
 from fairbench_studies.dlpm.claims.places import by_seed
+from fairbench_studies.dlpm.claims.throughput import HIT, RATE
 from fairbench_studies.dlpm.fig4 import QUEUE, REPLICAS, Timings, overhead_pct
 from fairbench_studies.dlpm.fig11 import clients_of
 from fairbench_studies.kit.outcomes import Outcome
@@ -16,7 +17,7 @@ from fairbench_studies.kit.parts import Claim, Part, number
 from fairbench_studies.kit.tally import MOST, part_of
 from fairbench_studies.kit.values import chosen, mean_of
 
-RATE = "service_rate_tok_s"
+FLAT = 0.05  # a curve counts as flat if its values spread by at most this fraction
 FAR = 0.10  # DLPM counts as near LPM if the service rates differ by at most this fraction
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
 # The paper's "about 40%" of a decode step, as a range in percent.
@@ -25,35 +26,45 @@ BAND_PCT = (25, 55)
 # judged point, in percent of a decode step. No overhead of these runs lies in the band.
 OTHER_RUNS = 7
 OTHER_PCT = (71, 135)
-LOWEST = All(
-    "VTC lowest",
-    (Pair("DLPM over VTC", RATE, "dlpm", "vtc"), Pair("LPM over VTC", RATE, "lpm", "vtc")),
+LOWEST, LOWEST_HITS = (
+    All(
+        name,
+        (Pair("DLPM over VTC", metric, "dlpm", "vtc"), Pair("LPM over VTC", metric, "lpm", "vtc")),
+    )
+    for name, metric in (("VTC lowest", RATE), ("VTC's hit rate lowest", HIT))
 )
 
 
 def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge that DLPM is near LPM and declines slightly, and that VTC is lowest and flat."""
-    rates = {
-        name: {clients_of(c): mean_of(c, RATE) or 0.0 for c in chosen(cells, scheduler=name)}
-        for name in ("dlpm", "lpm", "vtc")
-    }
     at: dict[int, dict[str, Any]] = {}
     for cell in cells:
         at.setdefault(clients_of(cell), {})[cell.combined["scheduler"]] = by_seed(cell)
-    lowest, ratios = tally(LOWEST, at), tally(NEAR, at).values
-    few, many = min(rates["dlpm"]), max(rates["dlpm"])
-    decline = 1 - rates["dlpm"][many] / rates["dlpm"][few]
-    vtc = rates["vtc"]
-    spread = max(vtc.values()) / min(vtc.values()) - 1
+    ratios, rates = tally(NEAR, at).values, _means(cells, "dlpm", RATE)
+    few, many = min(rates), max(rates)
     near = max((abs((seen.value or 0.0) - 1) for seen in ratios.values()), default=nan)
-    first, last = rates["dlpm"][few], rates["dlpm"][many]
-    ends = f"{first:,.0f} tok/s with {few} clients, {last:,.0f} with {many}"
+    ends = f"{rates[few]:,.0f} tok/s with {few} clients, {rates[many]:,.0f} with {many}"
+    hits = _means(cells, "vtc", HIT).values()
+    shown = f"{min(hits):.1%} to {max(hits):.1%}"
     return [
         number("DLPM within 10% of LPM", near, 0.0, FAR, f"within {near:.0%}"),
-        number("DLPM declines by 0 to 15%", decline, 0.0, 0.15, ends),
-        part_of("VTC lowest", [lowest]),
-        number("VTC flat within 5%", spread, 0.0, 0.05, f"its spread is {spread:.0%}"),
+        number("DLPM declines by 0 to 15%", 1 - rates[many] / rates[few], 0.0, 0.15, ends),
+        part_of("VTC lowest", [tally(LOWEST, at)]),
+        _flat("VTC flat within 5%", _means(cells, "vtc", RATE).values()),
+        part_of("VTC's hit rate lowest", [tally(LOWEST_HITS, at)], shown),
+        _flat("VTC's hit rate flat within 5%", hits),
     ]
+
+
+def _means(cells: Sequence[SchedulerResults], scheduler: str, metric: str) -> dict[int, float]:
+    """Return the mean of a metric by number of clients."""
+    return {clients_of(c): mean_of(c, metric) or 0.0 for c in chosen(cells, scheduler=scheduler)}
+
+
+def _flat(text: str, values: Collection[float]) -> Part:
+    """Judge that the largest value exceeds the smallest by at most ``FLAT``."""
+    spread = max(values) / min(values) - 1
+    return number(text, spread, 0.0, FLAT, f"its spread is {spread:.0%}")
 
 
 def judge_central(timings: Timings) -> list[Part]:

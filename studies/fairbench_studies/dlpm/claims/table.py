@@ -87,9 +87,9 @@ READINGS = (
 )
 TRIED = (
     'The column "holds under" has an outcome for each of these readings that was tried, with seed '
-    "0: the mark and the arrivals in `judge` on four replicas, the prefix in `tot` s2 on four "
-    "replicas, for the parts that have the same outcome there as over all configurations; Q^w in "
-    "long-qa s1 on eight replicas, beside the configurations of the other workloads as judged."
+    "0: the mark and the arrivals in `tot` and `judge` on four replicas, the prefix in `tot` on "
+    "four replicas, for the parts that have the same outcome there as over all configurations; Q^w "
+    "in long-qa s1 on eight replicas, beside the configurations of the other workloads as judged."
 )
 NOT_TRIED = (
     "Not judged, because values of these runs are not stored: {}. Run `python studies seeds` "
