@@ -243,7 +243,7 @@ def test_a_failed_request_on_an_idle_server_blames_no_client(tmp_path):
     assert "it falls among the 1 failed of 60, which count as infinite" in text
     assert "1 refused" not in text
     assert "with the time between its requests" not in text  # each program is one request
-    assert "no other client delayed them" in " ".join(explained_text(scored(file), 80).split())
+    assert "no client delayed another client" in " ".join(explained_text(scored(file), 80).split())
 
 
 def test_the_latency_of_a_session_states_its_parts(tmp_path):

@@ -22,7 +22,7 @@ from fairbench.live.client_metrics import (
 )
 from fairbench.live.headers import OTHERS
 from fairbench.live.plugin_config import plugin_config
-from fairbench.metrics.fair_shares import max_min
+from fairbench.metrics.fairness import max_min
 from fairbench_engines.sglang.home import SGLangHome
 from fairbench_engines.vllm.home import VLLMHome
 from fairbench_serve.metrics import TotalsByClient

@@ -5,7 +5,7 @@ import pytest
 
 from fairbench.metrics.contention import unhindered, waiting_share, with_admissions
 from fairbench.metrics.due import calls_of, shortfall
-from fairbench.metrics.fair_shares import fair_shares
+from fairbench.metrics.fairness import fair_shares
 from fairbench.metrics.reasons import NOT_CONTENDED, QUEUE_ESTIMATED
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests, summary_of

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.metrics.fair_shares import entitlement_ratios, fair_shares, max_min
-from fairbench.metrics.fairness import all_active_window, jain
+from fairbench.metrics.fairness import (
+    all_active_window,
+    entitlement_ratios,
+    fair_shares,
+    jain,
+    max_min,
+)
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Window
 from tests.metrics.metrics_helpers import facts, log, programs, requests
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fairbench.metrics.contention import unqueued
 from fairbench.metrics.due import shortfall, shortfalls
-from fairbench.metrics.fair_shares import fair_shares, max_min, max_min_each
+from fairbench.metrics.fairness import fair_shares, max_min, max_min_each
 from fairbench.metrics.fairness_over_time import (
     backlogged_shares,
     least_by_client,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.metrics.fair_shares import max_min
+from fairbench.metrics.fairness import max_min
 from fairbench.metrics.goodput import client_goodput, slack_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Client
 from fairbench.metrics.tables import Tables

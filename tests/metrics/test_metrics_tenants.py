@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.metrics.fair_shares import (
-    Shares,
-    entitlement_ratios,
-    max_min,
-    tenant_shares,
-)
+from fairbench.metrics.fairness import Shares, entitlement_ratios, max_min, tenant_shares
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.records import Client, Facts, Window
 from fairbench.metrics.service import Booked

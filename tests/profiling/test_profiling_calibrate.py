@@ -148,7 +148,7 @@ def test_the_command_writes_the_profile(tmp_path):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ({"latency": 3.0, "output_tokens": 8}, "its first token is missing"),
+        ({"latency": 3.0, "output_tokens": 8}, "the first token is missing"),
         ({"latency": 3.0, "ttft": 3.0, "output_tokens": 8}, "no request has a time to first token"),
         ({"latency": 3.0, "ttft": 1.0, "output_tokens": 1}, "no request has a time to first token"),
     ],

@@ -274,7 +274,7 @@ def test_a_diagnosis_says_which_records_were_changed(tmp_path):
     rows[3]["ttft"] = None
     log = read_log(TraceParams(str(write(tmp_path / "log.jsonl", rows))))
     assert log.notes == [
-        "The log holds 1 request that ended without a time of its first token, and counts as "
+        "The log holds 1 request that ended without a time of the first token, and counts as "
         "answered in one piece."
     ]
 

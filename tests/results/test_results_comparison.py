@@ -7,7 +7,7 @@ import pytest
 
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
-from fairbench.metrics.fair_shares import max_min
+from fairbench.metrics.fairness import max_min
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.results.comparison import alone_key, compare, compared_summary
 from tests.results.comparison_helpers import alone_row, client, stored, summary

@@ -170,7 +170,7 @@ def test_starts_in_two_units_are_refused(tmp_path, starts, unit_s):
     given = [
         {"start": at, "ttft": ..., "ttft_s": 0.5, "latency": ..., "latency_s": 1} for at in starts
     ]
-    with pytest.raises(DataError, match=r"line \d: start = .* is (no|a) date, unlike"):
+    with pytest.raises(DataError, match=r"line \d: start = .* is (not a|a) date, unlike"):
         scored_rows(tmp_path, *given, unit_s=unit_s)
 
 

@@ -14,7 +14,7 @@ from fairbench.engine.contract import CONTRACTS
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.hardware.timing import TimingProfile
-from fairbench.metrics.fair_shares import max_min
+from fairbench.metrics.fairness import max_min
 from fairbench.workloads.plan import ClientPlan, expected_programs, nth_program, program_stream
 from fairbench.workloads.programs.base import Job
 from fairbench.workloads.traffic.source import ClosedArrivals

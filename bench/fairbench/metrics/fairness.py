@@ -1,12 +1,86 @@
-"""Jain's index, the lowest share, and the window in which all clients are active."""
+"""Fair shares of clients and tenants: Jain's index, max-min allocations, and entitlements.
+
+In a max-min fair allocation, a client can get more only if a client that has no more gets less.
+"""
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbench.metrics.reasons import NAN
-from fairbench.metrics.records import FINISHED, UNFINISHED, Facts, Floats, Programs, Window
+from fairbench.metrics.arrays import ratio
+from fairbench.metrics.contention import contended
+from fairbench.metrics.due import shortfall
+from fairbench.metrics.reasons import NAN, NOT_CONTENDED
+from fairbench.metrics.records import (
+    FINISHED,
+    UNFINISHED,
+    Facts,
+    Floats,
+    Programs,
+    Requests,
+    Window,
+)
+from fairbench.metrics.service import Booked, View, booked_in
+from fairbench.metrics.tables import ServiceRows
+from fairbench.tenants import ROOT, SEPARATOR, lineage, named_below, parent_of, tenants_of
+
+
+def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = None) -> Floats:
+    """Return the max-min fair allocation, which sums to min(capacity, total demand).
+
+    No client gets more than the client's demand. A client could get more only if a client that has
+    no more got less. With positive ``weights``, allocations are compared after division by the
+    client's weight; None means equal weights. ``demands`` and the result have the shape
+    (n_clients,).
+    """
+    wanted = np.asarray(demands, dtype=np.float64)
+    weight = np.ones(len(wanted)) if weights is None else np.asarray(weights, dtype=np.float64)
+    assert capacity >= 0
+    assert np.all(wanted >= 0)
+    assert np.all(weight > 0)
+    allocation = np.zeros(len(wanted))
+    left = float(capacity)
+    order = np.argsort(wanted / weight, kind="stable")
+    # ``claims`` is the total weight of the clients from each rank to the last rank.
+    claims = np.cumsum(weight[order][::-1])[::-1]
+    for rank, client in enumerate(order):
+        share = left / claims[rank]
+        if wanted[client] >= share * weight[client]:
+            allocation[order[rank:]] = share * weight[order[rank:]]
+            break
+        allocation[client] = wanted[client]
+        left -= wanted[client]
+    return allocation
+
+
+def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
+    """Return the max-min fair allocation of every column of demands.
+
+    ``demands`` and the result have the shape (n_clients, n_columns), ``capacity``, the amount to be
+    divided in each column, has the shape (n_columns,), and ``weights`` the shape (n_clients,).
+    """
+    weight = weights[:, np.newaxis]
+    order = np.argsort(demands / weight, axis=0, kind="stable")
+    wanted = np.take_along_axis(demands, order, axis=0)
+    own = np.take_along_axis(np.broadcast_to(weight, demands.shape), order, axis=0)
+    before = np.cumsum(wanted, axis=0) - wanted
+    claims = np.cumsum(own[::-1], axis=0)[::-1]
+    level = np.maximum(0.0, capacity - before) / claims
+    # The first client, in order, whose demand reaches the client's level sets the level of all
+    # later clients.
+    unmet = wanted >= level * own
+    first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
+    fixed = np.where(
+        unmet.any(axis=0), np.take_along_axis(level, first[np.newaxis], axis=0)[0], np.inf
+    )
+    allocation: Floats = np.minimum(demands, fixed * weight)
+    return allocation
 
 
 def jain(allocations: ArrayLike) -> float:
@@ -22,10 +96,69 @@ def jain(allocations: ArrayLike) -> float:
     return float(x.sum() ** 2 / (x.size * (x**2).sum()))
 
 
+def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
+    """Return each client's service divided by entitlement, NaN without an entitlement."""
+    ratios = np.full(len(service), np.nan)
+    np.divide(service, entitlement, out=ratios, where=entitlement > 0)
+    return ratios
+
+
 def least(shares: Floats) -> float:
     """Return the lowest share that is not NaN, or NaN if every share is NaN."""
     known = shares[~np.isnan(shares)]
     return float(known.min()) if len(known) else NAN
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """Service and fair shares of each client in a window.
+
+    Amounts are weighted tokens, and arrays have the shape (n_clients,).
+
+    - ``booked`` holds the unweighted tokens, from which service is computed in every ``View``.
+    - ``service`` is the service to clients, and ``actual`` the computed service.
+    - ``demand`` is the due service in the window: the received service, plus the shortfall at the
+      window's end (``due.shortfall``).
+    - ``entitlement`` is the max-min fair allocation of the total service among the demands.
+    - ``ratio`` is service divided by entitlement, NaN without an entitlement.
+    - ``contended`` tells whether some client was short of service; otherwise, ratios have no
+      meaning.
+    """
+
+    window: Window
+    booked: Booked
+    service: Floats
+    actual: Floats
+    demand: Floats
+    entitlement: Floats
+    ratio: Floats
+    contended: bool
+
+    @property
+    def entitled_ratios(self) -> Floats:
+        """The ratios of clients with an entitlement; empty if no client was short of service."""
+        kept: Floats = self.ratio[(self.entitlement > 0) & self.contended]
+        return kept
+
+    @property
+    def not_judged(self) -> str:
+        """The reason why ratios are not reported, or "" if ratios are reported."""
+        return NOT_CONTENDED if not self.contended and np.any(self.entitlement > 0) else ""
+
+
+def fair_shares(
+    requests: Requests, programs: Programs, log: ServiceRows, facts: Facts, window: Window
+) -> Shares:
+    """Return the service, the demand and the entitlement of each client in the window."""
+    weights = facts.weights
+    booked = booked_in(log, window, len(facts.clients)).on_one_clock()
+    service, actual = booked.seen(View.CLIENT, weights), booked.seen(View.ACTUAL, weights)
+    short = shortfall(requests, programs, facts, window.end_s) if window.length_s else 0 * service
+    demand = service + short
+    entitlement = max_min(float(service.sum()), demand, facts.client_weights)
+    ratio = entitlement_ratios(service, entitlement)
+    competed = contended(requests, facts, window, short, demand)
+    return Shares(window, booked, service, actual, demand, entitlement, ratio, competed)
 
 
 def all_active_window(programs: Programs, facts: Facts) -> Window | None:
@@ -45,3 +178,93 @@ def all_active_window(programs: Programs, facts: Facts) -> Window | None:
     if not clients or np.isneginf(end).any() or start.max() >= end.min():
         return None
     return Window(float(start.max()), float(end.min()))
+
+
+@dataclass(frozen=True, slots=True)
+class TenantShares:
+    """The fair division of service in a tree of tenants and clients.
+
+    ``tenants`` has a row for each tenant. ``client_shares`` and ``owners`` have an element per
+    client: the client's service divided by the entitlement in the tree, and the client's owner, ""
+    if the client's name contains the owner. ``worst`` is the lowest share of any node, and ``even``
+    is Jain's index of the nodes at the top.
+    """
+
+    tenants: list[dict[str, Any]]
+    client_shares: list[float]
+    owners: list[str]
+    worst: float
+    even: float
+
+
+def tenant_shares(got: Shares, facts: Facts) -> TenantShares | None:
+    """Return the shares of tenants and clients, or None for a run without tenants.
+
+    From the top down, each tenant's entitlement is divided max-min fairly, by weight, among the
+    demands of its members. An owner that is not part of a client's name counts as a tenant, too.
+    """
+    places = named_below({one.name: one.owner for one in facts.clients})
+    if not tenants_of(places.values()):
+        return None
+    tree = _Tree(list(places.values()), got.demand, facts)
+    entitled = tree.entitlement(float(got.service.sum()))
+    had = {node: tree.sum_over(node, got.service) for node in tree.members}
+    shares = {
+        node: had[node] / entitled[node] if got.contended and entitled[node] > 0 else NAN
+        for node in had
+    }
+    length_s = got.window.length_s
+    rows = [
+        {
+            "tenant": tenant,
+            "clients": len(tree.members[tenant]),
+            "weight": tree.weight(tenant),
+            "service_rate_tok_s": ratio(had[tenant], length_s),
+            "demand_tok_s": ratio(tree.sum_over(tenant, got.demand), length_s),
+            "entitlement_tok_s": ratio(entitled[tenant], length_s),
+            "tree_share": shares[tenant],
+        }
+        for tenant in tree.tenants
+    ]
+    own = [(one.name, places[one.name]) for one in facts.clients]
+    return TenantShares(
+        rows,
+        client_shares=[shares[lineage(place)[-1]] for _, place in own],
+        owners=["" if place == name else place.partition(SEPARATOR)[0] for name, place in own],
+        worst=min((one for one in shares.values() if one == one), default=NAN),
+        even=jain([had[node] / tree.weight(node) for node in tree.children[ROOT]]),
+    )
+
+
+class _Tree:
+    """A tree of tenants and clients that divides an amount of service among the tree's nodes."""
+
+    def __init__(self, places: Sequence[str], demand: Floats, facts: Facts) -> None:
+        self.tenants = list(tenants_of(places))
+        self._demand = demand
+        self._weights = dict(facts.tenant_weights)
+        # Each node has the indices of all clients below the node.
+        self.members: dict[str, list[int]] = defaultdict(list)
+        self.children: dict[str, dict[str, None]] = defaultdict(dict)
+        for index, place in enumerate(places):
+            self._weights[lineage(place)[-1]] = facts.clients[index].weight
+            for node in lineage(place):
+                self.members[node].append(index)
+                self.children[parent_of(node)][node] = None
+
+    def weight(self, node: str) -> float:
+        return self._weights.get(node, 1.0)
+
+    def sum_over(self, node: str, amounts: Floats) -> float:
+        """Return the sum of ``amounts`` over all clients below a node."""
+        return float(amounts[self.members[node]].sum())
+
+    def entitlement(self, capacity: float) -> dict[str, float]:
+        """Return the entitlement of each node to ``capacity`` weighted tokens, by node."""
+        found = {ROOT: capacity}
+        for tenant in [ROOT, *self.tenants]:
+            below = list(self.children[tenant])
+            demands = [self.sum_over(node, self._demand) for node in below]
+            parts = max_min(found[tenant], demands, [self.weight(node) for node in below])
+            found |= dict(zip(below, parts.tolist(), strict=True))
+        return found

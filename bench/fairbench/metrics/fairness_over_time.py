@@ -16,7 +16,7 @@ import numpy as np
 from fairbench.metrics.arrays import lengths_by
 from fairbench.metrics.contention import SHORT_ABOVE, call_times, unqueued
 from fairbench.metrics.due import Shortfalls, shortfalls
-from fairbench.metrics.fair_shares import max_min_each
+from fairbench.metrics.fairness import max_min_each
 from fairbench.metrics.records import (
     REFUSED,
     Facts,

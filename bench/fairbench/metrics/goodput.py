@@ -19,7 +19,7 @@ import numpy as np
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.arrays import in_order, ratio
-from fairbench.metrics.fair_shares import entitlement_ratios, max_min
+from fairbench.metrics.fairness import entitlement_ratios, max_min
 from fairbench.metrics.reasons import NAN
 from fairbench.metrics.records import (
     FINISHED,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.fair_shares import Shares, max_min
+from fairbench.metrics.fairness import Shares, max_min
 from fairbench.metrics.records import FINISHED, Facts, Floats, Ints, Programs, Requests, WorkPrices
 from fairbench.metrics.service import one_per_stretch
 from fairbench.metrics.tables import Tables

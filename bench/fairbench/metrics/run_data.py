@@ -21,13 +21,14 @@ from fairbench.metrics.censored_latency import (
     samples,
 )
 from fairbench.metrics.contention import with_admissions
-from fairbench.metrics.fair_shares import (
+from fairbench.metrics.fairness import (
     Shares,
     TenantShares,
+    all_active_window,
     fair_shares,
+    least,
     tenant_shares,
 )
-from fairbench.metrics.fairness import all_active_window, least
 from fairbench.metrics.fairness_over_time import (
     LEAST_REQUESTS,
     WINDOWS_S,

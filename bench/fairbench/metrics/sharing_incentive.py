@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fairbench.metrics.fair_shares import max_min
-from fairbench.metrics.fairness import least
+from fairbench.metrics.fairness import least, max_min
 from fairbench.metrics.reasons import NAN, NO_VICTIM, NOT_ALONE, NOT_CONTENDED, Noted
 
 ClientRow = Mapping[str, Any]

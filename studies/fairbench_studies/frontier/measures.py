@@ -21,7 +21,7 @@ from fairbench.metrics.censored_latency import (
     pooled,
     samples,
 )
-from fairbench.metrics.fair_shares import fair_shares
+from fairbench.metrics.fairness import fair_shares
 from fairbench.metrics.limit import least_work, most_service
 from fairbench.metrics.records import Window
 from fairbench.results.comparison import compared_summary

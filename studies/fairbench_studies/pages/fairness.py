@@ -6,7 +6,7 @@ clients.
 
 from __future__ import annotations
 
-from fairbench.metrics.fair_shares import max_min
+from fairbench.metrics.fairness import max_min
 from fairbench_studies.kit.rows import ROOT
 
 TOTAL = 12_000.0

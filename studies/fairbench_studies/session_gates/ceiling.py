@@ -20,7 +20,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import resolve
 from fairbench.core import PS_PER_S
 from fairbench.metrics.contention import unhindered
-from fairbench.metrics.fair_shares import fair_shares
+from fairbench.metrics.fairness import fair_shares
 from fairbench.metrics.records import FINISHED, Facts, Floats, Requests
 from fairbench.sim.records import tables_of
 from fairbench.sim.run import Simulation

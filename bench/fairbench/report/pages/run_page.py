@@ -11,7 +11,7 @@ import numpy as np
 from fairbench.files.reader import decoded, read_whole
 from fairbench.metrics.catalogue import columns_of, columns_with_values, metric_of
 from fairbench.metrics.censored_latency import Sample, pooled, samples
-from fairbench.metrics.fair_shares import fair_shares
+from fairbench.metrics.fairness import fair_shares
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Facts, Floats, Window
 from fairbench.metrics.service import View, cumulative
