@@ -27,7 +27,9 @@ from fairbench_calibration import profiling
 
 def doctor(
     base_url: ServerUrl,
-    yes: Annotated[bool, Option("--yes", help="Send the flood without asking.")] = False,
+    yes: Annotated[
+        bool, Option("--yes", help="Send the flood of test requests without asking first.")
+    ] = False,
     flood: Annotated[
         int | None,
         Option(

@@ -82,7 +82,7 @@ def validate(
         bool,
         typer.Option(
             "--overview",
-            help="Print one table of the runs in all FILEs, and in all files of given directories, "
+            help="Print one table of the runs in all FILEs (a directory stands for its files), "
             "grouped by engine, GPU, model and kind of prompt. With --output-dir, also draw a "
             "picture with one dot per run.",
         ),

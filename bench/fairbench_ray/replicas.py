@@ -145,7 +145,7 @@ class CallResult(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A message that a call failed, with the reason. ``lost`` is true if the replica is lost."""
+    """A message that a call failed, with the reason. ``lost`` is true if the replica died."""
 
     ticket: int
     reason: str

@@ -148,7 +148,7 @@ class StreamReader:
         return b""
 
     def rest(self) -> bytes:
-        """Return the remaining bytes that the client receives after the end of the stream."""
+        """Return the bytes that the client still has to receive after the worker's stream."""
         rest = self._splitter.rest()
         self.is_complete |= data_lines(rest) == [DONE]
         if self.fault is None and self.is_complete and not self._is_passing:

@@ -105,7 +105,7 @@ def read_keys(path: Path) -> KeysFile:
     tables = data.pop(CLIENTS) if isinstance(data.get(CLIENTS), dict) else {}
     for number, (key, client) in enumerate(data.items(), 1):
         if not isinstance(client, str):
-            raise DataError(f"{path}: key {number}: the client must be a text")
+            raise DataError(f"{path}: key {number}: the client must be a string")
         if not is_name(client):
             raise DataError(f"{path}: key {number}: the client must be a name, not {client!r}")
         if not is_key(key):

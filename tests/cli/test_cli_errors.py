@@ -165,7 +165,7 @@ def test_a_search_for_users_is_refused_without_a_target(refused):
         ("experiment.toml", "dpp = 4", "experiment.toml: unknown key 'dpp'"),
         ("experiment.toml", "dp = 'x'", "experiment.toml: dp = 'x': must be a valid integer"),
         ("experiment.toml", "[settings]\ndlpm.quantun = 4", "Did you mean 'quantum'?"),
-        ("experiment.toml", "scheduler = 4", "experiment.toml: scheduler = 4: must be a text"),
+        ("experiment.toml", "scheduler = 4", "experiment.toml: scheduler = 4: must be a string"),
         (
             "experiment.toml",
             "[settings]\ndlpm = 4",

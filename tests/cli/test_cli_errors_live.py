@@ -63,8 +63,8 @@ def test_a_log_dir_that_is_a_file_is_refused(refused, tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('"sk-1" = 5', "key 1: the client must be a text"),
-        ('[team]\n"sk-1" = "ann"', "key 1: the client must be a text"),
+        ('"sk-1" = 5', "key 1: the client must be a string"),
+        ('[team]\n"sk-1" = "ann"', "key 1: the client must be a string"),
         ('"sk-1" = "ann\\n"', "key 1: the client must be a name, not 'ann\\n'"),
         ('"" = "ann"', "key 1: must be printable ASCII"),
         ('"sk-1 " = "ann"', "key 1: must be printable ASCII"),

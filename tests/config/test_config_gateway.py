@@ -69,7 +69,7 @@ def test_flags_replace_the_gateway_of_a_file_with_its_detector():
         ({"gateway": "dr"}, {}, "Did you mean 'drr'?"),
         ({"gateway": "drr", "saturation": "utilisation"}, {}, "Did you mean 'utilization'?"),
         ({"saturation": "none"}, {}, "saturation = 'none': needs a gateway; set gateway, too"),
-        ({"gateway": 3}, {}, "gateway = 3: must be a text"),
+        ({"gateway": 3}, {}, "gateway = 3: must be a string"),
         ({"gateway": "drr"}, {"drr.quanta": 1}, "Did you mean 'quantum'?"),
         ({"gateway": "drr"}, {"gateway.order": "lifo"}, "gateway.order"),
         ({"gateway": "drr"}, {"utilization.poll_s": 0}, "utilization.poll_s"),

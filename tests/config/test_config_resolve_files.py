@@ -46,7 +46,7 @@ def test_a_wrong_file_is_named_with_key_or_line(tmp_path, text, expected):
     [
         ({"dp": "4"}, "dp = '4': must be a valid integer"),
         ({"dp": True}, "dp = True: must be a valid integer"),
-        ({"scheduler": 3}, "scheduler = 3: must be a text"),
+        ({"scheduler": 3}, "scheduler = 3: must be a string"),
         ({"workload": 3}, "workload = 3: "),
         ({"workload": {"name": "x"}}, "workload.program: missing"),
         ({"settings": {"quantum": 5}}, "unknown setting 'quantum'"),
@@ -64,8 +64,8 @@ def test_wrong_types_in_a_file_are_one_line(file, expected):
     ("text", "expected"),
     [
         ("dp = 0", "dp = 0: must be greater than or equal to 1"),
-        ("scheduler = 3", "scheduler = 3: must be a text"),
-        ("scenario = ['s1']", "scenario = ['s1']: must be a text"),
+        ("scheduler = 3", "scheduler = 3: must be a string"),
+        ("scenario = ['s1']", "scenario = ['s1']: must be a string"),
         ("scenario = 's9'", "unknown scenario of tot 's9'"),
         ("router = 'robin'", "unknown router 'robin'"),
         ("workload = 'tott'", "unknown workload 'tott'"),

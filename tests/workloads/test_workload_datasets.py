@@ -142,7 +142,7 @@ class TestWrongFiles:
         [
             ("tree-of-thought", [{"question": "a"}, "{"], r"data\.jsonl, line 2: not JSON"),
             ("tree-of-thought", [{"question": "a"}, {"q": 1}], r"line 2: missing field 'question'"),
-            ("tree-of-thought", [{"question": 5}], r"line 1: field 'question': must be a text"),
+            ("tree-of-thought", [{"question": 5}], r"line 1: field 'question': must be a string"),
             ("tree-of-thought", [{"question": ""}], r"line 1: field 'question': must not be empty"),
             ("tree-of-thought", [[1]], r"line 1: must be a JSON object or a text"),
             (

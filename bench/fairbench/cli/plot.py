@@ -48,7 +48,9 @@ def plot(
     ] = "svg",
     output_dir: Annotated[
         Path | None,
-        Option(help="Directory for the pictures. [default: plots, or DIR/plots for your own DIR]"),
+        Option(
+            help="Directory for the pictures. [default: DIR/plots for a DIR of runs, else plots]"
+        ),
     ] = None,
     table: Annotated[
         Path | None,

@@ -176,7 +176,7 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
     if EVICTION in draft:
         policy = draft[EVICTION]
         if not isinstance(policy, str):
-            raise UsageError(f"{EVICTION} = {policy!r}: must be a text")
+            raise UsageError(f"{EVICTION} = {policy!r}: must be a string")
         if draft.get(ENGINE_CODE) is None:  # an engine's own code has its own policies
             eviction_class(policy)
 
@@ -315,7 +315,7 @@ def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
     found = {}
     for key in GATEWAY_KEYS:
         if not isinstance(name := draft.get(key, ""), str):
-            raise UsageError(f"{key} = {name!r}: must be a text")
+            raise UsageError(f"{key} = {name!r}: must be a string")
         found[key] = name
     usual = default_detector(found["gateway"], DEFAULT_DETECTOR)
     if "saturation" not in draft:

@@ -281,7 +281,7 @@ def text_of(draft: Mapping[str, object], key: str) -> str:
     """Return the text under a key. Raises UsageError for a value that is not a text."""
     value = draft[key]
     if not isinstance(value, str):
-        raise UsageError(f"{key} = {value!r}: must be a text").of(key)
+        raise UsageError(f"{key} = {value!r}: must be a string").of(key)
     return value
 
 

@@ -518,8 +518,7 @@ class Admission:
         self._chunk_left -= tokens
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         if self._reserved_all():
-            # The flag ``out_of_memory`` is set although the present request was admitted, as in
-            # SGLang.
+            # Like SGLang, set ``out_of_memory`` although the present request was admitted.
             self.out_of_memory = True
             return True
         return self._used_up

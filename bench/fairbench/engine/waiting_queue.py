@@ -229,10 +229,11 @@ class MatchedQueue(ABC, Generic[N]):
     calls ``admit`` for each admitted request, and then ``end_pass``.
 
     Args:
-        cache: Cache whose prefixes the waiting requests are matched with. cache_aware: Whether the
-        queue has a match order. in_batch: Whether a cold request (at most 32 cached tokens) comes
-        last if an earlier cold request has equal first tokens. match_us: CPU time, in microseconds,
-        of matching one waiting request.
+        cache: Cache whose prefixes the waiting requests are matched with.
+        cache_aware: Whether the queue has a match order.
+        in_batch: Whether a cold request (at most 32 cached tokens) comes last if an earlier cold
+            request has equal first tokens.
+        match_us: CPU time, in microseconds, of matching one waiting request.
     """
 
     def __init__(
@@ -256,9 +257,9 @@ class MatchedQueue(ABC, Generic[N]):
         self._dirty: list[Entry[N]] = []
         # ``_fresh`` holds new requests that are not in the sorted list yet.
         self._fresh: list[Entry[N]] = []
-        # Cold requests with equal first tokens form a group. The next three mappings hold all
-        # requests of a group, the group's leader, and the new requests of the groups that have to
-        # elect a leader.
+        # Cold requests (at most 32 cached tokens) form a group if their first tokens are equal. The
+        # next three mappings hold all requests of a group, the group's leader, and the new requests
+        # of the groups that have to elect a leader.
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}

@@ -54,7 +54,7 @@ class EndlessCache:
 
 
 def calls_of(program: Job, cache: EndlessCache) -> list[MeanCall]:
-    """Return the requests of a program in order; prompts and answers are added to the cache."""
+    """Return a program's requests in order, and add their prompts and answers to the cache."""
     llm = _DryLLM(program, cache)
     try:
         program.run(llm).send(None)

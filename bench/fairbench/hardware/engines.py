@@ -71,11 +71,12 @@ class DisaggregationParams:
         reserved_decode_tokens: SGLang's ``num_reserved_decode_tokens``, the memory that a decode
             worker keeps free for each of its requests.
         reserve: The time at which an SGLang decode worker reserves memory for a prompt: at the
-        prompt's ``arrival``, first come first served, as SGLang documents; or at its ``admission``,
-        in the order of the prefill queue. vLLM's decode workers reserve memory once the prompt is
-        computed. charge_outputs: Whether all outputs are charged at the prefill worker's scheduler
-        when a request ends; by default, a prefill worker only charges the first token, which it
-        produces.
+            prompt's ``arrival``, first come first served, as SGLang documents; or at its
+            ``admission``, in the order of the prefill queue. vLLM's decode workers reserve memory
+            once the prompt is computed.
+        charge_outputs: Whether all outputs are charged at the prefill worker's scheduler when a
+            request ends; by default, a prefill worker only charges the first token, which it
+            produces.
     """
 
     bandwidth_gb_s: Annotated[float, Gt(0)] = 18.0

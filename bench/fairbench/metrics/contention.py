@@ -215,7 +215,7 @@ def served_at_once(requests: Requests) -> bool:
 
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
-    """Return the queued fraction of the time of each client's calls in the window; 0 without calls.
+    """Return the fraction of their calls' time that clients waited in the queue; 0 without calls.
 
     The result has the shape (n_clients,).
     """

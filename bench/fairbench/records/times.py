@@ -25,7 +25,7 @@ LARGEST_NS = 2**62
 
 # larger times in seconds are dates (after March 1973), because a run never lasts so long
 DATED_S = 1e8
-APART = 100  # dates on one clock differ by less than this factor
+APART = 100  # times whose ratio is at least this factor are in different units
 
 SLOWEST_TOKEN_S = 2.0  # seconds per token; on every server, fast answers are faster
 # seconds for an answer of one token; on every server, fast answers are faster

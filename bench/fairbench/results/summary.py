@@ -216,7 +216,7 @@ class Value(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The value with all its digits."""
+        """The value in full precision, not rounded for a table."""
         if self.raw is None:
             return "undefined"
         return f"{self.bound} {self.raw}" if self.bound else str(self.raw)

@@ -17,7 +17,7 @@ from fairbench.records.columns import ColumnValues, FileColumns
 
 UNSAID = -1  # This state marks a request whose record has no state.
 UNKNOWN = -2  # This state marks a request whose record has an unknown word.
-FAILED = 3  # A request in this state broke off; tables of metrics show the request as refused.
+FAILED = 3  # A request in this state ended early; tables of metrics count the request as refused.
 FINISHED_WORD, FAILED_WORD = "finished", "failed"
 
 WORDS = {

@@ -131,7 +131,7 @@ def _string_field(record: Mapping[str, Any], field: str, where: str = "") -> str
         raise ValueError(f"missing field {where + field!r}")
     value = record[field]
     if not isinstance(value, str):
-        raise ValueError(f"field {where + field!r}: must be a text")
+        raise ValueError(f"field {where + field!r}: must be a string")
     return value
 
 
@@ -170,7 +170,7 @@ def _instruction(record: Mapping[str, Any]) -> Texts:
     """Return an instruction, followed by its input if given, as one prompt."""
     given = record.get(INPUT) or ""
     if not isinstance(given, str):
-        raise ValueError(f"field {INPUT!r}: must be a text")
+        raise ValueError(f"field {INPUT!r}: must be a string")
     return Texts(
         "\n".join(filter(None, (_text_field(record, "instruction"), given))), _answer_pair(record)
     )
@@ -236,7 +236,7 @@ def _trajectory(record: Mapping[str, Any]) -> Texts:
     for number, entry in enumerate(_records(record, "traj")):
         said = entry.get("content") or json.dumps(entry.get("tool_calls") or "")
         if not isinstance(said, str):
-            raise ValueError(f"field 'traj[{number}].content': must be a text")
+            raise ValueError(f"field 'traj[{number}].content': must be a string")
         if entry.get("role") == "assistant":
             exchanges.append((before, said))
             before = ""

@@ -38,7 +38,7 @@ class KeptTree(KeptMatches):
         self.tree = tree
         # The waiting requests; the queue sets this attribute.
         self.ours: Mapping[Request, Tracked]
-        # a function that is called for each use of a prefix that ``touch`` marks
+        # a function that is called each time ``touch`` marks a prefix as used
         self.on_touch: Callable[[Hashable], None] | None = None
         self._find = find
         after(tree, "insert", self._inserted)

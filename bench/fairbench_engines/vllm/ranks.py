@@ -52,7 +52,8 @@ def _check_one_host(parallel: Any) -> None:
         if does:
             raise UsageError(
                 f"{FLAG} {parallel.data_parallel_size} is not supported with FAIRBENCH_LOCAL and "
-                f"{what}: the ranks exchange charges in the memory of one host"
+                f"{what}: the ranks share their counts of service in the "
+                "memory of one host"
             )
 
 

@@ -30,7 +30,7 @@ class CallTimes:
     call resets ``waited_s`` and ``busy_s`` but not the totals.
     """
 
-    started_at_s: float  # the service of the program, in seconds, at the arrival of the call
+    started_at_s: float  # seconds of service that the program had received when the call arrived
     queue: int
     place: int
     quantum_s: float

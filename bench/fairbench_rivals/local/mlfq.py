@@ -66,7 +66,7 @@ class MLFQ(LocalScheduler):
     class Params:
         """Parameters: a request starves after ``starved_s`` seconds without a run; 0 means never.
 
-        ``starved_every`` is the number of iterations between two searches for such requests.
+        ``starved_every`` is the number of iterations between two searches for starved requests.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("quantum_s", "starved_every")

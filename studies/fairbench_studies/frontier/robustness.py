@@ -70,7 +70,7 @@ def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
 
 
 def axis_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Return a row per tag that has runs of a rival."""
+    """Return a row for each tag (a varied axis and its value) under which a rival was run."""
     for tag, cells in tagged.items():
         pairs = {rival: _pairs(cells, Configuration(rival, PUBLISHED)) for rival in RIVALS}
         if any(pairs.values()):
@@ -95,7 +95,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
         pairs = [
             (whole[cell][ours()], without)
             for cell, here in cells.items()
-            for without in here.values()  # these are the names of fair-finish without the part
+            for without in here.values()  # fair-finish with one of its parts switched off
             if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
         ]
         if not pairs:

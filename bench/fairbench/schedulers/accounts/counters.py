@@ -20,11 +20,12 @@ class Counters(Account):
     client.
 
     Args:
-        output_weight: The price of an output token. lifts: Whether a returning client's counter is
-        lifted to the lowest counter of the waiting clients (lines 11-13). lifts_alone: Whether the
-        counter of a client that returns while no client waits is lifted to the counter of the
-        client that left the queue last (lines 8-10). tenants: Whether the account has counters at
-        every level of a tree of tenants.
+        output_weight: The price of an output token.
+        lifts: Whether a returning client's counter is lifted to the lowest counter of the waiting
+            clients (lines 11-13).
+        lifts_alone: Whether the counter of a client that returns while no client waits is lifted to
+            the counter of the client that left the queue last (lines 8-10).
+        tenants: Whether the account has counters at every level of a tree of tenants.
     """
 
     def __init__(

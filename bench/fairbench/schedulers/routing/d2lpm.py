@@ -159,9 +159,10 @@ class WorkerCredits:
     requests at the worker.
 
     Args:
-        quantum: The quantum Q^w of a client of weight 1, in weighted tokens. workers: The live
-        workers. tenants: Whether tenants have credits, too. A client's requests may then only go to
-        workers where the client and all its tenants have credit.
+        quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
+        workers: The live workers.
+        tenants: Whether tenants have credits, too. A client's requests may then only go to workers
+            where the client and all its tenants have credit.
     """
 
     setup = Setup()

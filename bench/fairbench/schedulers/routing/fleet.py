@@ -159,8 +159,8 @@ class Filling:
     2.
 
     Args:
-        fleet: The live workers and their requests in flight. below: The lowest number of requests
-        in flight at which a worker no longer counts as idle.
+        fleet: The live workers and their requests in flight.
+        below: The lowest number of requests in flight at which a worker no longer counts as idle.
     """
 
     def __init__(self, fleet: Fleet, below: int) -> None:

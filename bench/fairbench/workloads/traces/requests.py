@@ -34,7 +34,7 @@ def client_name(value: Any, where: str) -> str:
         return ALL
     text = str(value).strip() if isinstance(value, str | int | float) else None
     if text is None or len(text) > MAX_NAME:
-        raise DataError(f"{where}: client = {shortened(repr(value))}: must be a text or a number")
+        raise DataError(f"{where}: client = {shortened(repr(value))}: must be a string or a number")
     return text
 
 
@@ -43,7 +43,7 @@ def prompt_text(value: Any, where: str) -> str:
     if is_blank(value) or value in ("[]", "{}", [], {}):
         return ""
     if not isinstance(value, str | list):
-        raise DataError(f"{where}: text = {shortened(repr(value))}: must be a text or messages")
+        raise DataError(f"{where}: text = {shortened(repr(value))}: must be a string or messages")
     return text_of(value)
 
 
@@ -262,7 +262,7 @@ def _check_names(requests: FileRequests, field: str, names: list[str]) -> None:
     longest = max(names, key=len)
     if len(longest) > MAX_NAME:
         row = names.index(longest)
-        what = f"{shown(field, longest)}: must be a text or a number"
+        what = f"{shown(field, longest)}: must be a string or a number"
         raise requests.columns.problem(row, what)
 
 

@@ -161,7 +161,7 @@ def _equal(runs: Runs, unfair: Sequence[str]) -> Equal:
 
 
 def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that VTC and D2LPM equalise computed service, and client 0 gets more service.
+    """Judge whether VTC and D2LPM equalise computed service, so that client 0 gets more service.
 
     RR+LPM and Preble, which are not fair, share computed service less equally.
     """

@@ -25,7 +25,7 @@ WITHIN_PCT = {THROUGHPUT: 5.0, TIME_PER_TOKEN: 5.0, FIRST_TOKEN: 10.0}
 
 
 class Row(NamedTuple):
-    """The points of an engine, GPU, model and kind of prompts.
+    """The measured points with one engine, GPU, model and kind of prompts.
 
     Attributes:
         server: Engine, GPU and model.

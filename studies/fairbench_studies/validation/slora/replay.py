@@ -37,7 +37,7 @@ FITTED_RUNS = frozenset(
         *(f"{name}/proportional" for name in ("FCFS", "VTC")),
     }
 )
-# The runs in these sections of the paper were made on other servers (REVISION.md of VTC-artifact).
+# The paper's runs in these sections used other machines (REVISION.md of VTC-artifact).
 OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
 # This profile contains no measurement on the server.
 DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
