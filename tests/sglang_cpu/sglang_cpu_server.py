@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairbench.live.processes.addresses import free_ports
 from tests.sglang_cpu.tiny_model import write_model
 
 PYTHON = os.environ.get("FAIRBENCH_SGLANG_PYTHON", sys.executable)
@@ -66,18 +66,34 @@ class Server:
         urllib.request.urlopen(flush, data=b"").close()
 
 
+class PortTakenError(Exception):
+    """Another process has bound the port that was free when the server was started."""
+
+
 @contextlib.contextmanager
 def sglang_server(folder, *flags, environment=None):
     """Yield a ready server; its processes are gone afterwards, whatever happens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url, log, calls = f"http://127.0.0.1:{port}", folder / "server.log", folder / "stub_calls"
     write_model(folder / "model")
+    with contextlib.ExitStack() as stack:
+        for attempt in range(3):
+            try:
+                server = stack.enter_context(_started(folder, flags, environment or {}))
+                break
+            except PortTakenError:
+                if attempt == 2:
+                    raise
+        yield server
+
+
+@contextlib.contextmanager
+def _started(folder, flags, environment):
+    """Yield a server at a free port. Raises PortTakenError if the port is taken meanwhile."""
+    (port,) = free_ports(1)
+    url, log, calls = f"http://127.0.0.1:{port}", folder / "server.log", folder / "stub_calls"
     command = [PYTHON, "-m", "sglang.launch_server", "--model-path", folder / "model"]
     command += ["--host=127.0.0.1", f"--port={port}", *CPU_FLAGS, *flags]
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("FAIRBENCH_")}
-    settings = ALWAYS | {"SGLANG_CPU_STUB_CALLS": str(calls)} | (environment or {})
+    settings = ALWAYS | {"SGLANG_CPU_STUB_CALLS": str(calls)} | environment
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -99,8 +115,11 @@ def sglang_server(folder, *flags, environment=None):
 def _wait_until_ready(process, url, log):
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health"):
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=10):
             return
+        # SGLang's other processes go on for minutes without a port.
+        if "address already in use" in log.read_text(errors="replace"):
+            raise PortTakenError(url)
         time.sleep(0.5)
     raise AssertionError(f"no server after {READY_S} s: ... {log.read_text()[-3000:]}")
 
