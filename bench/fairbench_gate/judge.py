@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from fractions import Fraction
+from itertools import chain
 from math import comb, inf, isfinite
 from typing import NamedTuple
 
@@ -157,10 +158,15 @@ def judge_paired(
     Values are in the order of seeds. The test is about the mean over seeds of each change minus the
     allowed change, in the clause's unit, at level ``alpha`` on either side; a negative number is
     worse than allowed. The clause fails if the mean is significantly worse than 0, passes if the
-    mean is significantly better than 0, and is inconclusive otherwise.
+    mean is significantly better than 0, and is inconclusive otherwise. Seeds without a value in
+    both runs do not count.
     """
-    if any(value.raw is None for value in [*before, *after]):
+    pairs = [pair for pair in zip(before, after, strict=True) if not all(map(_is_undefined, pair))]
+    if len(pairs) == 1:
+        return judge_exact(clause, *pairs[0])
+    if not pairs or any(map(_is_undefined, chain.from_iterable(pairs))):
         return _judge_undefined(before, after)
+    before, after = zip(*pairs, strict=True)
     found = difference(*_scaled(clause, before, after), level=1 - 2 * alpha)
     decision = found.decision(Better.MORE if clause.more_is_better else Better.LESS)
     if decision is Decision.INCONCLUSIVE:
@@ -239,9 +245,13 @@ def _amount(value: float, clause: Clause) -> str:
     return f"{100 * value:+.3g}%" if clause.relative else f"{value:+.4g}"
 
 
+def _is_undefined(value: Value) -> bool:
+    return value.raw is None
+
+
 def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgement:
     """Judge values some of which are undefined; a number that became undefined fails."""
-    undefined = [[value for value in values if value.raw is None] for values in (before, after)]
+    undefined = [list(filter(_is_undefined, values)) for values in (before, after)]
     if len(undefined[0]) == len(before) and len(undefined[1]) == len(after):
         return Judgement(Verdict.PASS, "undefined in both")
     when, which = ("now", undefined[1]) if undefined[1] else ("in the baseline", undefined[0])

@@ -8,6 +8,7 @@ target=${2:?usage: fork.sh PYTHON DIR [FOLDER]}
 
 packages='import sysconfig; print(sysconfig.get_path("purelib"))'
 theirs=$("$python" -c "$packages")
+[ ! -e "$target" ] || { echo "fork.sh: $target exists" >&2; exit 2; }
 "$python" -m venv --without-pip "$target"
 ours=$("$target/bin/python" -c "$packages")
 echo "$theirs" >"$ours/engine.pth"

@@ -96,6 +96,16 @@ def test_a_number_and_null_cannot_be_compared():
     assert repeated(f"{MORE}:-1", [0.5] * 3, [0.5, None, 0.5]).verdict is FAIL
 
 
+def test_seeds_without_a_value_in_both_runs_do_not_count():
+    """In a short run, the worst minute is undefined for seeds in which no client waited."""
+    assert paired(f"{MORE}:-5%", [None, 1.0, None], [None, 1.0, None]) == (PASS, "")
+    assert paired(f"{MORE}:-5%", [None, 1.0, None], [None, 0.9, None]).verdict is FAIL
+    assert paired(f"{MORE}:-5%", [None, 1.0, 0.8], [None, 1.0, 0.8]).verdict is PASS
+    assert paired(f"{MORE}:-5%", [None] * 3, [None] * 3) == (PASS, "undefined in both")
+    assert paired(f"{MORE}:-5%", [None, 1.0, 0.8], [None, 1.0, None]).verdict is FAIL
+    assert paired(f"{MORE}:-5%", [None, 1.0, 0.8], [0.7, 1.0, 0.8]).verdict is FAIL
+
+
 def test_text_where_a_number_should_be_is_an_error():
     with pytest.raises(DataError, match="'0,5' in a summary: must be a number"):
         judge_exact(parse_clause(f"{MORE}:-1", {MORE}), Value("0,5"), Value(0.5))
