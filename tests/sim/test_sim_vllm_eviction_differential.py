@@ -92,7 +92,7 @@ def test_a_reset_empties_the_cache_and_the_accounts():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({}, "--no-enable-prefix-caching leaves nothing"),
+        ({}, "--no-enable-prefix-caching cannot be combined with an eviction policy"),
         ({"FAIRBENCH_EVICTION": '{"policy": "mxa-min", "clients": ["a"]}'}, "max-min"),
     ],
 )
