@@ -9,7 +9,8 @@ from fairbench.schedulers.base import PARTS, HasParts, LocalScheduler
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.local.vtc import VTC, PredictiveVTC
+from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from fairbench.schedulers.registry import schedulers_in
 
 

@@ -11,7 +11,8 @@ from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.saturation import Concurrency
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.rpm import RPM
-from fairbench.schedulers.local.vtc import VTC, PredictiveVTC
+from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from fairbench.schedulers.routing.baselines import LeastLoaded
 from fairbench.sim.front import SimFleet
 from fairbench.sim.ingress import Ingress

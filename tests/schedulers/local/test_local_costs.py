@@ -10,7 +10,7 @@ from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.schedulers.charging.predicted import own_cost, profiled_cost_ms
-from fairbench.schedulers.local.vtc import PredictiveVTC
+from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from fairbench.schedulers.registry import build_local
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls

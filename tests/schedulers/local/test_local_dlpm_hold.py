@@ -15,7 +15,8 @@ from fairbench.core import Request, ServiceBound
 from fairbench.errors import UsageError
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.drive import Tried
-from fairbench.schedulers.local.dlpm import DLPM, QUANTUM, HoldingDLPM
+from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.local.dlpm_hold import QUANTUM, HoldingDLPM
 from fairbench.schedulers.output_lengths import OutputLengths
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.views import NothingRunning

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.local.dlpm import DLPM, HoldingDLPM
+from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.dlpm_edf import DLPMThenEDF, EDFThenDLPM
+from fairbench.schedulers.local.dlpm_hold import HoldingDLPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.views import ListView
 from fairbench_studies.dlpm.upstream import UpstreamDLPM

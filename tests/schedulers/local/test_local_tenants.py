@@ -11,8 +11,10 @@ import pytest
 
 from fairbench.core import NoBound, Request
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.local.dlpm import DLPM, HoldingDLPM
-from fairbench.schedulers.local.vtc import LCF, VTC, PredictiveVTC
+from fairbench.schedulers.local.dlpm import DLPM
+from fairbench.schedulers.local.dlpm_hold import HoldingDLPM
+from fairbench.schedulers.local.vtc import LCF, VTC
+from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from fairbench.tenants import ROOT, children_of, lineage, parent_of, tenants_of, with_tenants
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.local.vtc import PredictiveVTC
+from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from fairbench_studies.validation.slora.forms import ArtifactForm, EarlyArtifactForm, in_form
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.charging.predicted import profiled_cost_ms
-from fairbench.schedulers.local.vtc import PredictiveVTC
+from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from tests.schedulers.local.local_desk import Desk
 from tests.schedulers.local.local_requests import Calls
 

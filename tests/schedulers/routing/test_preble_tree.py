@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.prefix_tree import path
-from fairbench.schedulers.routing.preble_costs import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_tree import PrebleTree
+from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel
 from tests.schedulers.routing.router_helpers import NaiveLocations, prefixes, prompt, prompts
 
 WORKERS = 2

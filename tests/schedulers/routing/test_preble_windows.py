@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.routing import preble_costs
+from fairbench.schedulers.routing import preble_windows
 from fairbench.schedulers.routing.fleet import as_bits, members
-from fairbench.schedulers.routing.preble_costs import GpuWindow, TimeModel, Windows
 from fairbench.schedulers.routing.preble_tree import PrebleTree
+from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel, Windows
 
 WINDOW_S = 20.0
 TIMES = TimeModel(1.0, 0.0, 0, 0.0, 0.0, 1.0)
@@ -74,7 +74,7 @@ def test_all_windows_together_equal_single_windows(events, chosen, ratio, few):
     assert windows.loads.heaviest_us == max(of_each.values())
     assert set(members(windows.decode_heavy(ratio))) == mostly_decoding(each, ratio)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preble_costs, "FEW", few)
+        patch.setattr(preble_windows, "FEW", few)
         some = chosen & each.keys()
         ascending = [
             (us, w) for us, bits in windows.loads.ascending(as_bits(some)) for w in members(bits)

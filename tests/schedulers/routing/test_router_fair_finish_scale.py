@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.routing.fair_finish import (
+from fairbench.schedulers.routing.fair_finish import FairFinish
+from fairbench.schedulers.routing.finishes import (
     FEW,
     LEVELS,
-    FairFinish,
     FinishBounds,
     WorkerBacklog,
 )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, prompt_tokens
-from fairbench.schedulers.routing import preble_costs
+from fairbench.schedulers.routing import preble_windows
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
 from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompts, request
 
@@ -237,7 +237,7 @@ steps = st.lists(
 @given(steps, st.integers(1, 4), st.sampled_from([1.0, 1.5, 4.0, inf]), st.sampled_from([0, 16]))
 def test_decisions_equal_those_recomputed_from_history(steps, workers, threshold, few):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preble_costs, "FEW", few)
+        patch.setattr(preble_windows, "FEW", few)
         decide_both_ways(steps, workers, threshold)
 
 

@@ -1,14 +1,11 @@
-"""Deficit Longest Prefix Match ([DLPM] Alg. 1), with rules for cases that the paper leaves open.
-
-``HoldingDLPM`` also keeps room free for a client that is in credit and has no waiting request.
-"""
+"""Deficit Longest Prefix Match ([DLPM] Alg. 1), with rules for cases that the paper leaves open."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import OUTPUT_PRICE, NoBound, Request, ServiceBound
@@ -16,10 +13,8 @@ from fairbench.schedulers.accounts.deficit_credits import Credits, Rejoin, Relax
 from fairbench.schedulers.base import Scan, Selection, WaitingView
 from fairbench.schedulers.charging.engine import Prices
 from fairbench.schedulers.charging.shared_prefixes import Sharing
-from fairbench.schedulers.load_cap import BatchCost, step_units
 from fairbench.schedulers.local.fair import FairScheduler
-from fairbench.schedulers.params import NotNegativeInt
-from fairbench.tenants import ROOT, Tenants
+from fairbench.tenants import Tenants
 
 KEPT_AS_IN_DLPM = (
     "charge_recompute", "extend_weight", "join", "no_room", "output_weight", "preempt", "refill",
@@ -142,85 +137,3 @@ class DLPM(FairScheduler):
         if isinstance(bound, ServiceBound) and not self._rule.bounded:
             return NoBound(f"{self.name} bounds no service difference in this form")
         return bound
-
-
-# In a batch that costs ``FLOOR_UNITS`` units, 4/5 of a decode step is useful.
-FLOOR_UNITS = 4
-QUANTUM = 5_000
-
-
-class HoldingDLPM(DLPM):
-    """DLPM that leaves room for running clients in credit, the local scheduler of ``fair-finish``.
-
-    DLPM grants quanta as soon as no *waiting* client is in credit. A client whose calls follow one
-    another, as in a tree of calls, rarely waits. Under DLPM, other clients therefore get quanta
-    repeatedly and fill the batch while this client is in credit. ``HoldingDLPM`` makes requests
-    wait as long as three conditions hold: no waiting client is in credit, a running client without
-    waiting requests is in credit, and the batch is large enough to be efficient. The wait always
-    ends, because running requests spend credit or finish; with an idle engine, no request waits.
-    DLPM's bound holds, because quanta are granted later than by DLPM, but still to all waiting
-    clients together.
-    """
-
-    name = "dlpm-hold"
-    work_conserving = False
-    wants_costs = True
-
-    @dataclass(frozen=True)
-    class Params(DLPM.Params):
-        """The parameters of DLPM; ``hold=false`` makes this scheduler DLPM.
-
-        ``floor`` is the batch cost (``BatchCost``) above which requests wait for running clients; 0
-        means four units (``load_cap``). While the costs of decode steps are unknown, the scheduler
-        works like DLPM, unless a floor is given; the cost of a request is then its context alone.
-        """
-
-        constants: ClassVar[tuple[str, ...]] = KEPT_AS_IN_DLPM
-
-        quantum: Annotated[int, Ge(1)] = QUANTUM
-        hold: bool = True
-        floor: NotNegativeInt = 0
-
-    params: Params
-
-    def __init__(self, params: Params) -> None:
-        super().__init__(params)
-        self._batch = BatchCost()
-
-    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        super().on_admitted(request, extend_tokens, recompute)
-        self._batch.add_running(request)
-
-    def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
-        super().on_retract(request, view, now_s)
-        self._batch.remove_running(request)
-
-    def on_output(self, request: Request, tokens: int) -> None:
-        self._batch.end_running(request, tokens)
-
-    def select(self, view: WaitingView, now_s: float) -> Selection:
-        if self._turns(view).someone_in_credit() or self._may_refill(view, ROOT):
-            yield from super().select(view, now_s)
-
-    def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        # With SGLang, ``view.running`` lacks the admissions of this pass, whereas ``_batch``
-        # includes them.
-        if not self.params.hold or not len(self._batch):
-            return True
-        return not (self._someone_only_runs_in_credit(view, tenant) and self._is_heavy())
-
-    def _someone_only_runs_in_credit(self, view: WaitingView, tenant: str) -> bool:
-        waiting = self.credits.siblings(tenant, view.clients())
-        requests = self.credits.requests
-        return any(
-            credit > 0 and requests[node] and node not in waiting
-            for node, credit in self.credits.members(tenant).items()
-        )
-
-    def _is_heavy(self) -> bool:
-        floor, units = self.params.floor, step_units(self.setup.costs)
-        if units is None:
-            return bool(floor) and self._batch.cost_tokens(0) > floor
-        return self._batch.cost_tokens(units.request_tokens) > (
-            floor or FLOOR_UNITS * units.unit_tokens
-        )

@@ -1,4 +1,4 @@
-"""The Virtual Token Counter ([VTC] Alg. 2), LCF without lifts, and VTC with predictions."""
+"""The Virtual Token Counter ([VTC] Alg. 2), and LCF without lifts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from annotated_types import Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import OUTPUT_PRICE, NoBound, Request, ServiceBound
-from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.counters import Counters
 from fairbench.schedulers.base import Selection, WaitingView
-from fairbench.schedulers.charging.engine import GPU_TIME, Prices, TokenCharging
-from fairbench.schedulers.charging.predicted import LINEAR, CostName, PredictedCharging, own_cost
+from fairbench.schedulers.charging.engine import Prices, TokenCharging
 from fairbench.schedulers.charging.shared_prefixes import Sharing
 from fairbench.schedulers.local.fair import FairScheduler
-from fairbench.schedulers.params import Fraction
 from fairbench.tenants import Tenants
 
 
@@ -116,64 +113,6 @@ class LCF(VTC):
         constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
 
         lift: Literal["none"] = "none"
-
-    def service_bound(self) -> ServiceBound | NoBound:
-        return NoBound(f"{self.name} bounds no service difference")
-
-
-GOLDEN = 0.6180339887498949  # multiples modulo 1 are spread evenly
-
-
-class PredictiveVTC(VTC):
-    """VTC that charges predicted outputs at admission, and corrects the charge at the end.
-
-    The predictor ``oracle`` predicts the request's ``max_new_tokens``, the true length in runs with
-    ``ignore_eos``, with an error of up to ``error`` times the length. ``average`` predicts a moving
-    average of the client's last outputs, and 0 before the first output. ``none`` predicts 0, as VTC
-    does. ``cost`` replaces weighted tokens as the charge ([VTC] §4.2): the cost ``profiled`` is the
-    time of a request on an A10G, and a file such as ``mine.py`` defines a user's own function
-    ``cost(input_tokens, output_tokens)``.
-    """
-
-    name = "vtc-predict"
-    charges_at_finish: ClassVar[bool] = False  # as described in ``PredictedCharging``
-
-    @dataclass(frozen=True)
-    class Params(VTC.Params):
-        """The parameters of VTC, the predictor, its ``error`` (0.5 means 50%) and the cost."""
-
-        constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
-
-        predictor: Literal["oracle", "average", "none"] = "oracle"
-        cost: CostName = LINEAR
-        error: Fraction = 0.0
-
-    params: Params
-
-    def __init__(self, params: Params) -> None:
-        super().__init__(params)
-        if params.charge == GPU_TIME:
-            raise UsageError(
-                f"{self.name}.charge = {GPU_TIME!r}: not supported, because this scheduler "
-                "charges by its cost function"
-            )
-        charging = PredictedCharging(
-            self.account,
-            self.prices,
-            params.sharing,
-            self._predict,
-            own_cost(params.cost),
-            charges_at_finish=self.charges_at_finish,
-        )
-        self._compose(self.account, charging, params.weights)
-
-    def _predict(self, request: Request, average: float) -> int:
-        if self.params.predictor == "none":
-            return 0
-        if self.params.predictor == "average":
-            return round(average)
-        spread = 2 * (request.request_id * GOLDEN % 1) - 1
-        return round(request.max_new_tokens * (1 + self.params.error * spread))
 
     def service_bound(self) -> ServiceBound | NoBound:
         return NoBound(f"{self.name} bounds no service difference")

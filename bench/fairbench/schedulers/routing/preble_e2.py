@@ -16,13 +16,12 @@ from fairbench.schedulers.routing.preble_costs import (
     EvictionCost,
     LoadCost,
     Missed,
-    TimeModel,
-    Windows,
     key_portion,
     missed_by,
     split_subtree,
 )
 from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleNode, PrebleTree
+from fairbench.schedulers.routing.preble_windows import TimeModel, Windows
 
 
 class PrebleE2(PrefixRouter):

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from itertools import islice
 from statistics import median
 
-from fairbench.schedulers.routing.preble_costs import EVICTION_SCAN_NODES, GpuWindow, TimeModel
+from fairbench.schedulers.routing.preble_costs import EVICTION_SCAN_NODES
+from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel
 from fairbench_studies.preble.code.tree import CodeTree, KeyCount
 
 TPOTS = 200  # The load uses the median of this many latest times per output token.

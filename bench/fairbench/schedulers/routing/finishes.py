@@ -1,0 +1,391 @@
+"""The times at which a request would finish at each worker under fair sharing."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbench.core import OUTPUT_PRICE, CostModel
+from fairbench.schedulers.load_cap import step_units
+from fairbench.schedulers.routing.fleet import lowest, members
+from fairbench.tenants import lineage, parent_of
+
+# The unit of work is the mean prefill time per token of a prompt of ``_PROMPT`` tokens.
+_PROMPT = 1_024
+
+
+class RequestWork:
+    """The work of a request: the GPU time that the request adds, measured in tokens of prefill.
+
+    The fixed time of a step does not count as work, because the whole batch shares this time.
+    Without ``costs``, work is input + 2 x output tokens.
+    """
+
+    def __init__(self, costs: CostModel | None = None) -> None:
+        units = step_units(costs)
+        self._units = units
+        self._costs = costs
+        if costs is not None and units is not None:
+            self._iteration_s = costs.prefill_s(0, 1)
+            self._token_s = (costs.prefill_s(0, _PROMPT) - self._iteration_s) / _PROMPT
+
+    def gpu_s(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> float:
+        """Return the work of a request in seconds of GPU time.
+
+        Precondition: the costs of prefill and of decode steps are known.
+        """
+        return self.work_tokens(cached_tokens, new_tokens, output_tokens) * self._token_s
+
+    def work_tokens(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> int:
+        """Return the work of a partly cached prompt and its output in tokens, at least 1."""
+        if self._units is None or self._costs is None:
+            return max(1, round(new_tokens + OUTPUT_PRICE * output_tokens))
+        prefill_s = self._costs.prefill_s(cached_tokens, new_tokens) - self._iteration_s
+        context = cached_tokens + new_tokens + output_tokens / 2 + self._units.request_tokens
+        decode_s = output_tokens * self._units.context_token_s * context
+        return max(1, round((prefill_s + decode_s) / self._token_s))
+
+
+class _Sums(NamedTuple):
+    """The clients' ratios of work to weight in ascending order (levels), with cumulative sums."""
+
+    levels: list[float]
+    work: list[int]
+    weight: list[float]
+
+
+class WorkerBacklog:
+    """The unfinished work of each client at one worker.
+
+    ``weight`` returns a client's entitlement.
+    """
+
+    def __init__(self, weight: Callable[[str], float]) -> None:
+        self._weight = weight
+        self._of_client: dict[str, int] = {}
+        self._of_request: dict[int, tuple[str, int]] = {}
+        # ``_sums`` is None after a change of work or weights.
+        self._sums: _Sums | None = None
+
+    def work(self, client: str) -> int:
+        return self._of_client.get(client, 0)
+
+    def backlogged_clients(self) -> Collection[str]:
+        return self._of_client.keys()
+
+    def add_work(self, request_id: int, client: str, work: int) -> None:
+        """Add the work of a request that has arrived, in tokens of prefill."""
+        self._of_request[request_id] = client, work
+        self._of_client[client] = self.work(client) + work
+        self._sums = None
+
+    def remove_work(self, request_id: int) -> None:
+        """Remove the work that ``add_work`` added for a finished request."""
+        client, work = self._of_request.pop(request_id)
+        self._of_client[client] -= work
+        if not self._of_client[client]:
+            del self._of_client[client]
+        self._sums = None
+
+    def reweigh(self) -> None:
+        """Discard the cached sums after a change of weights."""
+        self._sums = None
+
+    def finish_of_more(self, client: str, work: int) -> float:
+        """Return when a request of ``work`` would end if all clients were served fairly from now.
+
+        The result is in tokens of prefill from now. The client's total work x is its backlog plus
+        ``work``. Until x is done, each other client j is served in proportion to its weight, up to
+        its whole backlog, so the end is x + sum of min(backlog_j, x weight_j / weight). A call
+        takes O(log clients) time; the first call after a change takes O(clients log clients).
+        """
+        return self.until(client, self.work(client) + work)
+
+    def until(self, client: str, done: float) -> float:
+        """Return the work of all clients that is done once this client's work ``done`` is done."""
+        mine, weight = self.work(client), self._weight(client)
+        level = done / weight
+        sums = self._sums = self._sums or self._summed()
+        below = bisect_right(sums.levels, level)
+        done_by_then, not_done = sums.work[below], sums.weight[-1] - sums.weight[below]
+        if mine / weight <= level:
+            done_by_then -= mine  # the sum includes the client's own backlog
+        else:
+            not_done -= weight
+        return done + done_by_then + level * not_done
+
+    def _summed(self) -> _Sums:
+        weights = {client: self._weight(client) for client in self._of_client}
+        rows = sorted((work / weights[c], work, weights[c]) for c, work in self._of_client.items())
+        return _Sums(
+            [level for level, _, _ in rows],
+            list(accumulate((work for _, work, _ in rows), initial=0)),
+            list(accumulate((weight for _, _, weight in rows), initial=0.0)),
+        )
+
+
+class TenantBacklog:
+    """The unfinished work at one worker, with fair sharing at each level of a tree of tenants."""
+
+    def __init__(
+        self, weight: Callable[[str], float], lineage: Callable[[str], tuple[str, ...]] = lineage
+    ) -> None:
+        self._weight, self._lineage = weight, lineage
+        # ``_below`` maps tenants to the backlogs of the tenants' child nodes.
+        self._below: dict[str, WorkerBacklog] = {}
+        # ``_nodes`` maps request ids to the nodes of the requests' clients.
+        self._nodes: dict[int, tuple[str, ...]] = {}
+
+    def _among(self, node: str) -> WorkerBacklog:
+        tenant = parent_of(node)
+        if tenant not in self._below:
+            self._below[tenant] = WorkerBacklog(self._weight)
+        return self._below[tenant]
+
+    def add_work(self, request_id: int, client: str, work: int) -> None:
+        self._nodes[request_id] = self._lineage(client)
+        for node in self._lineage(client):
+            self._among(node).add_work(request_id, node, work)
+
+    def remove_work(self, request_id: int) -> None:
+        for node in self._nodes.pop(request_id):
+            self._among(node).remove_work(request_id)
+
+    def reweigh(self) -> None:
+        for backlog in self._below.values():
+            backlog.reweigh()
+
+    def finish_of_more(self, client: str, work: int) -> float:
+        """Return when ``work`` more of a client would end under fair sharing from now on.
+
+        The computation goes up the tree: the work that a tenant's child nodes have done by the end
+        is the work that the tenant needs at the level above.
+        """
+        *tenants, leaf = self._lineage(client)
+        done = self._among(leaf).finish_of_more(leaf, work)
+        for tenant in reversed(tenants):
+            done = self._among(tenant).until(tenant, done)
+        return done
+
+
+Floats = NDArray[np.float64]
+
+
+Integers = NDArray[np.int64]
+
+
+# Sums are kept at the ``LEVELS`` of work over weight. Beyond the last level, the bound is loose but
+# valid.
+LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
+
+
+_WIDTHS: Floats = np.diff(LEVELS)
+
+
+# ``ROUNDING`` is the relative margin of a bound, far larger than the rounding errors of sums.
+ROUNDING = 1e-6
+
+
+class FinishBounds:
+    """Lower bounds of ``WorkerBacklog.finish_of_more`` for all workers, by array operations.
+
+    If a client with backlog m at the worker sends a request of work s, the request ends at s + G((m
+    + s) / weight), where G(level) is the sum of min(backlog_j, level weight_j) over all clients at
+    the worker. G is concave and increasing, so a chord between two levels lies below G. The values
+    at ``LEVELS`` are stored in whole tokens, rounded down, so that arriving and ending requests
+    leave no rounding error. With numpy, a change takes O(levels) time, and a query takes O(workers)
+    time. The arrays take O(workers x levels) memory.
+    """
+
+    def __init__(self, weight: Callable[[str], float], workers: int) -> None:
+        """Create empty bounds. ``workers`` is the highest worker number plus one."""
+        self.workers = workers
+        self._weight = weight
+        self._got = np.zeros((workers, len(LEVELS)), np.int64)
+        self._numbers = np.arange(workers)
+        # In ``_of_client``, keys are clients, then workers; values are backlogs in tokens.
+        self._of_client: dict[str, dict[int, int]] = {}
+        # The next two mappings hold the largest work that counts at each of ``LEVELS``, by weight
+        # and by client. A client keeps the weight of its first request.
+        self._of_weight: dict[float, Integers] = {}
+        self._caps: dict[str, Integers] = {}
+
+    def set_work(self, worker: int, client: str, work: int) -> None:
+        at = self._of_client.setdefault(client, {})
+        if client not in self._caps:
+            weight = self._weight(client)
+            if weight not in self._of_weight:
+                self._of_weight[weight] = np.floor(LEVELS * weight).astype(np.int64)
+            self._caps[client] = self._of_weight[weight]
+        caps, before = self._caps[client], at.pop(worker, 0)
+        self._got[worker] += np.minimum(caps, work) - np.minimum(caps, before)
+        if work:
+            at[worker] = work
+        elif not at:
+            del self._of_client[client], self._caps[client]
+
+    def lower_bounds(self, client: str, works: Floats) -> Floats:
+        """Return for each worker a lower bound of the end of a request with work ``works``."""
+        levels = works.copy()
+        if at := self._of_client.get(client):
+            levels[list(at)] += list(at.values())
+        levels /= self._weight(client)
+        place = np.searchsorted(LEVELS, levels, side="right") - 1
+        np.minimum(place, len(_WIDTHS) - 1, out=place)
+        low = self._got[self._numbers, place]
+        high = self._got[self._numbers, place + 1]
+        along = np.minimum((levels - LEVELS[place]) / _WIDTHS[place], 1.0)
+        bounds: Floats = (works + low + along * (high - low)) * (1 - ROUNDING)
+        return bounds
+
+
+# At most ``FEW`` workers are examined one by one.
+FEW = 16
+
+
+class Costs(NamedTuple):
+    """The ``work`` of a request at the ``workers`` (bits) that have cached equally many tokens."""
+
+    work: int
+    workers: int
+
+
+class Least:
+    """The earliest end of a request so far, and the set of workers (bits) with this end."""
+
+    __slots__ = ("finish", "workers")
+
+    def __init__(self) -> None:
+        self.finish, self.workers = inf, 0
+
+    def see(self, finish: float, workers: int) -> None:
+        if finish < self.finish:
+            self.finish, self.workers = finish, workers
+        elif finish == self.finish:
+            self.workers |= workers
+
+
+@dataclass(slots=True)
+class Finishes:
+    """The estimated ends of one request at the workers.
+
+    Sets of workers are bits. ``costs`` contains every worker once. ``idle`` are the workers without
+    unfinished work; a request ends at the same time at all idle workers where its work is equal.
+    Without ``bounds`` every worker is examined.
+    """
+
+    client: str
+    costs: Sequence[Costs]
+    backlogs: Mapping[int, WorkerBacklog | TenantBacklog]
+    idle: int
+    bounds: FinishBounds | None
+
+    @property
+    def floor(self) -> int:
+        """A lower bound of the ends at all workers, the least work of the request."""
+        return min(work for work, _ in self.costs)
+
+    def least(self, among: int) -> Least:
+        """Return the earliest end within a set of workers that is not empty."""
+        if self.bounds is not None and among.bit_count() > FEW:
+            return self._of_few(among, self.bounds)
+        least = Least()
+        for work, workers in self.costs:
+            for worker in members(workers & among):
+                least.see(self.backlogs[worker].finish_of_more(self.client, work), 1 << worker)
+        return least
+
+    def _of_few(self, among: int, bounds: FinishBounds) -> Least:
+        """Return the earliest end after an examination of few workers.
+
+        The examined workers are one idle worker for each cost, and busy workers in the order of
+        their bounds.
+        """
+        least = Least()
+        for work, workers in self.costs:
+            if alike := workers & among & self.idle:
+                least.see(self.backlogs[lowest(alike)].finish_of_more(self.client, work), alike)
+        works = self._works(bounds.workers)
+        left = bounds.lower_bounds(self.client, works)
+        left[~_mask(among & ~self.idle, bounds.workers)] = inf
+        while (bound := left[worker := int(left.argmin())]) <= least.finish and bound < inf:
+            finish = self.backlogs[worker].finish_of_more(self.client, int(works[worker]))
+            least.see(finish, 1 << worker)
+            left[worker] = inf
+        return least
+
+    def _works(self, number: int) -> Floats:
+        works = np.full(number, float(self.costs[-1].work))
+        for work, workers in self.costs[:-1]:
+            works[_mask(workers, number)] = work
+        return works
+
+
+def _mask(workers: int, number: int) -> NDArray[np.bool_]:
+    packed = np.frombuffer(workers.to_bytes((number + 7) // 8, "little"), np.uint8)
+    return np.unpackbits(packed, count=number, bitorder="little").astype(np.bool_)
+
+
+class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
+    """The backlogs of all workers. With ``lineage``, clients are leaves of a tree of tenants."""
+
+    def __init__(
+        self,
+        workers: Iterable[int],
+        weight: Callable[[str], float],
+        lineage: Callable[[str], tuple[str, ...]] | None,
+    ) -> None:
+        self._weight = weight
+        self._lineage = lineage
+        # ``_bounds`` is created on demand, for a large fleet.
+        self._bounds: FinishBounds | None = None
+        super().__init__({worker: self._empty() for worker in workers})
+
+    def _empty(self) -> WorkerBacklog | TenantBacklog:
+        if self._lineage is None:
+            return WorkerBacklog(self._weight)
+        return TenantBacklog(self._weight, self._lineage)
+
+    def add_work(self, worker: int, request_id: int, client: str, work: int) -> None:
+        self[worker].add_work(request_id, client, work)
+        self._update_bounds(worker, client)
+
+    def remove_work(self, worker: int, request_id: int, client: str) -> None:
+        self[worker].remove_work(request_id)
+        self._update_bounds(worker, client)
+
+    def add_empty(self, worker: int) -> None:
+        self[worker] = self._empty()
+        self._bounds = None
+
+    def drop_worker(self, worker: int) -> None:
+        del self[worker]
+        self._bounds = None
+
+    def reweigh(self) -> None:
+        self._bounds = None
+        for backlog in self.values():
+            backlog.reweigh()
+
+    def bounds(self) -> FinishBounds | None:
+        """Return bounds of the ends of requests, or None for few workers or a tree of tenants."""
+        if self._bounds is None and len(self) > FEW and self._lineage is None:
+            self._bounds = FinishBounds(self._weight, max(self) + 1)
+            for worker, backlog in self.items():
+                for client in (
+                    backlog.backlogged_clients() if isinstance(backlog, WorkerBacklog) else ()
+                ):
+                    self._update_bounds(worker, client)
+        return self._bounds
+
+    def _update_bounds(self, worker: int, client: str) -> None:
+        backlog = self[worker]
+        if self._bounds is not None and isinstance(backlog, WorkerBacklog):
+            self._bounds.set_work(worker, client, backlog.work(client))
