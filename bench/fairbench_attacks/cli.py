@@ -48,7 +48,9 @@ def attack(
         list[Path] | None,
         typer.Argument(
             metavar="[NAME|FILE.toml ...]",
-            help="Attacks to measure, instead of a search: " + ", ".join(KNOWN) + ", or files.",
+            help="Attacks to measure; without them, the command searches for an attack: "
+            + ", ".join(KNOWN)
+            + ", or files.",
         ),
     ] = None,
     num_runs: Annotated[
@@ -57,7 +59,10 @@ def attack(
     ] = None,
     quick: Annotated[bool, Option("--quick", help="Run short simulations and few trials.")] = False,
     rediscovery: Annotated[
-        bool, Option("--rediscover", help="Test whether the search finds six known attacks.")
+        bool,
+        Option(
+            "--rediscover", help="Test whether the search finds six attacks that are already known."
+        ),
     ] = False,
     settings: Settings = None,
     result_dir: ResultDir = DEFAULT_RESULT_DIR,

@@ -35,11 +35,14 @@ def doctor(
         Option(
             min=1,
             max=4096,
-            help="Number of concurrent requests of the flood. [default: three times what the "
-            "server runs, at most 512; 64 if unknown]",
+            help="Number of requests that the flood test sends at the same time. [default: three "
+            "times the number of requests that the server can run, at most 512; 64 if that "
+            "number is unknown]",
         ),
     ] = None,
-    seconds: Annotated[float, Option(min=1.0, help="Length of the flood test.")] = 60.0,
+    seconds: Annotated[
+        float, Option(min=1.0, help="Duration of the flood test in seconds.")
+    ] = 60.0,
     served_model_name: ServedModel = None,
     header: Headers = None,
     flood_header: Annotated[

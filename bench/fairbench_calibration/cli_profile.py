@@ -80,8 +80,8 @@ GPUFile = Annotated[
 GPUPath = Annotated[
     Interconnect | None,
     Option(
-        help="Path between GPUs; pcie has peer access, pcie-host has none. [default: that of the "
-        "GPU]"
+        help="Connection between the GPUs; pcie has peer access, pcie-host has no peer access. "
+        "[default: the usual connection of the GPU]"
     ),
 ]
 FromDataSheet = Annotated[
@@ -93,7 +93,8 @@ FromDataSheet = Annotated[
 ]
 KVFormat = Annotated[KVDtype, Option(help="Data type of the KV cache.")]
 WeightFormat = Annotated[
-    Dtype | None, Option(help="Data type of the weights. [default: the published data type]")
+    Dtype | None,
+    Option(help="Data type of the weights. [default: the data type of the published weights]"),
 ]
 Output = Annotated[
     Path | None,
@@ -285,8 +286,8 @@ def calibrate(
         Path,
         typer.Argument(
             metavar="BENCH.json",
-            help="Output of one benchmark: vLLM's or SGLang's with details, AIPerf's, GuideLLM's, "
-            "or a log of requests, as `score` reads it.",
+            help="Output file of one benchmark (vLLM or SGLang with per-request details, AIPerf, "
+            "GuideLLM), or a log of requests that `score` can read.",
         ),
     ],
     model: Annotated[
@@ -329,7 +330,8 @@ def fit(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="RUNS.jsonl", help="File of measured runs, with one JSON object per line."
+            metavar="RUNS.jsonl",
+            help="File of runs that were measured on real servers, one JSON object per line.",
         ),
     ],
     as_json: Annotated[bool, json_option(panel=None)] = False,

@@ -71,7 +71,10 @@ def emulate(
     ] = None,
     number: Annotated[
         int | None,
-        Option(min=0, help="Number of this worker in the cluster; answers then contain it."),
+        Option(
+            min=0,
+            help="Number of this worker in the cluster; every answer then contains this number.",
+        ),
     ] = None,
 ) -> None:
     """Serve SGLang's HTTP API with the simulated engine. No GPU is needed.

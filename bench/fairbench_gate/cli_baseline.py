@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fairbench.results.store import StoredRun
 
 baseline = typer.Typer(
-    help="Rerun stored experiments; report or accept differences.",
+    help="Rerun stored experiments, and report or accept changed results.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,

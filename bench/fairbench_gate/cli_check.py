@@ -61,12 +61,13 @@ def limit_option(unlimited: str) -> Any:
 
 def check(
     baseline: Annotated[
-        Path, typer.Argument(metavar="BASELINE", help="Directory of a run, or of several runs.")
+        Path, typer.Argument(metavar="BASELINE", help="Directory of the runs before the change.")
     ],
     current: Annotated[
         Path,
         typer.Argument(
-            metavar="CURRENT", help="Directory of the new runs of the same experiments."
+            metavar="CURRENT",
+            help="Directory of the runs of the same experiments after the change.",
         ),
     ],
     fail_if: Annotated[
@@ -76,21 +77,25 @@ def check(
         list[str] | None,
         Option(
             metavar="KEY",
-            help="Key of the experiment that was changed on purpose, such as dp or "
-            "vtc.charge. Runs are compared even if this key differs; may be repeated.",
+            help="Setting of the experiment that was changed on purpose, such as dp or "
+            "vtc.charge. Two runs are compared even if this setting differs; may be repeated.",
         ),
     ] = None,
     output: FormatOption = CheckFormat.TABLE,
     alpha: Annotated[
         float,
         Option(
-            min=1e-6, max=0.5, help="Significance level of the tests over several seeds or repeats."
+            min=1e-6,
+            max=0.5,
+            help="Significance level of the statistical tests over several seeds or repeats.",
         ),
     ] = 0.05,
     inconclusive: Annotated[
         Inconclusive,
         Option(
-            "--inconclusive", "--cannot-tell", help="Whether an inconclusive check passes or fails."
+            "--inconclusive",
+            "--cannot-tell",
+            help="Whether the check passes or fails if its result is inconclusive.",
         ),
     ] = Inconclusive.FAIL,
 ) -> None:

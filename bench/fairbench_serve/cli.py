@@ -36,9 +36,10 @@ def serve(
         bool,
         Option(
             "--client-limit/--no-client-limit",
-            help="Limit each client's share of the workers. A client that is alone leaves a fifth "
-            "of the workers free for others. Change the limits with --set "
-            "gateway.client_limit, gateway.client_requests and gateway.client_reserve.",
+            help="Limit each client's share of the workers. A client that sends requests alone "
+            "leaves a fifth of the workers free for other clients. The settings "
+            "gateway.client_limit, gateway.client_requests and gateway.client_reserve change "
+            "the limits.",
         ),
     ] = True,
     **flags: Unpack[ServeFlags],

@@ -109,7 +109,7 @@ _OWN: Mapping[str, Command] = {
         "diagnose:diagnose_log",
     ),
     "score": _own(LOGS, "Compute every fairness metric from any system's records.", "score:score"),
-    "trace": _own(LOGS, "Inspect recorded traffic, or write a changed copy of it.", "trace:trace"),
+    "trace": _own(LOGS, "Inspect a trace of recorded traffic, or write a changed copy of the trace.", "trace:trace"),
 }
 GROUPS = (SIMULATE, STORED, LOGS, SERVERS, CI, PAPERS)
 

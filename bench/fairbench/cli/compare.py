@@ -33,8 +33,8 @@ def compare(
         typer.Argument(
             metavar="A B [C ...]",
             help="Schedulers, experiment files (FILE.toml) or directories of stored runs; the "
-            "first is the baseline. For a single directory, its schedulers are compared "
-            "in each configuration.",
+            "first is the baseline. If a single directory is given, compare compares the "
+            "schedulers of its runs in each configuration.",
         ),
     ] = None,
     settings: Settings = None,

@@ -72,7 +72,7 @@ ExecutorName = Annotated[
     Option(
         "--executor",
         metavar="|".join(EXECUTORS),
-        help="Place where simulations run: processes on this machine, or a Ray cluster.",
+        help="Machines that run the simulations: this machine alone, or a Ray cluster.",
     ),
 ]
 ReportFile = Annotated[

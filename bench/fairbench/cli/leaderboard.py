@@ -39,20 +39,26 @@ def leaderboard(
         ),
     ] = None,
     sort: Annotated[
-        str | None, Option(metavar="METRIC", help="Metric to sort by. [default: min_share_of_best]")
+        str | None,
+        Option(
+            metavar="METRIC",
+            help="Metric by which the table is sorted. [default: min_share_of_best]",
+        ),
     ] = None,
     baseline: Annotated[
         str | None,
         Option(
             metavar="ROW",
-            help="Row with which the other rows are compared. [default: the first row]",
+            help="Scheduler with which the other schedulers of the table are compared. [default: "
+            "the scheduler in the first row]",
         ),
     ] = None,
     place: Annotated[
         list[str] | None,
         Option(
             metavar="PLACE",
-            help="Configuration to show, such as `chat s1`; may be repeated. [default: all]",
+            help="Configuration to show, as workload and scenario, such as `chat s1`; may be "
+            "repeated. [default: all]",
         ),
     ] = None,
     row: Annotated[
@@ -71,8 +77,7 @@ def leaderboard(
         Option(
             "--report",
             metavar="FILE",
-            help="Also write a page with a picture of the ranks and their cost: FILE ends in "
-            ".html or .md.",
+            help="Also write a page with a chart of the schedulers' ranks to FILE (.html or .md).",
         ),
     ] = None,
 ) -> None:

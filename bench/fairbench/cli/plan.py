@@ -69,7 +69,7 @@ def plan(
             "--max",
             metavar="users",
             help="Find the largest number of users (clients) that --dp replicas can serve within "
-            "the targets, instead of the smallest number of replicas.",
+            "the latency targets, instead of the smallest number of replicas.",
         ),
     ] = None,
     price: Annotated[
@@ -79,7 +79,8 @@ def plan(
         str | None,
         Option(
             metavar="X,Y",
-            help=f"Multiples of the load to plan for, such as 0.5,1,2. [default: {LOADS}]",
+            help="Factors on the workload's load for which to plan, such as 0.5,1,2. [default: "
+            f"{LOADS}]",
         ),
     ] = None,
     settings: Settings = None,

@@ -35,21 +35,25 @@ def plot(
         Option(
             "--from",
             metavar="DIR",
-            help="Directory of the runs of the figure. [default: results/runs/FIGURE, or "
-            "FIGURE-quick]",
+            help="Directory with the finished runs that the figure shows. [default: "
+            "results/runs/FIGURE, or FIGURE-quick]",
         ),
     ] = None,
     preset: Annotated[
         str | None,
-        Option(metavar="NAME", help="Preset whose settings the figure uses, see `list presets`."),
+        Option(
+            metavar="NAME",
+            help="Preset whose settings the figure uses (`fairbench list presets` shows all presets).",
+        ),
     ] = None,
     formats: Annotated[
-        str, Option("--format", metavar="A,B", help="Formats of the pictures: svg, png, pdf.")
+        str, Option("--format", metavar="A,B", help="File formats of the pictures: svg, png, pdf.")
     ] = "svg",
     output_dir: Annotated[
         Path | None,
         Option(
-            help="Directory for the pictures. [default: DIR/plots for a DIR of runs, else plots]"
+            help="Directory for the pictures. [default: DIR/plots if the first argument is a "
+            "directory of runs, otherwise plots]"
         ),
     ] = None,
     table: Annotated[

@@ -34,8 +34,8 @@ def report(
         typer.Option(
             "--output-file",
             "-o",
-            help="Output file, which ends in .html or .md. [default: report.html in a directory, "
-            "NAME-report.html for a file NAME]",
+            help="Output file, which ends in .html or .md. [default: report.html in the given "
+            "directory, or NAME-report.html for a log file NAME]",
         ),
     ] = None,
     **log_flags: Unpack[LogFlags],

@@ -63,7 +63,8 @@ def score(
         str | None,
         Option(
             metavar="|".join(NAMES),
-            help="Layout of the file. [default: the first layout that fits]",
+            help="Layout of the request records in the file. [default: the first layout that fits "
+            "the file]",
         ),
     ] = None,
     names: Annotated[
@@ -71,11 +72,11 @@ def score(
         Option(
             "--map",
             metavar="FIELD=NAME",
-            help="Column of the file that holds a field, such as client=user_id; may be "
-            "repeated. Required fields: client, start, first_token or ttft, end or "
-            "latency or itls, input_tokens, output_tokens. Optional fields: program, "
-            "worker, cached_tokens, admitted, status, error, gaps, id. An optional field without a "
-            "name, such as program= (or session=), is not read from any column.",
+            help="Column of the file that holds a field of the records, such as client=user_id; "
+            "may be repeated. Required fields: client, start, first_token or ttft, end or "
+            "latency or itls, input_tokens, output_tokens. Optional fields: program, worker, "
+            "cached_tokens, admitted, status, error, gaps, id. Write an optional field "
+            "without a column, such as program=, to ignore this field.",
         ),
     ] = None,
     time_unit: Annotated[
@@ -90,7 +91,10 @@ def score(
     ] = None,
     clients: Annotated[
         str | None,
-        Option(metavar="A,B", help="Clients that are counted even if they have no records."),
+        Option(
+            metavar="A,B",
+            help="Names of clients that are counted even if the file has no records of these clients.",
+        ),
     ] = None,
     misbehaving: Annotated[
         str | None,
@@ -104,8 +108,8 @@ def score(
     latency: Annotated[
         Latency | None,
         Option(
-            help="Latency to report: of whole programs (a request outside a program counts as "
-            "one), or of first tokens. [default: program]"
+            help="Latency to report: the latency of whole programs (a single request counts as a "
+            "program), or the time to first token. [default: program]"
         ),
     ] = None,
     window_start: Annotated[

@@ -68,7 +68,10 @@ def sweep(
     ] = False,
     name: Annotated[
         str | None,
-        Option(help="Name of the sweep and of its directory. [default: the sweep's name in FILE]"),
+        Option(
+            help="Name of the sweep and of the directory with its runs. [default: the name in the "
+            "sweep file]"
+        ),
     ] = None,
     result_dir: ResultDir = DEFAULT_RESULT_DIR,
     resume: Annotated[
@@ -86,8 +89,9 @@ def sweep(
         bool,
         Option(
             "--flush-cache",
-            help="Empty the caches of servers between runs that share the servers. Caches are "
-            "always emptied; the flag exists because SGLang has a flag of this name.",
+            help="Empty the servers' caches between two runs on the same servers. This flag "
+            "changes nothing, because caches are always emptied; SGLang has a flag of this "
+            "name.",
         ),
     ] = True,
     server_python: ServerPython = None,
